@@ -43,6 +43,7 @@ from mmload.builder.destination import (
     check_only_own,
     dataset_at,
     remove_dataset,
+    remove_own,
     remove_set_aside,
     remove_working_folder,
 )
@@ -259,10 +260,10 @@ class Staging:
         """Returns whether the build in the folder has this plan; False if there is no build to resume."""
         folder, begun = self.paths.folder, self.plan()
         self.committed = _has_same_recipe(begun, plan) and not self.paths.dataset.exists()
-        if begun is not None and UPDATES in begun and begun.get(UPDATES) != plan.get(UPDATES):
-            return False  # of a version that has been followed by another one
         if begun is None or self.committed or _have_same_plan(begun, plan):
             return begun is not None
+        if UPDATES in begun and UPDATES in plan and not self.shared:
+            return False  # an update of an earlier state of the source, which nobody needs
         if self.shared or (_has_finished_shards(self.paths) and not self._overwrite):
             unlike = _difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
             others = "; no part removes the shards of others" if self.shared else ""
@@ -305,7 +306,10 @@ class Staging:
         dataset, swap = self.paths.dataset, _json(self.paths.folder / SWAP)
         version = _json(self.paths.folder / VERSION)
         if version is not None and (dataset / FILE_NAME).is_file():
-            add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
+            with suppress(BuildError):  # the dataset has another version since, or the new one's files are gone
+                add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
+                remove_own(self.paths.folder)
+                remove(self.paths.folder / PLAN)
         remove(self.paths.folder / VERSION)
         if swap is not None and (dataset / FILE_NAME).is_file() and _digest(dataset) != swap.get("manifest"):
             dataset.rename(self._replaced)  # already exchanged: this is the old one

@@ -72,12 +72,19 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
     Raises:
         UsageError: if ``keep`` is below 1.
         StoreError: if there is no finished dataset.
-        BuildError: if a file cannot be removed.
+        BuildError: if a build or an update of it is running, or a file cannot be removed.
     """
     if keep < 1:
         raise UsageError(f"keep is {keep}; the current version is always kept, so give 1 or more")
-    path = Path(path)
+    path = Path(path).resolve()
     read(path)
+    with Staging(path) as staging:  # which completes an update that was killed while it moved files
+        if staging.plan() is None:
+            staging.discard()
+        return _remove_unused(path, keep, dry_run)
+
+
+def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
     try:
         with folder_lock(path):
             manifest = read(path)

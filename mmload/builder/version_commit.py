@@ -22,7 +22,7 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
         after: :attr:`Manifest.contents` of the version that it follows.
 
     Raises:
-        BuildError: if the dataset has another version meanwhile.
+        BuildError: if the dataset has another version meanwhile, or a file of the new version is missing.
         OSError: if a file system operation fails.
     """
     with folder_lock(out):
@@ -31,7 +31,12 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
             return
         if current.contents != after:
             raise BuildError(f"{out} was changed by another command meanwhile; run this one again")
-        moved = [file.name for file in dataset_files(manifest) if (new / file.name).exists()]
+        moved, kept = list[str](), {file.name for file in dataset_files(current)}
+        for file in dataset_files(manifest):
+            if (new / file.name).exists():
+                moved.append(file.name)
+            elif file.name not in kept and not _is_there(out / file.name, file.record.bytes):
+                raise BuildError(f"{file.name} of the new version of {out} is missing; run the command again")
         for name in moved:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(new / name, out / name)
@@ -42,3 +47,11 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
         write_atomically(versions / f"{current.version}.json", read_regular(out / FILE_NAME))
         os.replace(new / FILE_NAME, out / FILE_NAME)
         sync_folder(out)
+
+
+def _is_there(path: Path, size: int) -> bool:
+    """Returns whether an earlier call has moved a file to its place."""
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False

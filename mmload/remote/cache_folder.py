@@ -218,9 +218,10 @@ class CacheFolder:
         for folder, names in block_folders(self.path):
             prefix, shard, field = folder.rsplit(os.sep, 2)
             files = own.get((prefix, field))
-            if files is not None and int(shard) >= len(files.grid.starts) - 1:
+            index = None if files is None else files.shard_of(int(shard))
+            if files is not None and index is None:
                 continue
-            if files is None:
+            if files is None or index is None:
                 is_unused = folder.split(os.sep)[-5] not in datasets and self._is_unused(folder)
                 some = [os.path.join(folder, name) for name in names]
                 each = [size_of(path) for path in some]
@@ -228,8 +229,8 @@ class CacheFolder:
                 total += sum(each)
             else:
                 numbers = np.array([int(name.partition(".")[0]) for name in names], np.int64)
-                numbers = numbers[numbers < files.grid.starts[int(shard) + 1] - files.grid.starts[int(shard)]]
-                found[prefix, field].append(numbers + files.grid.starts[int(shard)])
+                numbers = numbers[numbers < files.grid.starts[index + 1] - files.grid.starts[index]]
+                found[prefix, field].append(numbers + files.grid.starts[index])
         for key, numbers_of in found.items():
             files, present = own[key], np.concatenate([np.empty(0, np.int64), *numbers_of])
             files.expected[:] = False
@@ -286,6 +287,7 @@ class BlockFiles:
         cache: folder that counts the bytes.
         root: the dataset's folder inside it.
         grid: division of the field into blocks.
+        earlier: folders of earlier versions of the dataset, whose blocks of equal shards are the same.
 
     Attributes:
         prefix: the folder of the split's shards.
@@ -294,19 +296,26 @@ class BlockFiles:
         plan: order in which this process reads the blocks now, by which they are evicted; None: unknown.
     """
 
-    def __init__(self, cache: CacheFolder, root: Path, grid: BlockGrid) -> None:
+    def __init__(self, cache: CacheFolder, root: Path, grid: BlockGrid, earlier: Sequence[Path] = ()) -> None:
         self.grid, self._cache = grid, cache
+        self._shards = {folder: index for index, folder in enumerate(grid.folders.tolist())}
         current = BLOCKS + boot_id()
         self.prefix = os.path.join(root, current, grid.split)
         self._older = [os.path.join(entry, grid.split) for entry in root.glob(f"{BLOCKS}*") if entry.name != current]
+        self._earlier = [os.path.join(entry, grid.split) for folder in earlier for entry in folder.glob(f"{BLOCKS}*")]
         self.expected: NDArray[np.bool_] = np.zeros(grid.blocks, np.bool_)
         self.plan: EpochPlan | None = None
+
+    def shard_of(self, folder: int) -> int | None:
+        """Returns the shard that has this number of a folder; None if the dataset has none."""
+        return self._shards.get(folder)
 
     def paths(self, blocks: Numbers, prefix: str | None = None) -> list[str]:
         """Returns the path of each block's file."""
         shards = np.searchsorted(self.grid.starts, blocks, side="right") - 1
         folders = {
-            shard: f"{prefix or self.prefix}/{shard_name(shard)}/{self.grid.field}" for shard in set(shards.tolist())
+            shard: f"{prefix or self.prefix}/{shard_name(int(self.grid.folders[shard]))}/{self.grid.field}"
+            for shard in set(shards.tolist())
         }
         numbers = (blocks - self.grid.starts[shards]).tolist()
         return [f"{folders[shard]}/{number}.block" for shard, number in zip(shards.tolist(), numbers, strict=True)]
@@ -339,9 +348,12 @@ class BlockFiles:
         return list(compress(contents, is_stored))
 
     def adopt(self, block: int, is_right: Callable[[memoryview], bool]) -> memoryview | None:
-        """Takes over a block's file from before the machine started if its bytes are right; otherwise removes it."""
+        """Takes over a block's file from before the machine started, or from an earlier version of the dataset.
+
+        It must have the right bytes; a file from before the machine started is removed if it has not.
+        """
         number = np.array([block])
-        for older in self._older:
+        for older in (*self._older, *self._earlier):
             path, new = self.paths(number, older)[0], self.paths(number)[0]
             data = memoryview(bytearray(int(self.grid.bytes_of(number)[0])))
             if (got := _read(path, data)) is None:
@@ -350,8 +362,11 @@ class BlockFiles:
             with suppress(OSError), self._cache.locked() as is_locked:  # or a survey would count it nowhere
                 if is_locked and is_whole:
                     os.makedirs(os.path.dirname(new), exist_ok=True)
-                    os.rename(path, new)
-                elif is_locked:
+                    if older in self._earlier:
+                        os.link(path, new)  # whose readers go on; it counts twice, which keeps the limit
+                    else:
+                        os.rename(path, new)
+                elif is_locked and older in self._older:
                     os.unlink(path)
             if is_whole:
                 return data

@@ -81,7 +81,8 @@ class DatasetCache:
                     if offsets is None
                     else VariableGrid(owner, field, record, offsets, order)
                 )
-                files = BlockFiles(self.folder, self.root, grid)
+                earlier = [self.folder.path / kept.contents[:32] for kept in self.manifest.versions[:-1]]
+                files = BlockFiles(self.folder, self.root, grid, earlier)
                 self._fields[key] = RemoteBlocks(self.objects, self.root, files, record, self.parallel)
                 self.folder.files.append(files)
             return self._fields[key]

@@ -193,6 +193,7 @@ class BlockGrid:
         has_one_row: whether each block is one row.
         is_evicted: whether blocks may be evicted; small rows are read once and stay in memory.
         starts: int64 [shards + 1], the first block of each shard.
+        folders: int64 [shards], number of each shard's folder.
     """
 
     def __init__(self, split: str, field: str, record: SplitRecord, order: Numbers | None = None) -> None:
@@ -202,7 +203,7 @@ class BlockGrid:
         self._rows_per_block = max(1, SMALLEST_BLOCK // max(1, self.row_bytes))
         self.has_one_row = self._rows_per_block == 1
         self.block_bytes = self._rows_per_block * self.row_bytes
-        self._rows = record.shards.rows
+        self._rows, self.folders = record.shards.rows, record.shards.folder_numbers
         self._row_starts = np.concatenate([[0], np.cumsum(self._rows)])
         self.starts = np.concatenate([[0], np.cumsum(-(-self._rows // self._rows_per_block))])
 
@@ -291,7 +292,7 @@ class VariableGrid(BlockGrid):
         self, split: str, field: str, record: SplitRecord, offsets: Numbers, order: Numbers | None = None
     ) -> None:
         self.split, self.field, self._order = split, f"{field}.{BYTES}", order
-        self.block_bytes, self.is_evicted = 0, True
+        self.block_bytes, self.is_evicted, self.folders = 0, True, record.shards.folder_numbers
         self._shard_bytes = np.concatenate([[0], np.cumsum(record.shards.bytes[self.field])])
         row_starts = np.concatenate([[0], np.cumsum(record.shards.rows)]).tolist()
         firsts = [

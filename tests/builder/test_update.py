@@ -12,9 +12,11 @@ import torch
 from building import make_pictures, recipe
 
 import mmload
+from mmload.builder import version_commit
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import VariableLayout
+from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import compare, verify
 from mmload.errors import BuildError, SampleError, StoreError, UsageError
@@ -315,6 +317,53 @@ def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares
     shutil.copy(picture(photos), photos / "class1" / "y.jpg")
     assert update(squares).added == 2
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, photos, tmp_path):
+    for number in range(30):
+        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
+
+    def interrupt(done, total):
+        if done >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update(squares, progress=interrupt, threads=1, processes=1)
+    picture(photos).unlink()
+    assert update(squares).removed == 1
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+@pytest.mark.parametrize("then", [remove_unused, compact, lambda out: None])
+def test_an_update_that_is_killed_while_it_moves_files_is_completed(squares, photos, tmp_path, monkeypatch, then):
+    change(photos)
+    with monkeypatch.context() as patch:
+        patch.setattr(version_commit, "write_atomically", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            update(squares)
+    assert mmload.open(squares.out).manifest.version == 1
+    assert verify(squares.out) == []
+    then(squares.out)
+    assert update(squares).manifest.version == 2
+    assert verify(squares.out) == []
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_a_version_of_which_a_file_is_missing_is_not_committed(squares, photos, tmp_path, monkeypatch):
+    change(photos)
+    with monkeypatch.context() as patch:
+        patch.setattr(version_commit, "write_atomically", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            update(squares)
+    new = max(file for file in (squares.out / "train").iterdir() if file.is_dir())
+    (new / "images.memmap").unlink()
+    assert update(squares).manifest.version == 2
+    assert verify(squares.out) == []
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
 
 
 def test_an_overwriting_build_removes_all_versions(squares, photos):

@@ -21,6 +21,8 @@ from mmload.loader.loader import Loader
 from mmload.remote.copies import pull, push
 from mmload.remote.opening import open as open_dataset
 
+pytestmark = pytest.mark.usefixtures("fresh_caches")
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> BuildRecipe:
@@ -70,6 +72,19 @@ def test_a_reader_of_the_version_before_goes_on(made: BuildRecipe, bucket: Bucke
     assert torch.equal(new[:].images, rows)
     for batch in Loader(new, batch_size=4, shuffle=True):
         assert torch.equal(batch.images, rows[batch.ids])
+
+
+def test_blocks_of_shards_that_stay_are_not_fetched_again(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:
+    url, cache = f"{bucket.url}/photos", tmp_path / "cache"
+    push(made.out, url)
+    old = open_dataset(url, cache=cache)["train"]
+    pixels = old[:].images
+    change(made)
+    push(made.out, url)
+    (bucket.folder / "photos" / "train" / "000000" / "images.memmap").unlink()
+    new = open_dataset(url, cache=cache)["train"]
+    assert torch.equal(new[:].images, open_dataset(made.out)["train"][:].images)
+    assert torch.equal(old[:].images, pixels)
 
 
 def test_a_version_can_be_pulled_and_pushed(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Kills updates, clean-ups and compactions of a dataset at random moments, beside a reader and a second updater.
+
+After each kill every version is whole, or not there at all; no file of a kept version has changed; and a reader that
+was opened before gets the pixels that it got then. Now and then everything is brought to an end and compared with a
+fresh build.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torture_builds import DifferenceError
+
+import mmload
+from mmload.builder.pipeline import build
+from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.unused_files import compact, remove_unused
+from mmload.builder.update import update
+from mmload.builder.verify import verify
+from mmload.errors import MmloadError
+
+_SIDE, _EACH, _COMPARED = 24, 12, 25
+_LONGEST_S = 0.6
+
+
+def torture(folder: Path, rounds: int, seed: int) -> str:
+    """Runs the attack and says what was done.
+
+    Raises:
+        DifferenceError: if something is not as it must be.
+    """
+    draw = random.Random(seed)
+    source = folder / "photos"
+    for number in range(3 * _EACH):
+        _picture(draw, source / f"class{number % 3}" / f"{number:03}.png")
+    recipe = BuildRecipe(
+        kind="imagefolder", root=source, out=folder / "out", transforms=square(_SIDE), shard_bytes=6 * 3 * _SIDE**2
+    )
+    build(recipe)
+    killed = committed = 0
+    reader = _Reader(recipe.out)
+    for number in range(rounds):
+        _change(draw, source)
+        work = draw.choice(_WORK)
+        children = [_started(work, recipe, draw) for _ in range(draw.choice((1, 1, 2)))]
+        time.sleep(draw.random() * _LONGEST_S)
+        for child in children:
+            if draw.random() < 0.8:
+                os.kill(child, signal.SIGKILL)
+        for child in children:
+            killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        committed += _check(recipe.out, reader)
+        if draw.random() < 0.2:
+            reader = _Reader(recipe.out)
+        if number % _COMPARED == _COMPARED - 1:
+            _compare(recipe, folder)
+    _compare(recipe, folder)
+    return (
+        f"{rounds} rounds, {killed} kills, {committed} versions checked: each whole or not there, no file of one "
+        "changed, the reader's pixels unchanged, and the dataset that of a fresh build"
+    )
+
+
+def _update(recipe: BuildRecipe, draw: random.Random) -> None:
+    update(recipe, UpdateOptions(append=draw.random() < 0.3, checksum=draw.random() < 0.1), threads=1, processes=1)
+
+
+def _remove(recipe: BuildRecipe, draw: random.Random) -> None:
+    assert recipe.out is not None
+    remove_unused(recipe.out, keep=draw.randint(2, 6))
+
+
+def _compact(recipe: BuildRecipe, _: random.Random) -> None:
+    assert recipe.out is not None
+    compact(recipe.out)
+
+
+_WORK: tuple[Callable[[BuildRecipe, random.Random], None], ...] = (_update, _update, _update, _remove, _compact)
+
+
+def _started(work: Callable[[BuildRecipe, random.Random], None], recipe: BuildRecipe, draw: random.Random) -> int:
+    """Starts work in a forked process, in which errors of mmload are expected: another process may be at work."""
+    own = random.Random(draw.random())
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work(recipe, own)
+    except MmloadError:
+        os._exit(1)
+    except BaseException:
+        os._exit(2)
+    os._exit(0)
+
+
+class _Reader:
+    """Open dataset, with what its rows were when it was opened, and what all files of its version were."""
+
+    def __init__(self, path: Path) -> None:
+        self.split = mmload.open(path)["train"]
+        self.images = self.split[:].images.clone()
+        self.opened = time.monotonic()
+
+    def check(self) -> None:
+        """Compares all rows with what they were."""
+        if not torch.equal(self.split[:].images, self.images):
+            raise DifferenceError(f"a reader of version {self.split.version} got other pixels than before")
+
+
+def _check(out: Path, reader: _Reader) -> int:
+    """Checks all versions that there are; returns their number."""
+    manifest = mmload.open(out).manifest
+    numbers = [version.number for version in manifest.versions] or [1]
+    for number in numbers:
+        if faults := verify(out, number):
+            raise DifferenceError(f"version {number} of {numbers}: {faults[0]}")
+        mmload.open(out, version=number)
+    if reader.split.version in numbers:
+        reader.check()
+    return len(numbers)
+
+
+def _compare(recipe: BuildRecipe, folder: Path) -> None:
+    """Ends what was begun, and compares the dataset with a fresh build."""
+    assert recipe.out is not None
+    update(recipe)
+    shutil.rmtree(folder / "fresh", ignore_errors=True)
+    build(replace(recipe, out=folder / "fresh"))
+    ours, fresh = mmload.open(recipe.out)["train"], mmload.open(folder / "fresh")["train"]
+    places = {ours.source(row).id: row for row in range(len(ours))}
+    names = [fresh.source(row).id for row in range(len(fresh))]
+    if sorted(places) != sorted(names):
+        raise DifferenceError("an updated dataset has other samples than a fresh build")
+    rows = [places[name] for name in names]
+    for field in ("images", "targets"):
+        if not torch.equal(getattr(ours[rows], field), getattr(fresh[:], field)):
+            raise DifferenceError(f"an updated dataset has other {field} than a fresh build")
+    if (ours.mean, ours.std, ours.record.class_counts) != (fresh.mean, fresh.std, fresh.record.class_counts):
+        raise DifferenceError("an updated dataset has other statistics than a fresh build")
+    leftovers = [entry.name for entry in recipe.out.parent.iterdir() if ".building" in entry.name]
+    if leftovers:
+        raise DifferenceError(f"{leftovers} were left beside the dataset")
+
+
+def _change(draw: random.Random, source: Path) -> None:
+    """Adds, changes, removes or renames a few pictures; each class keeps some."""
+    for _ in range(draw.randint(1, 4)):
+        files = sorted(source.rglob("*.png"))
+        file = draw.choice(files)
+        kind = draw.choice(("add", "add", "change", "remove", "rename", "touch"))
+        few = len([*file.parent.iterdir()]) < 6
+        if kind == "add" or few:
+            _picture(draw, file.with_name(f"n{draw.randrange(10**6)}.png"))
+        elif kind == "change":
+            _picture(draw, file)
+        elif kind == "remove":
+            file.unlink()
+        elif kind == "rename":
+            file.rename(file.with_name(f"r{draw.randrange(10**6)}.png"))
+        else:
+            os.utime(file)
+
+
+def _picture(draw: random.Random, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(draw.randrange(2**32)).integers(0, 256, (30, 32, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file)
