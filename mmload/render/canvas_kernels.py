@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmload.render.kernel_arguments import (
     BLEND,
@@ -19,6 +20,7 @@ from mmload.render.kernel_arguments import (
     PAINT,
     PLANES,
     Bytes,
+    Floats,
     Places,
     Records,
     Words,
@@ -27,6 +29,8 @@ from mmload.render.warp_kernels import byte_level
 from mmload.runtime.declarations import called, divides, inlined
 from mmload.runtime.intrinsics import fma, never_inline, pair
 from mmload.runtime.numba_compile import numba_compiled
+
+Columns = npt.NDArray[np.int32]
 
 _U = np.uintp
 _F = np.float32
@@ -165,6 +169,64 @@ def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int
                 out[channel, line, begins + x] = _level(a, b, c, d, u[x], v[x])
 
 
+@divides
+def _resize_line(packed: Words, line: int, offsets: Columns, right: Floats, words: Words, out: Floats) -> None:
+    """Computes the weighted means of neighbors in a line of packed pixels: float32 [C, n], n at ``offsets``."""
+    count = out.shape[1]
+    for x in range(_U(count)):
+        both = pair(packed, _U(line) + _U(offsets[x]))
+        words[0, x], words[1, x] = _W(both), _W(both >> np.uint64(32))
+    for c in range(_U(len(out))):
+        shift = _W(_U(8) * c) & _W(31)
+        for x in range(_U(count)):
+            first, second = byte_level(_W(words[0, x] >> shift)), byte_level(_W(words[1, x] >> shift))
+            out[c, x] = fma(right[x], second - first, first)
+
+
+@divides
+def _paint_straight(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int, int], out: Bytes) -> None:
+    """Paints a tile that is neither turned nor sheared as :func:`_paint_tile` does, with the same bits.
+
+    A line of the image serves all lines of the canvas between it and its neighbors: 0.6 of the time.
+    """
+    never_inline()
+    channels, height, width = out.shape
+    top, left, rows, columns = part
+    size = 1.0 / shrink
+    first, stop = _clip(0, width, tile.a, tile.c - tile.u0)
+    first, stop = _clip(first, stop, -tile.a, tile.u1 - tile.c)
+    begin, end = _clip(0, height, tile.e, tile.f - tile.v0)
+    begin, end = _clip(begin, end, -tile.e, tile.v1 - tile.f)
+    count = stop - first
+    if count <= 0:
+        return
+    offsets, right = np.empty(count, np.int32), np.empty(count, np.float32)
+    words, lines = np.empty((2, count), np.uint32), np.empty((2, channels, count), np.float32)
+    step, start = _F(tile.a * size), _F((tile.a * (first + 0.5) + tile.c) * size - 0.5 - left)
+    for x in range(_U(count)):
+        place = min(max(step * _F(np.int32(x)) + start, _NOTHING), _F(columns - 1))
+        offsets[x] = np.int32(np.floor(place))
+        right[x] = place - np.floor(place)
+    upper, lower = -1, -1  # lines of the image in the two buffers
+    one = 0  # the buffer of the upper line
+    for y in range(begin, end):
+        place = min(max(_F((tile.e * (y + 0.5) + tile.f) * size - 0.5 - top), _NOTHING), _F(rows - 1))
+        row, low = int(np.floor(place)), place - np.floor(place)
+        if row == lower:
+            one, upper, lower = 1 - one, lower, -1
+        if row != upper:
+            _resize_line(packed, row * (columns + 1), offsets, right, words, lines[one])
+            upper = row
+        if row + 1 != lower:
+            _resize_line(packed, (row + 1) * (columns + 1), offsets, right, words, lines[1 - one])
+            lower = row + 1
+        for c in range(_U(channels)):
+            above, below, line = lines[_U(one), c], lines[_U(1 - one), c], out[c, _U(y)]
+            for x in range(_U(count)):
+                level = np.int32(fma(low, below[x] - above[x], above[x]) + _HALF)
+                line[_U(first) + x] = np.uint8(min(max(level, np.int32(0)), np.int32(255)))
+
+
 @numba_compiled(PAINT)
 def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Bytes) -> None:
     """Paints the tiles of a sample, in order.
@@ -202,7 +264,11 @@ def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Byt
         packed = np.empty((rows + 1) * (columns + 1), np.uint32)
         part = top - place.first, left, rows, columns
         _pack(memory, place.start, (beside, below, after), part, channels, packed)
-        _paint_tile(packed, tile, shrink, (top, left, rows, columns), canvas)
+        shown = top, left, rows, columns
+        if tile.b == 0 and tile.d == 0 and tile.g == 0 and tile.h == 0 and tile.i == 1:
+            _paint_straight(packed, tile, shrink, shown, canvas)
+        else:
+            _paint_tile(packed, tile, shrink, shown, canvas)
 
 
 @numba_compiled(BLEND)
