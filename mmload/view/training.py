@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 import mmload.augment
-from mmload.augment import Normalize, Views
+from mmload.augment import Mosaic, Normalize, Views
 from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.augment.step import AfterStep, Step
@@ -251,7 +251,7 @@ def _value(node: ast.expr, text: str) -> Any:
 
 def _step(node: ast.Call, name: str, text: str) -> nn.Module:
     kind = getattr(mmload.augment, name, None) if name in mmload.augment.__all__ else None
-    if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep) or kind in (Step, AfterStep):
+    if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep | Mosaic) or kind in (Step, AfterStep):
         close = did_you_mean(name, mmload.augment.__all__)
         raise UsageError(f"--augment is {text!r}, but step {name} does not exist; see docs/augment.md for all{close}")
     arguments = [_value(each, text) for each in node.args]

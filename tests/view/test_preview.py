@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import complaint, mmload
+from devkits import voc_dataset
 from PIL import Image
 
 from mmload import presets
@@ -159,3 +160,10 @@ def test_views_share_the_columns_of_the_grid(dataset: Dataset, tmp_path: Path) -
 def test_a_misspelled_step_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UsageError, match=r"step RandomCorp does not exist; see .*\. Did you mean RandomCrop\?"):
         steps_of("RandomCorp(24)")
+
+
+def test_preview_shows_mosaics_of_the_rows_that_are_drawn(tmp_path: Path) -> None:
+    built, out = voc_dataset(tmp_path, "detection"), tmp_path / "drawn.png"
+    done = mmload("preview", built, "-o", out, "--split", "train", "--augment", "Mosaic(48), RandomHSV()")
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size > 0
