@@ -77,7 +77,8 @@ class BuildOptions:
     seed: int | None = _option("Which samples --val-fraction holds out.", table="source")
     allow_empty: bool = _option("Class folders may be empty.", False, table="source")
     task: str | None = _option(
-        "voc: detection, classification, segmentation or single-label. coco: detection, instances or keypoints.",
+        "voc: detection, classification, segmentation or single-label. coco: detection, instances, keypoints or "
+        "panoptic.",
         table="source",
     )
     labels: str | None = _option("cifar100: fine or coarse.", table="source")

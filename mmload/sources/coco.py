@@ -6,29 +6,43 @@ a SampleError when the image is read.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
+from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample
-from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, CocoObjects, read_annotations
-from mmload.sources.decode import Decoder
-from mmload.sources.files import Links, check_is_folder, checksum_of, inner_name, read_image_and_jpeg, reading
+from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, read_annotations
+from mmload.sources.coco_objects import CocoObjects
+from mmload.sources.decode import Decoder, warnings_suppressed
+from mmload.sources.files import (
+    Links,
+    check_is_folder,
+    checksum_of,
+    inner_name,
+    read_bytes,
+    read_image_and_jpeg,
+    reading,
+)
 from mmload.sources.listing import Listing, notes_on_doubles
-from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, mirrored_names
+from mmload.sources.objects import ObjectError, empty_segments, fields_of_objects, flip_field, mirrored_names
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
 _FILE = re.compile(
     r"(?:(?P<task>[a-z_]+?)_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
 )
-_PREFIXES = {
+_PREFIXES: dict[str, tuple[str | None, ...]] = {
+    "panoptic": ("panoptic",),
     "detection": ("instances", None),
     "instances": ("instances", None),
     "keypoints": ("person_keypoints", None),
@@ -39,13 +53,14 @@ _BESIDE = "_annotations.coco.json"
 
 
 class Item(NamedTuple):
-    """One image: its path relative to the root, number and size in the annotation file, and revision."""
+    """One image: its path relative to the root, number and size in the annotation file, revision, map of segments."""
 
     file: str
     id: int
     height: int
     width: int
     revision: str
+    segments: str = ""
 
 
 @dataclass
@@ -55,7 +70,8 @@ class CocoSource:
     Attributes:
         root: the folder with the images' folders and ``annotations``.
         decoder: decodes images to pixels.
-        task: "detection" (boxes), "instances" (boxes and masks) or "keypoints" (boxes and keypoints).
+        task: "detection" (boxes), "instances" (boxes and masks), "keypoints" (boxes and keypoints) or "panoptic"
+            (segments of things and stuff: boxes and masks).
         annotations: annotation file relative to the root, or a table split -> file; None: those that are found.
         images: folder of the images relative to the root, or a table split -> folder; None: the folder that has the
             split's name.
@@ -161,17 +177,29 @@ class CocoSource:
         read = read_annotations(file, self.task, self.crowds)
         if not read.images:
             raise SourceError(f"{file} has no images")
-        items = Listing(Item, (self._item(folder, image, file) for image in read.images))
+        maps = read.objects.maps
+        items = Listing(
+            Item, (self._item(folder, image, file, maps.get(place, "")) for place, image in enumerate(read.images))
+        )
         return CocoSplit(self._root, self.decoder, self.clip_boxes, _Meaning.of(read, self.task), items, read.objects)
 
-    def _item(self, folder: str, image: Any, file: Path) -> Item:
+    def _item(self, folder: str, image: Any, file: Path, segments: str) -> Item:
         inner = inner_name(image.file_name)
         if inner is None:
             raise SourceError(f"{file}, image {image.id}: the file name {image.file_name!r:.80} leaves the folder")
         path = f"{folder}/{inner}" if folder else inner
         if "/" in inner:
             self._links.check_folder((self._root / path).parent)
-        return Item(path, image.id, image.height, image.width, self._links.revision(f"{self._root}/{path}"))
+        revision = self._links.revision(f"{self._root}/{path}")
+        if segments:
+            name = inner_name(segments)
+            if name is None:
+                raise SourceError(f"{file}, image {image.id}: the file name {segments!r:.80} leaves the folder")
+            segments = (file.parent / file.stem / name).relative_to(self._root).as_posix()
+            self._links.check_folder((self._root / segments).parent)
+            if revision != "missing":
+                revision = f"{revision} {self._links.revision(self._root / segments)}"
+        return Item(path, image.id, image.height, image.width, revision, segments)
 
 
 class _Meaning(NamedTuple):
@@ -181,6 +209,7 @@ class _Meaning(NamedTuple):
     classes: tuple[str, ...]
     objects: ObjectsRecord
     notes: tuple[str, ...]
+    is_panoptic: bool
 
     @classmethod
     def of(cls, read: AnnotationFile, task: str) -> _Meaning:
@@ -193,7 +222,7 @@ class _Meaning(NamedTuple):
             category_ids=tuple(category.id for category in read.categories),
             **(_keypoints(read.categories) if task == "keypoints" else {}),
         )
-        return cls(str(read.path), tuple(unique), record, notes)
+        return cls(str(read.path), tuple(unique), record, notes, task == "panoptic")
 
 
 class CocoSplit:
@@ -258,8 +287,8 @@ class CocoSplit:
         return f"{item.revision} {item.id} {digest:08x}"
 
     def checksum(self, index: int) -> str:
-        name = self.items[index].file
-        return checksum_of(self.root, [name], name)
+        item = self.items[index]
+        return checksum_of(self.root, filter(None, (item.file, item.segments)), item.file)
 
     def read(self, index: int) -> Sample:
         """Reads the image as ``images`` uint8 [C, H, W], its number as ``image_ids``, and its objects as lists.
@@ -276,8 +305,11 @@ class CocoSplit:
             raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
         pixels, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
         size = (pixels.shape[1], pixels.shape[2])
+        objects = self._objects.of_image(index)
+        if self._meaning.is_panoptic:
+            objects = replace(objects, segments=self._segments(index, size, where))
         try:
-            found = fields_of_objects(self._objects.of_image(index), size, self._clip)
+            found = fields_of_objects(objects, size, self._clip)
         except ObjectError as error:
             annotation = self._objects.ids[self._objects.starts[index] + error.index]
             raise SampleError(item.file, f"{where}, annotation {annotation}: {error.reason}") from error
@@ -292,6 +324,42 @@ class CocoSplit:
             **flip_field(self._meaning.objects),
         }
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
+
+    def _segments(self, index: int, size: tuple[int, int], where: str) -> dict[str, npt.NDArray[Any]]:
+        """Returns the masks of the segments of an image as run lengths, from its map of their numbers.
+
+        Raises:
+            SampleError: if the map is missing or broken, or has other segments than the file lists.
+        """
+        item = self.items[index]
+        listed = self._objects.ids[self._objects.starts[index] : self._objects.starts[index + 1]].tolist()
+        numbers = _segment_numbers(self.root, item) if item.segments else np.zeros(size, np.int64)
+        if numbers.shape != size:
+            raise SampleError(item.file, f"{where}: its map of segments has another size than the image")
+        there = set(np.unique(numbers).tolist()) - {0}
+        if there != set(listed):
+            odd = min(there ^ set(listed))
+            what = "is in its map, but not in the file" if odd in there else "has no pixel in its map"
+            raise SampleError(item.file, f"{where}, annotation {odd}: the segment {what}")
+        runs = [runs_of_mask(numbers == number) for number in listed]
+        owners = [(place, len(each)) for place, each in enumerate(runs)]
+        return {
+            **empty_segments(with_runs=False),
+            "run_boxes": np.array(owners, np.int32).reshape(-1, 2),
+            "runs": np.concatenate([np.empty(0, np.int32), *runs]),
+        }
+
+
+def _segment_numbers(root: Path, item: Item) -> npt.NDArray[np.int64]:
+    """Reads a map of segments, int64 [H, W]: red + 256 green + 65,536 blue of each pixel; raises SampleError."""
+    data = read_bytes(root, item.segments, item.file)
+    try:
+        with warnings_suppressed, Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            colors = np.asarray(image.convert("RGB")).astype(np.int64)
+    except Exception as error:  # whatever Pillow raises on a broken file
+        raise SampleError(item.file, f"its map of segments {item.segments} is broken ({error})") from error
+    numbers: npt.NDArray[np.int64] = colors @ np.array([1, 256, 65536])
+    return numbers
 
 
 def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import read_regular
-from mmload.sources.objects import Objects
+from mmload.sources.coco_objects import CocoObjects, Segments
 
 Array = npt.NDArray[Any]
 
-TASKS = ("detection", "instances", "keypoints")
+TASKS = ("detection", "instances", "keypoints", "panoptic")
 MOST_BYTES = 2**34
 _MOST_RUNS = 2**31
 
@@ -67,6 +67,21 @@ class _Person(_Annotation, gc=False):
     keypoints: list[float] | None = None
 
 
+class _Panoptic(msgspec.Struct, gc=False):
+    image_id: int
+    file_name: str
+    segments_info: list[_Segment]
+
+
+class _Segment(msgspec.Struct, gc=False):
+    id: int
+    category_id: int
+    bbox: list[float] | None = None
+    area: float | None = None
+    iscrowd: int | bool = 0
+    image_id: int = -1
+
+
 class _File(msgspec.Struct):
     images: list[CocoImage]
     categories: list[Category] = []
@@ -77,92 +92,8 @@ _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
     "detection": msgspec.json.Decoder(_Annotation),
     "instances": msgspec.json.Decoder(_Instance),
     "keypoints": msgspec.json.Decoder(_Person),
+    "panoptic": msgspec.json.Decoder(_Panoptic),
 }
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Segments:
-    """Polygons or run lengths of all images.
-
-    Attributes:
-        starts: int64 [images + 1], the first of each image.
-        owners: int32 [m], the object of each, counted within its image.
-        begins: int64 [m], its first value.
-        counts: int32 [m], its number of values.
-        values: float32 [n, 2] points, or int32 [n] runs.
-    """
-
-    starts: Array
-    owners: Array
-    begins: Array
-    counts: Array
-    values: Array
-
-    def of_image(self, image: int) -> tuple[Array, Array]:
-        """Returns the entries, int32 [m, 2], and the values of an image, as a row stores them."""
-        own = slice(self.starts[image], self.starts[image + 1])
-        entries = np.stack([self.owners[own], self.counts[own]], 1).astype(np.int32)
-        return entries, self.values[spans(self.begins[own], self.counts[own])]
-
-    def only(self, images: Array) -> Segments:
-        """Returns those of some images, in their order."""
-        counts = self.starts[images + 1] - self.starts[images]
-        own = spans(self.starts[images], counts)
-        lengths = self.counts[own]
-        return Segments(
-            starts=np.concatenate([[0], np.cumsum(counts)]),
-            owners=self.owners[own],
-            begins=np.cumsum(lengths, dtype=np.int64) - lengths,
-            counts=lengths,
-            values=self.values[spans(self.begins[own], lengths)],
-        )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CocoObjects:
-    """Objects of all images of an annotation file, image after image.
-
-    Attributes:
-        starts: int64 [images + 1], the first object of each image.
-        ids: int64 [n], number of each object in the file.
-        boxes: float64 [n, 4], xyxy in pixels.
-        per_box: ``labels``, ``iscrowd``, ``area`` and perhaps ``keypoints``, [n, ...] each.
-        segments: pairs of names of :data:`~mmload.pictures.instance_masks.SEGMENTS` -> masks of the objects.
-        faults: image -> what is wrong with one of its objects.
-        strays: objects of images that the file does not list.
-    """
-
-    starts: Array
-    ids: Array
-    boxes: Array
-    per_box: Mapping[str, Array]
-    segments: Mapping[tuple[str, str], Segments] = field(default_factory=dict)
-    faults: Mapping[int, str] = field(default_factory=dict)
-    strays: int = 0
-
-    def of_image(self, image: int) -> Objects:
-        """Returns the objects of an image."""
-        own = slice(self.starts[image], self.starts[image + 1])
-        segments: dict[str, Array] = {}
-        for pair, each in self.segments.items():
-            segments |= dict(zip(pair, each.of_image(image), strict=True))
-        per_box = {name: values[own] for name, values in self.per_box.items()}
-        return Objects(boxes=self.boxes[own], per_box=per_box, segments=segments)
-
-    def only(self, images: Sequence[int]) -> CocoObjects:
-        """Returns the objects of some images, in their order."""
-        chosen = np.asarray(images, np.int64)
-        counts = self.starts[chosen + 1] - self.starts[chosen]
-        own = spans(self.starts[chosen], counts)
-        return replace(
-            self,
-            starts=np.concatenate([[0], np.cumsum(counts)]),
-            ids=self.ids[own],
-            boxes=self.boxes[own],
-            per_box={name: values[own] for name, values in self.per_box.items()},
-            segments={pair: each.only(chosen) for pair, each in self.segments.items()},
-            faults={place: self.faults[image] for place, image in enumerate(images) if image in self.faults},
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,14 +158,25 @@ class _Objects:
         self._boxes, self._areas, self._keypoints = array("d"), array("f"), array("f")
         self._polygons, self._runs = _Parts("f", 2), _Parts("i", 1)
         self._faults: dict[int, str] = {}
+        self._maps: dict[int, str] = {}
         self._strays = 0
 
     def add(self, number: int, raw: msgspec.Raw) -> None:
-        """Adds the object at a place of the file."""
+        """Adds the object, or the segments of an image, at a place of the file."""
         try:
             each = self._decoder.decode(raw)
         except msgspec.ValidationError as error:
             raise SourceError(f"{self._path}, annotations[{number}]: {error}") from error
+        if not isinstance(each, _Panoptic):
+            self._add(each)
+            return
+        if each.image_id in self._places:
+            self._maps[self._places[each.image_id]] = each.file_name
+        for segment in each.segments_info:
+            segment.image_id = each.image_id
+            self._add(segment)
+
+    def _add(self, each: Any) -> None:
         image = self._places.get(each.image_id)
         if image is None:
             self._strays += 1
@@ -313,6 +255,7 @@ class _Objects:
             segments=segments,
             faults=self._faults,
             strays=self._strays,
+            maps=self._maps,
         )
 
 
@@ -347,14 +290,6 @@ class _Parts:
             counts=counts[order].astype(np.int32),
             values=values.reshape(-1, 2) if self._width == 2 else values,
         )
-
-
-def spans(begins: Array, counts: Array) -> Array:
-    """Returns the indexes of several spans, one after another: int64 [sum of counts]."""
-    ends = np.cumsum(counts, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    indexes: Array = np.repeat(begins - (ends - counts), counts) + np.arange(total)
-    return indexes.astype(np.int64, copy=False)
 
 
 def _starts(images: Array, count: int) -> Array:
