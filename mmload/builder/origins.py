@@ -30,7 +30,7 @@ RECENT_NS = 2 * 10**9
 _TIME_DIGITS = 19  # of nanoseconds since 1970, from 2001 to 2286; no file has so many bytes
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """What an update must know about the sample of a row: a line of ``origins.jsonl``.
 
     Attributes:

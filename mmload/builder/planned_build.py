@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import mmload
 from mmload.builder.chunk_assembly import finished
@@ -54,7 +54,7 @@ Summaries = dict[tuple[str, int], ShardSummary]
 ON_ERROR = ("fail", "skip")
 
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
-_PROBES = 16  # samples of all splits together
+_PROBES = 16  # samples of all splits together that are tried
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
 
 
@@ -105,6 +105,9 @@ class PlannedBuild:
         SourceError: if the source cannot be read.
     """
 
+    probes: ClassVar[int] = _PROBES
+    """Number of samples of all splits together that :meth:`probed_plan` builds."""
+
     def __init__(
         self,
         recipe: BuildRecipe,
@@ -150,7 +153,7 @@ class PlannedBuild:
 
         The fingerprint has names, sizes and times. What builds one dataset together must also get the same pixels.
         """
-        crc, most = 0, max(1, _PROBES // max(1, len(self.splits)))
+        crc, most = 0, max(1, self.probes // max(1, len(self.splits)))
         for split in self.splits.values():
             samples = probes(len(split), most)
             if isinstance(split, FetchesAhead):

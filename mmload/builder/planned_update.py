@@ -73,6 +73,8 @@ class PlannedUpdate(PlannedBuild):
         BuildError: if the dataset is of another recipe, or of a source that cannot tell which samples have changed.
     """
 
+    probes = 2  # of few samples in all
+
     def __init__(
         self,
         recipe: BuildRecipe,
