@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mmload.augment.collate import Collate
     from mmload.augment.returns import Returns
     from mmload.batch import Batch
+    from mmload.builder.columns import add_field, remove_field
     from mmload.builder.pipeline import build
     from mmload.builder.recipe import BuildRecipe
     from mmload.builder.subsets import remove_subset, save_subset
@@ -25,6 +26,8 @@ _HOMES = {
     "BuildRecipe": "mmload.builder.recipe",
     "build": "mmload.builder.pipeline",
     "open": "mmload.remote.opening",
+    "add_field": "mmload.builder.columns",
+    "remove_field": "mmload.builder.columns",
     "save_subset": "mmload.builder.subsets",
     "remove_subset": "mmload.builder.subsets",
     "Batch": "mmload.batch",
@@ -40,8 +43,10 @@ __all__ = [
     "Collate",
     "Loader",
     "Returns",
+    "add_field",
     "build",
     "open",
+    "remove_field",
     "remove_subset",
     "save_subset",
     "torchvision_equivalent",

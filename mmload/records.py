@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -66,6 +66,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             (VARIABLE, ...) for lists.
         encoding: encoding of variable-size rows, one of :data:`ENCODINGS`; :data:`LIST` for lists; None: rows have a
             fixed size.
+        version: number of the version of the dataset that added the field; 0: its build.
 
     Raises:
         ValueError: if the dtype is unknown, a size is not a positive integer, a row is too large, or the encoding does
@@ -75,6 +76,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dtype: str
     shape: tuple[int, ...]
     encoding: str | None = None
+    version: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -88,6 +90,8 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
         if self.encoding is not None:
             self._check_encoding(fixed)
+            if self.version:
+                raise ValueError(f"a field of version {self.version} has rows of variable size, expected a fixed one")
 
     def _check_encoding(self, fixed: tuple[int, ...]) -> None:
         if self.encoding == LIST:

@@ -265,11 +265,11 @@ _SHOWN_OTHERS = 4
 
 _NAME, _SHARD, _PARTIAL = "[A-Za-z0-9][A-Za-z0-9_-]*", "[0-9]{6,}", r"((\.[0-9a-f]{16})?\.partial)?"
 _LISTS = r"((samples|skipped|origins)(\.[0-9]+)?\.jsonl|rows\.[0-9]+\.memmap)"
-_PART = r"(\.(bytes|offsets|sizes|encodings))?"  # of a variable-size field
+_PART = r"(\.(bytes|offsets|sizes|encodings|[0-9]+))?"  # of a variable-size field, or of one that was added
 _OWN = re.compile(
     rf"({PARTS}/[0-9a-f]{{16}}/)?("
     rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|(samples|skipped|origins)\.jsonl)"
-    rf"|notes/({_LISTS}|dataset\.json){_PARTIAL}"
+    rf"|notes/({_LISTS}|dataset\.json|{_NAME}\.[0-9]+\.memmap){_PARTIAL}"
     rf"|dataset/{_NAME}/{_SHARD}/({_NAME}{_PART}\.memmap|meta\.json{_PARTIAL})"
     rf"|dataset/{_NAME}/{_LISTS}"
     rf"|dataset/dataset\.json{_PARTIAL})"

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mmload.builder.columns import fill_value, filled_files
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
 from mmload.builder.origins import (
@@ -35,11 +36,12 @@ from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.builder.split_records import objects_of, skipped_in, split_notes, split_warnings, write_list
 from mmload.builder.staging import UPDATES, Staging
 from mmload.builder.version_rows import RowsKind, VersionRows, has_classes
-from mmload.errors import BuildError, RecipeError
+from mmload.errors import BuildError, RecipeError, counted
+from mmload.records import FieldSpec
 from mmload.sources import HasChecksums, SourceSplit
 from mmload.sources.exclusion import only
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import Manifest, SplitRecord
+from mmload.store.manifest import Manifest, SplitRecord, shard_name
 from mmload.store.shard_table import ShardRecord, ShardTable
 from mmload.store.versions import next_shard_folders, next_version, with_version
 
@@ -164,7 +166,7 @@ class PlannedUpdate(PlannedBuild):
     def layout(self) -> ShardLayout:
         kept = {name: record for name, record in self.old.splits.items() if name in self.splits}
         made = self._layout_of({name: split for name, split in self.splits.items() if name not in kept})
-        fields = {**made.fields, **{name: record.fields for name, record in kept.items()}}
+        fields = {**made.fields, **{name: record.built_fields for name, record in kept.items()}}
         shard_samples = {**made.shard_samples, **{name: record.shard_samples for name, record in kept.items()}}
         layout = self.recipe.variable_layout
         sizes = {name: row_size(split, self.chain, fields[name], layout) for name, split in self.splits.items()}
@@ -212,7 +214,7 @@ class PlannedUpdate(PlannedBuild):
                     splits[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, of)
             self.date_origins(name, splits[name], paths)
             notes[name] = split_notes(split, rows.losses, rows.first_losses, len(places))
-            warnings[name] = split_warnings(rows.losses, len(places))
+            warnings[name] = split_warnings(rows.losses, len(places)) + _without_values(splits[name], len(shards.built))
         card: dict[str, Any] = {"notes": {name: notes[name] for name in splits if notes.get(name)}}
         if any(warnings.values()):
             card["warnings"] = {name: found for name, found in warnings.items() if found}
@@ -250,9 +252,10 @@ class PlannedUpdate(PlannedBuild):
             if has_classes(old.fields):
                 targets = self._dataset[name].reader.gather("targets", torch.from_numpy(changes.rows[kept]))
                 shards.targets = dict(zip(kept.tolist(), targets.tolist(), strict=True))
+        added = {} if old is None else {field: spec for field, spec in old.fields.items() if spec.version}
         for plan in layout.plans.get(name, []):
             samples = chosen[plan.start : plan.stop].tolist()
-            shards.add_built(self._listed_splits[name], samples, plan, finished[name, plan.index], paths)
+            shards.add_built(self._listed_splits[name], samples, plan, finished[name, plan.index], paths, added)
         return shards
 
     def _rows(self, name: str, shards: _Shards) -> tuple[VersionRows, dict[int, int], list[tuple[str, str]]]:
@@ -321,9 +324,15 @@ class _Shards:
         self.folders.append(folder)
 
     def add_built(
-        self, split: SourceSplit, samples: list[int], plan: ShardPlan, summary: ShardSummary, paths: BuildPaths
+        self,
+        split: SourceSplit,
+        samples: list[int],
+        plan: ShardPlan,
+        summary: ShardSummary,
+        paths: BuildPaths,
+        added: Mapping[str, FieldSpec],
     ) -> None:
-        """Adds a shard that was built of these samples, unless all of them were left out."""
+        """Adds a shard that was built of these samples, unless all of them were left out, with its added fields."""
         first = sum(record.rows for record in self.records)
         lines = paths.samples_file(plan.split, plan.index).read_bytes().splitlines(keepends=True)
         origins = parsed_origins(paths.origins_file(plan.split, plan.index).read_bytes())
@@ -334,7 +343,8 @@ class _Shards:
                 self.rows[sample], self.built[sample] = first + row, (lines[row], origins[row])
                 row += 1
         if summary.record.rows:
-            self.add(summary.record, plan.index)
+            files = filled_files(paths, f"{plan.split}/{shard_name(plan.index)}", summary.record.rows, added)
+            self.add(ShardRecord(rows=summary.record.rows, files={**summary.record.files, **files}), plan.index)
         if summary.class_counts:
             classes = np.fromfile(paths.shard(plan.split, plan.index) / "targets.memmap", np.int64)
             rows = ((sample, int(self.rows[sample]) - first) for sample in samples if self.rows[sample] >= 0)
@@ -344,3 +354,11 @@ class _Shards:
 def _keep_numbers(before: Sequence[str], now: Sequence[str]) -> bool:
     """Returns whether the classes of before have the same numbers now; new ones may follow."""
     return tuple(now[: len(before)]) == tuple(before)
+
+
+def _without_values(record: SplitRecord, rows: int) -> list[str]:
+    """Returns a warning if new rows have no values of an added field yet."""
+    added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
+    if not added or not rows:
+        return []
+    return [f"{counted(rows, 'new row')} have no value of {', '.join(added)}; add these fields again"]

@@ -23,6 +23,7 @@ from mmload.builder.verify import Fault, Progress, check_built, job_of, recipe_a
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import sync_folder
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, read, shard_name
+from mmload.store.shard_table import file_name, files_of
 
 Moved = dict[str, Path]
 """File name in a dataset -> path to which a file that did not belong to the dataset was moved."""
@@ -114,7 +115,9 @@ def _replace_shard(
     path: Path, manifest: Manifest, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, moved: Moved
 ) -> bool:
     """Replaces a damaged shard's files by rebuilt ones, if these have the checksums of the manifest."""
-    if summary.record != manifest.splits[plan.split].shards[plan.index]:
+    record = manifest.splits[plan.split]
+    stored = record.shards[plan.index].files
+    if summary.record.files != {name: stored[name] for name in files_of(record.built_fields)}:
         return False
     folder = f"{plan.split}/{shard_name(plan.index)}"
     for file in sorted(paths.shard(plan.split, plan.index).iterdir()):
@@ -148,8 +151,15 @@ def _put(new: Path, root: Path, name: str, moved: Moved) -> None:
 
 
 def _check_of_build(path: Path, manifest: Manifest, faults: Iterable[Fault]) -> None:
-    """Rejects to repair lists of a subset, which are not made from the source."""
+    """Rejects to repair lists of a subset and added fields, which are not made from the source."""
     for fault in faults:
+        fields = manifest.splits[fault.split].fields
+        added = {f"{file_name(name, spec)}.memmap": name for name, spec in fields.items() if spec.version}
+        if (name := added.get(Path(fault.file).name)) is not None:
+            raise BuildError(
+                f"{fault} in {path}, of an added field, which no source can repair; add the field {name} again, or "
+                f"remove it: mmload add-field {path} {name} --split {fault.split} --remove"
+            )
         if fault.split not in manifest.built_splits:
             raise BuildError(
                 f"{fault} in {path}, of a subset, which no source can repair; save the subset again, or remove it: "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import UsageError, choices
+from mmload.errors import UsageError, choices, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.exclusion import Entry, originals_of, read_entries
 from mmload.store.dataset import Split
@@ -89,6 +89,66 @@ def read_columns(path: Path) -> dict[str, Sequence[Any]]:
     return {name: [line[place] for line in lines[1:]] for place, name in enumerate(lines[0])}
 
 
+def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[Any]:
+    """Reads a value for each row of a split from a file, [rows, ...], in the order of the rows.
+
+    Args:
+        path: ``.npy``, or ``.npz`` with one array: values of the rows in order. ``.npz`` with an array ``row`` or
+            ``id`` and one more, ``.csv`` or ``.parquet`` with such a column: values by row; several columns of values
+            make vectors.
+        split: the split.
+        key: one of :data:`KEYS`; None: the one that is there, ``row`` first.
+
+    Raises:
+        UsageError: if the file cannot be read, or does not give each row one value.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return read_array(path)
+    if suffix not in (".npz", ".csv", ".parquet"):
+        raise UsageError(f"{path} ends in {suffix!r}; give a .npy, .npz, .csv or .parquet file")
+    columns = _arrays(path) if suffix == ".npz" else read_columns(path)
+    if suffix == ".npz" and len(columns) == 1:
+        return np.asarray(next(iter(columns.values())))
+    rows = rows_of_column(columns, split, path, key)
+    given = [_numbers(name, column, path) for name, column in columns.items() if name not in KEYS]
+    if not given or any(len(each) != len(rows) for each in given):
+        raise UsageError(f"{path} has no column of values beside {choices(columns)}, or ids that name several rows")
+    values = given[0] if len(given) == 1 else np.stack(given, 1)
+    times = np.bincount(rows, minlength=len(split))
+    if (times > 1).any():
+        raise UsageError(f"{path} has row {int(np.argmax(times > 1))} of split {split.name!r} twice")
+    if (times == 0).any():
+        raise UsageError(
+            f"{path} has no value for {counted(int((times == 0).sum()), 'row')} of split {split.name!r}, such as row "
+            f"{int(np.argmin(times))}, {split.source(int(np.argmin(times))).id!r}"
+        )
+    return values[np.argsort(rows)]
+
+
+def _arrays(path: Path) -> dict[str, Sequence[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"cannot read {path} as arrays of numpy ({error})") from error
+
+
+def _numbers(name: str, column: Sequence[Any], path: Path) -> npt.NDArray[Any]:
+    """Returns a column of values: texts become int64 if all of them are integers, else float32."""
+    values = np.asarray(column)
+    if values.dtype.kind not in "UO":
+        return values
+    try:
+        return np.array([int(value) for value in column], np.int64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    try:
+        return np.array(column, np.float32)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path}: column {name!r} is not of numbers ({error}); leave it out") from error
+
+
 def rows_of_column(columns: dict[str, Sequence[Any]], split: Split, path: Path, key: str | None) -> Numbers:
     """Returns the rows that a column of a file names, int64 [n]; arguments and errors as for :func:`rows_in`."""
     key = key or next((name for name in KEYS if name in columns), "")
@@ -108,7 +168,27 @@ def _parquet(path: Path) -> dict[str, Sequence[Any]]:
         table = parquet.read_table(path)
     except (OSError, ArrowException) as error:
         raise UsageError(f"cannot read {path} ({str(error).splitlines()[0]})") from error
-    return {name: table.column(name).to_pylist() for name in table.column_names}
+    return {name: _of_arrow(name, table.column(name), path) for name in table.column_names}
+
+
+def _of_arrow(name: str, column: Any, path: Path) -> Sequence[Any]:
+    """Returns the values of a column of pyarrow: an array [n], [n, K] of lists of one length, or a list of texts."""
+    import pyarrow
+    import pyarrow.compute
+
+    kind = column.type
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        lengths = set(pyarrow.compute.unique(pyarrow.compute.list_value_length(column)).to_pylist())
+        if len(lengths) != 1:
+            raise UsageError(f"{path}: lists of column {name!r} have different lengths, or there are none")
+        flat = np.concatenate([part.flatten().to_numpy(zero_copy_only=False) for part in column.chunks])
+        vectors: Any = flat.reshape(len(column), -1)
+        return vectors  # type: ignore[no-any-return]  # an array
+    if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind):
+        numbers: Sequence[Any] = column.to_numpy()
+        return numbers
+    texts: Sequence[Any] = column.to_pylist()
+    return texts
 
 
 def _integers(values: Sequence[Any], path: Path) -> list[int]:

@@ -40,6 +40,7 @@ from mmload.store.shard_table import (
     SIZES,
     FileRecord,
     ShardRecord,
+    file_name,
     files_of,
     tensordict_meta,
 )
@@ -265,7 +266,7 @@ class ShardWriter:
                     parts = variable_parts(name, rows, self._sizes[f"{name}.{BYTES}"])
                     blocks = {file: _memory(array) for file, array in parts.items() if file in self._files}
                 else:
-                    blocks = {name: bytes_of(rows)}
+                    blocks = {file_name(name, self._fields[name]): bytes_of(rows)}
                 for file, block in blocks.items():
                     self._append(file, block)
             self._samples.write(samples_lines(chunk))

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from mmload.builder.dataset_change import commit_version, only_split, open_to_change
 from mmload.builder.split_records import write_list
-from mmload.builder.staging import UPDATES, Staging
+from mmload.builder.staging import Staging
 from mmload.builder.version_rows import RowsKind, stored_rows
-from mmload.errors import BuildError, UsageError, choices
-from mmload.remote.urls import check_no_url
+from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import VERSIONS, Manifest, SplitRecord, is_name, read
+from mmload.store.manifest import VERSIONS, is_name
 from mmload.store.row_numbers import row_array
 from mmload.store.shard_table import ShardTable
-from mmload.store.unfinished import staging_folder
-from mmload.store.versions import next_version, with_version
+from mmload.store.versions import next_version
 
 if TYPE_CHECKING:
     from mmload.store.dataset import Rows
@@ -56,7 +55,7 @@ def save_subset(
         staging.paths.dataset.mkdir(exist_ok=True)
         write = partial(write_list, staging.paths, name)
         record = of_subset.record(write, next_version(opened.manifest), _kind_of(chosen))
-        _commit(staging, opened, {**opened.manifest.splits, name: record}, f"subset {name}")
+        commit_version(staging, opened, {**opened.manifest.splits, name: record}, f"subset {name}")
     return Dataset(opened.path)
 
 
@@ -83,58 +82,8 @@ def remove_subset(dataset: Dataset | str | Path, name: str) -> Dataset:
     with Staging(opened.path) as staging:
         staging.paths.dataset.mkdir(exist_ok=True)
         remaining = {own: record for own, record in splits.items() if own != name}
-        _commit(staging, opened, remaining, f"remove subset {name}")
+        commit_version(staging, opened, remaining, f"remove subset {name}")
     return Dataset(opened.path)
-
-
-def open_to_change(dataset: Dataset | str | Path) -> Dataset:
-    """Opens the current version of a dataset, after what a killed command has left undone at its end.
-
-    Raises:
-        UsageError: if the dataset is opened in a version that is not the current one, or lies in object storage.
-        BuildError: if there is an unfinished build or update, or another command is changing the dataset.
-        StoreError: if there is no dataset.
-    """
-    opened = dataset if isinstance(dataset, Dataset) else None
-    place = next(iter(dataset.values())).folder.title if isinstance(dataset, Dataset) else dataset
-    check_no_url(place, "change the dataset that was pushed there, and push it again")
-    folder = Path(place).resolve()
-    current = read(folder)
-    if staging_folder(folder).exists():
-        current = _completed(folder)
-    if opened is not None and opened.manifest.contents != current.contents:
-        raise UsageError(f"{folder} is opened in a version that is not the current one; open it again")
-    return Dataset(folder)
-
-
-def only_split(dataset: Dataset, name: str | None) -> Split:
-    """Returns the split of a name; None: the only one beside subsets.
-
-    Raises:
-        UsageError: if there is none, or there are several and none is named.
-    """
-    if name is None and len(dataset.built_splits) > 1:
-        raise UsageError(f"{dataset.path} has the splits {choices(dataset)}; name one of them as split")
-    return dataset[next(iter(dataset.built_splits)) if name is None else name]
-
-
-def _completed(folder: Path) -> Manifest:
-    """Completes a commit that was killed, and removes what is of no use any more; returns the current manifest."""
-    with Staging(folder) as staging:
-        plan, current = staging.plan(), read(folder)
-        if plan is not None and plan.get(UPDATES) in (None, current.contents):
-            raise BuildError(
-                f"{staging.paths.folder} holds an unfinished build or update; finish it, or remove that folder"
-            )
-        staging.discard()
-    return current
-
-
-def _commit(staging: Staging, opened: Dataset, splits: dict[str, SplitRecord], change: str) -> None:
-    old = opened.manifest
-    card = {key: old.card[key] for key in ("notes", "warnings") if key in old.card}
-    body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
-    staging.add_version(with_version(body, old, opened.path, change), old.contents)
 
 
 def _check_name(dataset: Dataset, name: str) -> None:

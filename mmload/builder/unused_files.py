@@ -40,6 +40,7 @@ COMPACT = "compact"
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
 _NUMBERED = re.compile(r"(samples|skipped|origins)\.[0-9]+\.jsonl|rows\.[0-9]+\.memmap")
+_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[0-9]+\.memmap")
 _MANIFEST = re.compile(rf"{VERSIONS}/[0-9]+\.json")
 _SHARD = re.compile(r"[0-9]{6,}")
 
@@ -119,8 +120,10 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
         for entry in _entries(path / split):
             if entry.is_dir(follow_symlinks=False) and _SHARD.fullmatch(entry.name):
                 inside = [f"{split}/{entry.name}/{file.name}" for file in _entries(entry.path)]
-                own = [name for name in inside if name.rpartition("/")[2] in names]
-                yield from (name for name in own if name not in known and len(own) == len(inside))
+                columns = {name for name in inside if _COLUMN.fullmatch(name.rpartition("/")[2])}
+                own = [name for name in inside if name.rpartition("/")[2] in names or name in columns]
+                is_whole = len(own) == len(inside)
+                yield from (name for name in own if name not in known and (is_whole or name in columns))
             elif f"{split}/{entry.name}" not in known and _NUMBERED.fullmatch(entry.name):
                 yield f"{split}/{entry.name}"
 

@@ -189,7 +189,7 @@ class _StoredShard:
     def __init__(self, root: Path, record: SplitRecord, plan: ShardPlan, lines: Iterator[bytes]) -> None:
         self.name = f"{plan.split}/{shard_name(plan.index)}"
         self.folder = root / self.name
-        self.fields, self.files = record.fields, files_of(record.fields)
+        self.fields, self.files = record.built_fields, files_of(record.built_fields)
         self.bytes: dict[str, int] = {}
         self.rows = record.shards[plan.index].rows
         self.lines = [next(lines, b"") for _ in range(self.rows)]
@@ -284,7 +284,7 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
             have = counted(len(record.shards), "shard")
             raise DamagedError(f"split {name} has {have}, {len(planned)} were planned")
         plans += planned
-    fields = {name: record.fields for name, record in manifest.built_splits.items()}
+    fields = {name: record.built_fields for name, record in manifest.built_splits.items()}
     chain, seed = TransformChain(recipe.transforms), recipe.shuffle_seed
     job = ShardJob(
         splits=splits,

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 import mmload
 from mmload.cli.bench import bench, bench_build
 from mmload.cli.build import build
-from mmload.cli.change import subset
+from mmload.cli.change import add_field, subset
 from mmload.cli.copies import export, pull, push
 from mmload.cli.doctor import doctor
 from mmload.cli.info import info, log, where
@@ -110,6 +110,7 @@ for command in (
     report,
     browse,
     subset,
+    add_field,
     export,
     push,
     pull,

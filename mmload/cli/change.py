@@ -1,4 +1,4 @@
-"""The commands that change a dataset after its build: ``mmload subset``."""
+"""The commands that change a dataset after its build: ``mmload subset`` and ``mmload add-field``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def subset(
     """Save rows of a split under a name, as a new version; it opens as a split, and no pixel is copied."""
     if remove == (rows is not None):
         raise UsageError("give --rows FILE or --remove, one of them; see mmload subset --help")
-    from mmload.builder.subsets import only_split, open_to_change, remove_subset, save_subset
+    from mmload.builder.dataset_change import only_split, open_to_change
+    from mmload.builder.subsets import remove_subset, save_subset
 
     with interruptible("the dataset is as it was; run the command again"):
         if rows is None:
@@ -47,6 +48,38 @@ def subset(
         changed = save_subset(opened, name, rows_in(rows, chosen, key), split=chosen.name)
     saved = f"{counted(len(changed[name]), 'row')} of split {chosen.name}"
     show(f"{dataset}: saved {saved} as subset {name}, in version {changed.manifest.version}")
+
+
+def add_field(
+    dataset: options.Dataset,
+    name: Annotated[str, typer.Argument(help="Name of the field.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Values: .npy or .npz by order of rows; .npz, .csv or .parquet by key."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the rows; the only one by default.")] = None,
+    key: Key = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove a field that was added.")] = False,
+) -> None:
+    """Add a field with a value for each row, or replace an added one, as a new version; no file of it changes."""
+    if remove == (file is not None):
+        raise UsageError("give FILE or --remove, one of them; see mmload add-field --help")
+    from mmload.builder import columns
+    from mmload.builder.dataset_change import only_split
+
+    with interruptible("the dataset is as it was; run the same command again to continue"):
+        if file is None:
+            changed = columns.remove_field(dataset, name, split=split)
+            show(f"{dataset}: removed field {name}, in version {changed.manifest.version}")
+            return
+        from mmload.builder.row_files import values_in
+        from mmload.store.dataset import Dataset
+
+        check_key(key)
+        chosen = only_split(Dataset(dataset), split)
+        changed = columns.add_field(dataset, name, values_in(file, chosen, key), split=chosen.name)
+    spec = changed[chosen.name].record.fields[name]
+    show(f"{dataset}: added field {name}, {spec}, to split {chosen.name}, in version {changed.manifest.version}")
 
 
 def check_key(key: str | None) -> None:

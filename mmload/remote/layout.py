@@ -26,7 +26,7 @@ from mmload.store.checksum import crc32, joined_crc32
 from mmload.store.dataset_files import DatasetFile
 from mmload.store.manifest import FILE_NAME, MOST_BYTES, Manifest, SplitRecord, loads
 from mmload.store.row_reader import SMALL_ROW
-from mmload.store.shard_table import BYTES, FileRecord
+from mmload.store.shard_table import BYTES, FileRecord, file_name
 from mmload.store.versions import version_file, version_of
 
 SUFFIX = ".crc32"
@@ -197,7 +197,7 @@ class BlockGrid:
     """
 
     def __init__(self, split: str, field: str, record: SplitRecord, order: Numbers | None = None) -> None:
-        self.split, self.field, self._order = split, field, order
+        self.split, self.field, self._order = split, file_name(field, record.fields[field]), order
         self.row_bytes = record.fields[field].row_bytes
         self.is_evicted = self.row_bytes > SMALL_ROW
         self._rows_per_block = max(1, SMALLEST_BLOCK // max(1, self.row_bytes))

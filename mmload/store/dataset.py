@@ -25,7 +25,7 @@ from mmload.store.row_map import OpenFile, joinable, mapped
 from mmload.store.row_numbers import is_single_row, row_array, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
-from mmload.store.shard_table import files_of
+from mmload.store.shard_table import file_name, files_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -398,7 +398,9 @@ class Split:
         rows = sum(self.record.shards[index].rows for index in filled)
         parts = files_of(self.record.fields).items()
         files = {name: file.spec for name, file in parts if file.counted and not file.more}
-        return make_batch({name: self._mapped_file(name, spec, filled, rows) for name, spec in files.items()}, rows)
+        fields = {file_name(name, spec): name for name, spec in self.record.fields.items()}
+        mapped_files = {name: self._mapped_file(name, spec, filled, rows) for name, spec in files.items()}
+        return make_batch({fields.get(name, name): tensor for name, tensor in mapped_files.items()}, rows)
 
     def _mapped_file(self, name: str, spec: FieldSpec, shards: Sequence[int], rows: int) -> Tensor:
         import torch

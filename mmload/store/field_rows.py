@@ -23,7 +23,7 @@ from mmload.store.dataset_folder import Folder, OpenedFile, Revision, check_file
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
 from mmload.store.row_sources import Samples
-from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, files_of, parts_of
+from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of
 from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of, list_fault_of
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads
@@ -44,7 +44,7 @@ class FieldRows:
 
     def __init__(self, files: LocalFiles, name: str, spec: FieldSpec) -> None:
         self._files, self.name, self.spec = files, name, spec
-        self.file = name if spec.encoding is None else f"{name}.{BYTES}"
+        self.file = file_name(name, spec)
         shards = files.record.shards
         self._first_rows = np.concatenate([[0], np.cumsum(shards.rows)])
         self._first_bytes = np.concatenate([[0], np.cumsum(shards.bytes[self.file])])

@@ -34,9 +34,11 @@ FORMAT = "mmload dataset"
 VERSION = 1
 LISTS = "lists"
 """Addition to the format: fields that have a different number of elements per row."""
+COLUMNS = "columns"
+"""Addition to the format: fields that were added to a finished dataset."""
 VERSIONS = "versions"
 """Addition to the format: datasets that were changed after their build; and their folder of earlier manifests."""
-ADDITIONS = (LISTS, VERSIONS)
+ADDITIONS = (LISTS, COLUMNS, VERSIONS)
 """Additions that this mmload reads."""
 MOST_BYTES = 2**31
 """A larger ``dataset.json`` is not read; this is enough for ninety million shards of two fields."""
@@ -167,6 +169,11 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
     @property
+    def built_fields(self) -> dict[str, FieldSpec]:
+        """Fields of the build: all but those that were added to the finished dataset."""
+        return {name: spec for name, spec in self.fields.items() if not spec.version}
+
+    @property
     def subset_of(self) -> str | None:
         """Name of the split whose shards hold the rows, of a subset; else None."""
         return None if self.order is None else self.order.shards_of
@@ -204,6 +211,9 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Returns the record as plain data."""
         files = files_of(self.fields)
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda table: table.to_json(files))
+        for spec in plain["fields"].values():
+            if not spec["version"]:
+                del spec["version"]
         if self.objects is None:
             del plain["objects"]
         if self.order is None:
@@ -240,8 +250,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         numbers = [version.number for version in self.versions]
         if numbers != sorted(set(numbers)):
             raise ValueError(f"versions are {shown(numbers)}, expected ascending numbers")
-        if any(split.order is not None and split.order.version > self.version for split in self.splits.values()):
-            raise ValueError(f"a split was written by a version after {self.version}, the last one")
+        orders = [split.order.version for split in self.splits.values() if split.order is not None]
+        added = [spec.version for split in self.splits.values() for spec in split.fields.values()]
+        if max([*orders, *added], default=0) > self.version:
+            raise ValueError(f"a split or field was written by a version after {self.version}, the last one")
 
     @property
     def version(self) -> int:
@@ -275,7 +287,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Names of the additions to the format that the dataset uses."""
         lists = [spec.is_list for split in self.splits.values() for spec in split.fields.values()]
         objects = [split.objects is not None for split in self.splits.values()]
-        return [LISTS] * any(lists + objects) + [VERSIONS] * bool(self.versions)
+        added = [spec.version > 0 for split in self.splits.values() for spec in split.fields.values()]
+        return [LISTS] * any(lists + objects) + [COLUMNS] * any(added) + [VERSIONS] * bool(self.versions)
 
     def dumps(self) -> str:
         """Returns the manifest as text; equal manifests give equal text."""

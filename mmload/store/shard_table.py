@@ -56,8 +56,15 @@ def files_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldFile]:
         if spec.encoding is not None:
             files |= {f"{name}.{part}": file for part, file in parts_of(spec).items()}
         else:
-            files[name] = FieldFile(spec=spec)
+            files[file_name(name, spec)] = FieldFile(spec=spec)
     return files
+
+
+def file_name(field: str, spec: FieldSpec) -> str:
+    """Returns the name, without ``.memmap``, of the file with the rows of a field; of an added one with its version."""
+    if spec.encoding is not None:
+        return f"{field}.{BYTES}"
+    return f"{field}.{spec.version}" if spec.version else field
 
 
 def parts_of(spec: FieldSpec) -> dict[str, FieldFile]:
@@ -245,9 +252,10 @@ class ShardTable:
 def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
     """Returns the ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard.
 
-    ``_type`` is a constant of tensordict. The batch size is [rows], or [] with variable-size rows or lists, as not
-    every file has one element per row then.
+    Added fields are not in it: the file of the build stays. ``_type`` is a constant of tensordict. The batch size is
+    [rows], or [] with variable-size rows or lists, as not every file has one element per row then.
     """
+    fields = {name: spec for name, spec in fields.items() if not spec.version}
     meta: dict[str, Any] = {
         name: {
             "device": "cpu",

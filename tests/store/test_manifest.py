@@ -90,7 +90,7 @@ def test_a_manifest_comes_back_and_its_text_is_stable(manifest: Manifest) -> Non
 
 @pytest.mark.slow
 def test_the_readers_in_the_document_work_without_mmload(dataset: Dataset) -> None:
-    numpy_reader, tensordict_reader, _ = re.findall(
+    numpy_reader, tensordict_reader, *_ = re.findall(
         r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8").replace("photos-256", str(dataset.path)), re.DOTALL
     )
     code = f"""

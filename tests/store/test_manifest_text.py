@@ -157,7 +157,7 @@ def test_manifest_with_an_unknown_or_a_missing_key_is_refused() -> None:
 def test_manifest_that_requires_an_addition_is_refused() -> None:
     body = json.loads(SMALL.dumps())
     assert body["requires"] == []
-    for requires in (["columns"], ["lists", "columns"], None, "columns"):
+    for requires in (["colors"], ["lists", "colors"], None, "columns"):
         with pytest.raises(VersionError, match="x requires .*, additions to the format .*; upgrade mmload"):
             loads(sealed_text({**body, "requires": requires}), "x")
 
