@@ -176,3 +176,26 @@ def test_lists_in_object_storage_are_those_of_the_folder(dataset, tmp_path):
         assert torch.equal(batch.extra["polygons"], local[batch.ids].extra["polygons"])
     pull(f"{url}/set", tmp_path / "pulled")
     assert verify(tmp_path / "pulled") == []
+
+
+def test_labels_take_at_most_a_fifth_more_than_their_values(tmp_path):
+    from coco_sets import CocoSet
+
+    from mmload.builder.pipeline import build
+    from mmload.builder.recipe import BuildRecipe
+
+    made, random = CocoSet(tmp_path / "coco"), np.random.default_rng(0)
+    for number in range(1, 41):
+        made.image(number)
+        for _ in range(14 * (number % 2)):  # 7 on average, as in train2017; half of the images have none
+            made.object(number, [*random.uniform(0, 10, 2).tolist(), *random.uniform(1, 20, 2).tolist()])
+    transforms = ({"step": "Letterbox", "size": 32},)
+    out = build(BuildRecipe(kind="coco", root=made.write(), out=tmp_path / "out", transforms=transforms)).out
+    split = open_dataset(out)["train"]
+    values = sum(spec.padded(1).row_bytes for spec in split.record.fields.values() if spec.is_list) * 40 * 7
+    values += 40 * (8 + 8)  # counts and image_ids
+    sizes = {name: int(split.record.shards.bytes[name].sum()) for name in split.record.shards.bytes}
+    assert sum(size for name, size in sizes.items() if name != "images") <= 1.2 * values
+    held = sum(split.reader.lists(name)._column.nbytes for name in ("boxes", "labels", "area", "iscrowd"))
+    held += sum(split.files.index(name).offsets.nbytes for name in ("boxes", "labels", "area", "iscrowd"))
+    assert held <= 1.2 * values
