@@ -292,8 +292,8 @@ def with_boxes_of(batch: Batch, sources: Tensor, real: Tensor) -> Batch:
             continue
         extra = (1,) * (value.dim() - 2)
         index = sources.view(*sources.shape, *extra).expand(*sources.shape, *value.shape[2:])
-        padding = torch.tensor(PADDING.get(name, 0), dtype=value.dtype, device=value.device)
-        moved[name] = torch.where(real.view(*real.shape, *extra), value.gather(1, index), padding)
+        chosen = value.gather(1, index)  # filled by a number, as a device would wait for a tensor
+        moved[name] = chosen.masked_fill(~real.view(*real.shape, *extra), PADDING.get(name, 0))
     for name, _ in SEGMENTS:
         entries = None if batch.extra is None else batch.extra.get(name, None)
         if entries is not None:

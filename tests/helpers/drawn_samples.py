@@ -212,6 +212,15 @@ def _jitter(step: augment.ColorJitter, shape: Shape, draws: Draws, count: int) -
     yield "order", "integer", _int_array((factors.order * weights).sum(1)), _int_array((orders * weights).sum(1))
 
 
+def _hsv(step: augment.RandomHSV, shape: Shape, draws: Draws, count: int) -> DrawSamples:
+    """YOLO's: a draw from -1 to 1 for each of the three; torchvision has no such step."""
+    numbers = step.program(_blank(count, shape), draws).numbers[:, 0].to(torch.float64).numpy()
+    uniform = (2 * torch.rand((count, 3), dtype=torch.float64) - 1).numpy()
+    yield "hue", "integer", (numbers[:, 0] + 90) % 180, np.floor(uniform[:, 0] * step.hue * 180) + 90
+    yield "saturation", "real", numbers[:, 1], 1 + uniform[:, 1] * step.saturation
+    yield "value", "real", numbers[:, 2], 1 + uniform[:, 2] * step.value
+
+
 def _placed(step: augment.ScaleJitter | augment.RandomShortestSize, shape: Shape, draws: Draws, n: int) -> DrawSamples:
     how = step.describe(_blank(n, shape), draws).resampling
     if how is None or how.placement is None:
@@ -368,6 +377,7 @@ READERS: dict[type[nn.Module], Callable[[Any, Shape, Draws, int], DrawSamples]] 
     augment.RandomGrayscale: _chance("share made gray", "gray"),
     augment.RandomErasing: _erasing,
     augment.ColorJitter: _jitter,
+    augment.RandomHSV: _hsv,
     augment.ScaleJitter: _placed,
     augment.RandomShortestSize: _placed,
     augment.RandomZoomOut: _zoom_out,
