@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.staging import UPDATES, Staging
+from mmload.builder.staging import UPDATES, Staging, has_finished_shards
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url
 from mmload.store.dataset import Dataset, Split
@@ -50,7 +50,10 @@ def _completed(folder: Path, column: Mapping[str, Any] | None) -> Manifest:
             begun = plan.get(COLUMN)
             if column is not None and begun == column:
                 return current
-            if column is None or begun is None or any(begun.get(key) != column[key] for key in ("name", "split")):
+            is_other = (
+                column is None or begun is None or any(begun.get(key) != column[key] for key in ("name", "split"))
+            )
+            if is_other and has_finished_shards(staging.paths):
                 raise BuildError(
                     f"{staging.paths.folder} holds unfinished work of another command; finish it, or remove that folder"
                 )

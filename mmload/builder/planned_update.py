@@ -361,4 +361,4 @@ def _without_values(record: SplitRecord, rows: int) -> list[str]:
     added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
     if not added or not rows:
         return []
-    return [f"{counted(rows, 'new row')} have no value of {', '.join(added)}; add these fields again"]
+    return [f"{counted(rows, 'new row')} without a value of {', '.join(added)}; add these fields again"]

@@ -264,7 +264,7 @@ class Staging:
             return begun is not None
         if UPDATES in begun and UPDATES in plan and not self.shared:
             return False  # an update of an earlier state of the source, which nobody needs
-        if self.shared or (_has_finished_shards(self.paths) and not self._overwrite):
+        if self.shared or (has_finished_shards(self.paths) and not self._overwrite):
             unlike = _difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
             others = "; no part removes the shards of others" if self.shared else ""
             raise BuildError(f"{folder} holds an unfinished build {unlike}{others}")
@@ -368,7 +368,7 @@ def hold_worker_lock(paths: BuildPaths) -> BinaryIO:
     return file
 
 
-def _has_finished_shards(paths: BuildPaths) -> bool:
+def has_finished_shards(paths: BuildPaths) -> bool:
     """Returns whether the build in a working folder has finished at least one shard."""
     return any((paths.folder / "notes").glob("*/*.json"))
 

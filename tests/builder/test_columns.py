@@ -11,10 +11,12 @@ import torch
 from building import make_pictures, recipe
 
 import mmload
+from mmload.builder.dataset_change import COLUMN
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.repair import repair
 from mmload.builder.row_files import values_in
+from mmload.builder.staging import UPDATES, Staging
 from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import compare, verify
@@ -22,6 +24,7 @@ from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 from mmload.parity import run as parity
 from mmload.remote.copies import pull, push
+from mmload.store.unfinished import staging_folder
 
 
 @pytest.fixture
@@ -145,7 +148,7 @@ def test_an_update_keeps_values_and_says_which_rows_have_none(built, photos):
         else:
             assert np.array_equal(now["vector"].numpy(), value_of[source])
     assert manifest.card["warnings"]["train"] == [
-        "1 new row have no value of vector (nan), label (-1); add these fields again"
+        "1 new row without a value of vector (nan), label (-1); add these fields again"
     ]
     assert verify(built.out) == []
     assert column(mmload.add_field(built.out, "vector", vectors(seed=3))["train"]).tolist() == vectors(seed=3).tolist()
@@ -312,3 +315,12 @@ def test_a_wrong_file_of_values_is_refused(built, tmp_path, text, message):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(UsageError, match=message):
         values_in(tmp_path / "x.csv", mmload.open(built.out)["train"])
+
+
+def test_work_without_a_finished_shard_does_not_hinder_another_change(built):
+    manifest = mmload.open(built.out).manifest
+    plan = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, UPDATES: manifest.contents, "versions": {}}
+    with Staging(built.out, {**plan, COLUMN: {"name": "x", "split": None, "values": ""}}):
+        pass  # as after a kill
+    assert len(mmload.save_subset(built.out, "hard", [0])["hard"]) == 1
+    assert not staging_folder(built.out).exists()
