@@ -17,7 +17,8 @@ from mmload.builder.staging import Staging
 from mmload.builder.version_rows import RowsKind, stored_rows
 from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import VERSIONS, is_name
+from mmload.store.manifest import is_name
+from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_numbers import row_array
 from mmload.store.shard_table import ShardTable
 from mmload.store.versions import next_version

@@ -29,7 +29,8 @@ from mmload.errors import BuildError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, VERSIONS, Manifest, read
+from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, Manifest, read
+from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_reader import read_rows
 from mmload.store.shard_table import ShardRecord, ShardTable, files_of
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version

@@ -42,7 +42,8 @@ from mmload.runtime.regular_files import open_regular, read_at, write_at
 from mmload.store.checksum import crc32, joined_crc32
 from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.dataset_folder import open_folder
-from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
+from mmload.store.manifest import FILE_NAME, Manifest, read
+from mmload.store.manifest_text import VERSIONS
 from mmload.store.versions import kept_manifests
 
 MARK = "dataset.pushing"

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from mmload.errors import DamagedError, StoreError, VersionError
+from mmload.errors import DamagedError, StoreError
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
-from mmload.store.checksum import crc32
 from mmload.store.json_schema import convert_json, shown
+from mmload.store.manifest_text import COLUMNS, LISTS, VERSIONS, parsed_text, sealed_text
 from mmload.store.shard_table import (
     Count,
     FileRecord,
@@ -30,16 +30,6 @@ from mmload.store.shard_table import (
 )
 from mmload.store.unfinished import how_to_go_on
 
-FORMAT = "mmload dataset"
-VERSION = 1
-LISTS = "lists"
-"""Addition to the format: fields that have a different number of elements per row."""
-COLUMNS = "columns"
-"""Addition to the format: fields that were added to a finished dataset."""
-VERSIONS = "versions"
-"""Addition to the format: datasets that were changed after their build; and their folder of earlier manifests."""
-ADDITIONS = (LISTS, COLUMNS, VERSIONS)
-"""Additions that this mmload reads."""
 MOST_BYTES = 2**31
 """A larger ``dataset.json`` is not read; this is enough for ninety million shards of two fields."""
 
@@ -55,11 +45,7 @@ SKIPPED_SHOWN = 1000
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-_OLD_FORMAT = "mmload"  # of datasets from before the first release
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_PART = 2**20
-_END = re.compile(r',\n "crc32": "([0-9a-f]{8})"\n\}\n')
-_END_LENGTH = len(',\n "crc32": "01234567"\n}\n')
 
 
 class RowOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -245,8 +231,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         check_names(self.splits, "splits")
         for name, split in self.splits.items():
             owner = None if split.order is None else split.order.shards_of
-            if owner is not None and (owner not in self.splits or self.splits[owner].subset_of is not None):
+            if owner is None:
+                continue
+            if owner not in self.splits or self.splits[owner].subset_of is not None:
                 raise ValueError(f"split {name} has rows of {shown(owner)}, expected a split that is no subset")
+            if split.fields != self.splits[owner].fields or split.shards != self.splits[owner].shards:
+                raise ValueError(f"split {name} has other fields or shards than {owner}, which has its rows")
         numbers = [version.number for version in self.versions]
         if numbers != sorted(set(numbers)):
             raise ValueError(f"versions are {shown(numbers)}, expected ascending numbers")
@@ -347,7 +337,7 @@ def loads(text: str, path: str) -> Manifest:
         VersionError: if the format has another version, or an addition that this mmload does not know.
         DamagedError: if it is not a manifest, its checksum does not match, or it contradicts itself.
     """
-    body = _parsed(text, path)
+    body = parsed_text(text, path)
     for key in ("format", "version", "requires", "crc32"):
         del body[key]
     return convert_json(body, Manifest, path, hook=lambda _, table: ShardTable.from_json(table))
@@ -410,75 +400,3 @@ def write_card(folder: str | Path, name: str, content: Mapping[str, Any], conten
             write_atomically(file, recorded.dumps())
     except OSError as error:
         raise StoreError(f"cannot write {file} ({error.strerror}), so the report was not saved") from error
-
-
-def sealed_text(body: Mapping[str, Any], version: int = VERSION) -> str:
-    """Returns a manifest's text, with its checksum; equal bodies in equal order give equal text.
-
-    Args:
-        body: plain data of a :class:`Manifest`, and perhaps ``requires``.
-        version: version of the format.
-    """
-    full = {"format": FORMAT, "version": version, "requires": []} | {
-        key: value for key, value in body.items() if key not in ("format", "version", "crc32")
-    }
-    start = json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
-    return f'{start},\n "crc32": "{_checksum(start)}"\n}}\n'
-
-
-def _parsed(text: str, path: str) -> dict[str, Any]:
-    """Parses a manifest's text; checks format, version, additions and checksum."""
-    try:
-        body: Any = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is not JSON ({error}); rebuild the dataset") from error
-    format_name = body.get("format") if isinstance(body, dict) else None
-    if format_name == _OLD_FORMAT:
-        raise VersionError(
-            f"{path} was written before the first release of mmload (format {shown(body.get('version'))}), "
-            "and this mmload cannot read it; build the dataset again"
-        )
-    if format_name != FORMAT:
-        raise DamagedError(f'{path} is not the manifest of an mmload dataset: it has no "format": "{FORMAT}"')
-    version = body.get("version")
-    if type(version) is not int or version != VERSION:
-        raise VersionError(
-            f"{path} has format version {shown(version)}, this mmload reads version {VERSION}; upgrade mmload, or "
-            "build the dataset again"
-        )
-    requires = body.get("requires")
-    if not isinstance(requires, list) or not all(name in ADDITIONS for name in requires):
-        raise VersionError(
-            f"{path} requires {shown(body.get('requires'))}, additions to the format that this mmload does not know; "
-            "upgrade mmload"
-        )
-    end = _END.fullmatch(text, max(0, len(text) - _END_LENGTH))
-    if end is None:
-        raise DamagedError(f"{path} is damaged: it does not end as mmload writes it, with crc32; rebuild the dataset")
-    if end[1] != (expected := _checksum(text, len(text) - _END_LENGTH)):
-        raise DamagedError(
-            f"{path} is damaged: its crc32 is {end[1]}, the text before it has {expected}; rebuild the dataset"
-        )
-    checked: dict[str, Any] = body
-    return checked
-
-
-def _checksum(text: str, end: int | None = None) -> str:
-    """Returns the CRC-32 of a text up to ``end`` in UTF-8, in parts, as it may be long; 8 hexadecimal digits."""
-    total, end = 0, len(text) if end is None else end
-    for start in range(0, end, _PART):
-        total = crc32(text[start : min(start + _PART, end)].encode("utf-8", "backslashreplace"), total)
-    return f"{total:08x}"
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    body = dict(pairs)
-    if len(body) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {shown(next(key for key in keys if keys.count(key) > 1))} occurs twice")
-    return body
-
-
-def _refuse_constant(name: str) -> object:
-    """Rejects NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(f"{name} is not JSON")

@@ -5,14 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mmload.render.holes import normal_line, normals
+from mmload.runtime.numba_compile import numba_compiled
+
+
+@numba_compiled("void(uint64, uint64, int64, float32[::1])")
+def compiled_line(key: np.uint64, first: np.uint64, half: int, line: NDArray[np.float32]) -> None:
+    """Makes a line as kernels do."""
+    normal_line(key, first, half, line)
 
 
 def line_of(key: int, first: int, half: int) -> Tensor:
     line = np.empty(2 * half, np.float32)
-    normal_line(np.uint64(key), np.uint64(first), half, line)
+    compiled_line(np.uint64(key), np.uint64(first), half, line)
     return torch.from_numpy(line)
 
 
