@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,9 @@ from mmload.builder.pipeline import build
 from mmload.builder.ray_engine import RayEngine
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
+from mmload.builder.update import update
 from mmload.errors import BuildError, SampleError, UsageError
+from mmload.store.manifest import loads
 
 _ROWS = 4
 slow = pytest.mark.slow
@@ -123,6 +126,23 @@ def test_an_interrupted_build_goes_on_without_ray(cluster: Any, photos: Path, wh
     assert 0 < build(job).built < 160
     assert contents(tmp_path / "out") == contents(whole)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@slow
+def test_an_update_on_a_cluster_gives_the_version_of_a_local_one(cluster: Any, photos: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(photos, tmp_path / "photos"))
+    jobs = [recipe(source, tmp_path / name) for name in ("there", "here")]
+    for job in jobs:
+        build(job)
+    for number in range(20):
+        shutil.copy(source / "ant" / f"{number:03d}.jpg", source / "ant" / f"x{number:03d}.jpg")
+    (source / "ant" / "011.jpg").unlink()
+    reports = [update(job, engine=engine) for job, engine in zip(jobs, (RayEngine(), None), strict=True)]
+    assert [(report.added, report.removed, report.built) for report in reports] == [(20, 1, 20)] * 2
+    there, here = (contents(tmp_path / name) for name in ("there", "here"))
+    manifests = [there.pop("dataset.json"), here.pop("dataset.json")]
+    assert there == here
+    assert [loads(text.decode(), "x").contents for text in manifests] == [reports[0].manifest.contents] * 2
 
 
 @slow
