@@ -80,7 +80,8 @@ def followable(collate: Collate, shape: Shape, *, alone: bool = False) -> tuple[
     plan = _blank(1, shape)
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
-        if noise or not isinstance(step, Step) or (alone and isinstance(step, MixStep)):
+        others = isinstance(step, augment.RandomHSV | augment.Mosaic)  # of which torchvision has none
+        if noise or others or not isinstance(step, Step) or (alone and isinstance(step, MixStep)):
             return steps, f"{type(step).__name__}, {_ALONE}"
         plan = plan if plan.is_variable_size else _blank(1, (shape[0], plan.height, plan.width))
         plan = step.describe(plan, Draws(nothing, 0, epoch=0, ids=nothing, boxes=example_boxes(shape, 1)))

@@ -189,7 +189,7 @@ def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:
 
 
 REFUSED = (
-    (["--to", "zip"], 2, "--to is 'zip'; use one of imagefolder, voc, huggingface, fiftyone"),
+    (["--to", "zip"], 2, "--to is 'zip'; use one of imagefolder, voc, coco, yolo, huggingface, fiftyone"),
     (["--name", "x"], 2, "--name is for --to fiftyone"),
     (["--split", "test"], 2, "has no split 'test'; it has train"),
     (["--class", "wasp"], 2, "has no class 'wasp'; it has ant, bee, cat"),

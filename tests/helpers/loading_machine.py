@@ -156,6 +156,8 @@ class Loading(Rows):
         epoch, samples = one.state
         expected = {"epoch": epoch, "samples": samples, "rows": len(one.ids), "seed": one.lasting["seed"]}
         expected |= {"order": one.order, "dataset": one.loader.split.digest}
+        if one.loader.split.version is not None:
+            expected["version"] = 1
         digests = [name for name in ("subset", "sampler") if name in state]
         assert digests == ["subset"] * isinstance(one.lasting["dataset"], Subset) + ["sampler"] * (not one.shared)
         expected |= {name: state[name] for name in digests}
