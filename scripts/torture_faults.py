@@ -30,7 +30,7 @@ from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.errors import MmloadError
-from mmload.remote import cached_reader
+from mmload.remote import dataset_cache
 from mmload.remote.copies import push
 from mmload.store.row_map import Guard
 
@@ -141,9 +141,9 @@ class Rounds:
         timer.join()
         self.told[harm] += 1
         if self.tier == "cache":
-            for cache in cached_reader._OPENED.values():
+            for cache in dataset_cache._OPENED.values():
                 cache.close()
-            cached_reader._OPENED.clear()
+            dataset_cache._OPENED.clear()
         shutil.rmtree(copy, ignore_errors=True)
 
     def _batches(self, split: object) -> Iterator[torch.Tensor]:

@@ -34,7 +34,7 @@ from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
-from mmload.remote import cached_reader, object_store
+from mmload.remote import dataset_cache, object_store
 from mmload.runtime import processes
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
@@ -181,7 +181,7 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No dataset of object storage is open before, nor after."""
-    monkeypatch.setattr(cached_reader, "_OPENED", {})
+    monkeypatch.setattr(dataset_cache, "_OPENED", {})
     yield
     end_all()
 

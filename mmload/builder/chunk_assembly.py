@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.builder.origins import Origin
+from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.sample_geometry import Pixels
 from mmload.builder.shard_writer import Chunk, first_names, total_losses
@@ -70,13 +70,13 @@ class ChunkAssembly:
         self._samples: list[tuple[str, tuple[int, int] | None]] = []
         self._skipped: list[tuple[str, str]] = []
         self._losses: list[tuple[str, Mapping[str, int]]] = []
-        self._origins: list[Origin] = []
+        self._origins: list[SampleOrigin] = []
 
     def next_image(self) -> Pixels | None:
         """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
         return None if self._images is None else self._images[len(self._samples)]
 
-    def add(self, sample: Sample, origin: Origin | None = None) -> None:
+    def add(self, sample: Sample, origin: SampleOrigin | None = None) -> None:
         """Appends a sample as the next row.
 
         Args:

@@ -30,7 +30,7 @@ RECENT_NS = 2 * 10**9
 _TIME_DIGITS = 19  # of nanoseconds since 1970, from 2001 to 2286; no file has so many bytes
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """What an update must know about the sample of a row: a line of ``origins.jsonl``.
 
     Attributes:
@@ -72,7 +72,7 @@ class StoredSplit:
 
     samples: Sequence[bytes] = ()
     ids: Sequence[str] = ()
-    origins: Sequence[Origin] = ()
+    origins: Sequence[SampleOrigin] = ()
     listed: int = 0
 
 
@@ -89,7 +89,7 @@ def read_lists(folder: Path, name: str, record: SplitRecord) -> StoredSplit:
         return StoredSplit(
             samples=samples,
             ids=[item["id"] for item in _parsed(samples)],
-            origins=msgspec.convert(_parsed(origins), list[Origin]),
+            origins=msgspec.convert(_parsed(origins), list[SampleOrigin]),
             listed=(folder / name / record.list_name(ORIGINS_NAME)).stat().st_mtime_ns if origins else 0,
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -102,9 +102,9 @@ def sample_id(line: bytes) -> str:
     return name
 
 
-def parsed_origins(content: bytes) -> list[Origin]:
+def parsed_origins(content: bytes) -> list[SampleOrigin]:
     """Returns the origins in the lines of a list that a build has just written."""
-    return msgspec.convert(_parsed(content.splitlines()), list[Origin])
+    return msgspec.convert(_parsed(content.splitlines()), list[SampleOrigin])
 
 
 def _parsed(lines: Sequence[bytes]) -> Any:
@@ -140,7 +140,7 @@ class SplitChanges:
 
     rows: npt.NDArray[np.int64]
     kept: npt.NDArray[np.bool_]
-    origins: dict[int, Origin]
+    origins: dict[int, SampleOrigin]
     removed: int
 
     @property
@@ -172,7 +172,7 @@ def compare_split(split: SourceSplit, stored: StoredSplit, *, same_classes: bool
     for row in range(len(stored.ids) - 1, -1, -1):
         rows_of[stored.ids[row]].append(row)  # the first row last, as it is the first to be taken
     rows, kept = np.full(len(split), -1, np.int64), np.zeros(len(split), np.bool_)
-    origins: dict[int, Origin] = {}
+    origins: dict[int, SampleOrigin] = {}
     for index in range(len(split)):
         found = rows_of.get(split.id(index))
         if not found:
@@ -187,7 +187,7 @@ def compare_split(split: SourceSplit, stored: StoredSplit, *, same_classes: bool
     return SplitChanges(rows=rows, kept=kept, origins=origins, removed=sum(map(len, rows_of.values())))
 
 
-def _same(split: SourceSplit, index: int, stored: Origin, doubtful: bool) -> Origin | None:
+def _same(split: SourceSplit, index: int, stored: SampleOrigin, doubtful: bool) -> SampleOrigin | None:
     """Returns the origin of a sample now; None if the sample has changed.
 
     Args:

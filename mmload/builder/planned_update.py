@@ -20,7 +20,7 @@ from mmload.builder.columns import fill_value, filled_files
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
 from mmload.builder.origins import (
-    Origin,
+    SampleOrigin,
     SplitChanges,
     StoredSplit,
     compare_split,
@@ -309,7 +309,7 @@ class _Shards:
     rows: Numbers
     records: list[ShardRecord] = field(default_factory=list)
     folders: list[int] = field(default_factory=list)
-    built: dict[int, tuple[bytes, Origin]] = field(default_factory=dict)
+    built: dict[int, tuple[bytes, SampleOrigin]] = field(default_factory=dict)
     targets: dict[int, int] = field(default_factory=dict)
     skipped: list[tuple[str, str]] = field(default_factory=list)
 

@@ -27,7 +27,7 @@ import torch
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
 from mmload.builder.destination import PARTS
-from mmload.builder.origins import Origin
+from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.shard_layout import ShardPlan, row_bytes
 from mmload.builder.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
@@ -193,11 +193,11 @@ class ShardJob:
                 assembly.skip(error)
         return assembly.finish()
 
-    def _origin(self, split: SourceSplit, index: int) -> Origin | None:
+    def _origin(self, split: SourceSplit, index: int) -> SampleOrigin | None:
         """Returns what an update must know about a sample; None if its source cannot tell what has changed."""
         if not self.for_updates or not isinstance(split, HasChecksums):
             return None
-        return Origin(revision=split.revision(index), checksum=split.checksum(index))
+        return SampleOrigin(revision=split.revision(index), checksum=split.checksum(index))
 
 
 def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Sequence[int]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.builder.origins import Origin
+from mmload.builder.origins import SampleOrigin
 from mmload.errors import BuildError, DamagedError
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, FieldSpec
 from mmload.runtime.durable_files import sync, write_atomically
@@ -79,7 +79,7 @@ class Chunk:
     class_counts: Mapping[int, int] = field(default_factory=dict)
     losses: Mapping[str, int] = field(default_factory=dict)
     first: Mapping[str, list[str]] = field(default_factory=dict)
-    origins: Sequence[Origin] = ()
+    origins: Sequence[SampleOrigin] = ()
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

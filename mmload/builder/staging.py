@@ -33,6 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from mmload.builder.build_plans import difference, has_same_recipe, have_same_plan
 from mmload.builder.destination import (
     MARK,
     PARTS,
@@ -63,7 +64,7 @@ from mmload.runtime.durable_files import (
 )
 from mmload.runtime.regular_files import read_regular
 from mmload.store.manifest import FILE_NAME, Manifest, read
-from mmload.store.unfinished import COMMAND, staging_folder
+from mmload.store.unfinished import staging_folder
 
 UPDATES = "updates"
 """Key of a plan: contents of the version that an update follows."""
@@ -259,13 +260,13 @@ class Staging:
     def _has_plan(self, plan: Mapping[str, Any]) -> bool:
         """Returns whether the build in the folder has this plan; False if there is no build to resume."""
         folder, begun = self.paths.folder, self.plan()
-        self.committed = _has_same_recipe(begun, plan) and not self.paths.dataset.exists()
-        if begun is None or self.committed or _have_same_plan(begun, plan):
+        self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
+        if begun is None or self.committed or have_same_plan(begun, plan):
             return begun is not None
         if UPDATES in begun and UPDATES in plan and not self.shared:
             return False  # an update of an earlier state of the source, which nobody needs
         if self.shared or (has_finished_shards(self.paths) and not self._overwrite):
-            unlike = _difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
+            unlike = difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
             others = "; no part removes the shards of others" if self.shared else ""
             raise BuildError(f"{folder} holds an unfinished build {unlike}{others}")
         return False
@@ -353,7 +354,7 @@ def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> Path | N
     if os.path.lexists(folder):
         with suppress(BuildError), Staging(out) as staging:
             begun = staging.plan()
-            if begun is None or (plan is not None and _has_same_recipe(begun, plan)):
+            if begun is None or (plan is not None and has_same_recipe(begun, plan)):
                 staging.discard()
             foreign_files = staging.foreign_files
     remove_set_aside(folder)
@@ -373,16 +374,6 @@ def has_finished_shards(paths: BuildPaths) -> bool:
     return any((paths.folder / "notes").glob("*/*.json"))
 
 
-def _has_same_recipe(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
-    """Returns whether a build has this recipe and source, regardless of versions."""
-    return begun is not None and all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
-
-
-def _have_same_plan(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Returns whether two builds write the same bytes; their command lines may differ."""
-    return all(begun.get(key) == value for key, value in plan.items() if key != COMMAND)
-
-
 def _json(path: Path) -> dict[str, Any] | None:
     try:
         body = json.loads(read_regular(path))
@@ -394,25 +385,3 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _digest(dataset: Path) -> str:
     """Returns the SHA-256 of a dataset's manifest."""
     return hashlib.sha256(read_regular(dataset / FILE_NAME)).hexdigest()
-
-
-def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
-    """Formats how an unfinished build differs from this one, and how to proceed; ``advice`` is the way to drop it."""
-    if begun.get("recipe") != plan["recipe"]:
-        return f"of another recipe; {advice} to drop it"
-    if begun.get("fingerprint") != plan["fingerprint"]:
-        return f"of a source that has changed since; {advice} to drop it"
-    versions = begun.get("versions")
-    was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
-    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
-    if not changed:
-        return (
-            "of a source with other pixels in files of equal names, sizes and times; "
-            f"continue with that source, or {advice} to drop it"
-        )
-    before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
-    after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
-    return (
-        f"by {before}, and this machine has {after}, which may make other pixels; "
-        f"continue with those versions, or {advice} to drop it and start again"
-    )

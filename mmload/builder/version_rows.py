@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mmload.builder.origins import Origin, read_lists
+from mmload.builder.origins import SampleOrigin, read_lists
 from mmload.builder.shard_writer import first_names, json_lines, total_losses
 from mmload.builder.split_records import columns, mean_std
 from mmload.records import FieldSpec, ObjectsRecord
@@ -92,7 +92,7 @@ class VersionRows:
     """
 
     samples: Sequence[bytes]
-    origins: Sequence[Origin]
+    origins: Sequence[SampleOrigin]
     shard_rows: Numbers
     targets: Numbers | None
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreError, UsageError
+from mmload.remote.block_files import BlockFiles
 from mmload.remote.cache_files import write_beside_blocks
-from mmload.remote.cache_folder import BlockFiles
 from mmload.remote.epoch_plan import EpochPlan
 from mmload.remote.layout import SUFFIX, BlockChecksums, Numbers, Run, parse_checksums
 from mmload.remote.object_store import Objects

@@ -52,7 +52,7 @@ _BESIDE = "_annotations.coco.json"
 """Name of an annotation file that lies among its images, in a folder for each split, as Roboflow exports them."""
 
 
-class Item(NamedTuple):
+class CocoItem(NamedTuple):
     """One image: its path relative to the root, number and size in the annotation file, revision, map of segments."""
 
     file: str
@@ -179,11 +179,11 @@ class CocoSource:
             raise SourceError(f"{file} has no images")
         maps = read.objects.maps
         items = Listing(
-            Item, (self._item(folder, image, file, maps.get(place, "")) for place, image in enumerate(read.images))
+            CocoItem, (self._item(folder, image, file, maps.get(place, "")) for place, image in enumerate(read.images))
         )
         return CocoSplit(self._root, self.decoder, self.clip_boxes, _Meaning.of(read, self.task), items, read.objects)
 
-    def _item(self, folder: str, image: Any, file: Path, segments: str) -> Item:
+    def _item(self, folder: str, image: Any, file: Path, segments: str) -> CocoItem:
         inner = inner_name(image.file_name)
         if inner is None:
             raise SourceError(f"{file}, image {image.id}: the file name {image.file_name!r:.80} leaves the folder")
@@ -199,7 +199,7 @@ class CocoSource:
             self._links.check_folder((self._root / segments).parent)
             if revision != "missing":
                 revision = f"{revision} {self._links.revision(self._root / segments)}"
-        return Item(path, image.id, image.height, image.width, revision, segments)
+        return CocoItem(path, image.id, image.height, image.width, revision, segments)
 
 
 class _Meaning(NamedTuple):
@@ -243,7 +243,7 @@ class CocoSplit:
         decoder: Decoder,
         clip_boxes: bool,
         meaning: _Meaning,
-        items: Listing[Item],
+        items: Listing[CocoItem],
         objects: CocoObjects,
     ) -> None:
         self.root, self.decoder, self._clip, self._meaning = root, decoder, clip_boxes, meaning
@@ -350,7 +350,7 @@ class CocoSplit:
         }
 
 
-def _segment_numbers(root: Path, item: Item) -> npt.NDArray[np.int64]:
+def _segment_numbers(root: Path, item: CocoItem) -> npt.NDArray[np.int64]:
     """Reads a map of segments, int64 [H, W]: red + 256 green + 65,536 blue of each pixel; raises SampleError."""
     data = read_bytes(root, item.segments, item.file)
     try:

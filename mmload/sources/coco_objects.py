@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.sources.objects import Objects
+from mmload.sources.objects import ImageObjects
 
 Array = npt.NDArray[Any]
 
@@ -76,14 +76,14 @@ class CocoObjects:
     strays: int = 0
     maps: Mapping[int, str] = field(default_factory=dict)
 
-    def of_image(self, image: int) -> Objects:
+    def of_image(self, image: int) -> ImageObjects:
         """Returns the objects of an image."""
         own = slice(self.starts[image], self.starts[image + 1])
         segments: dict[str, Array] = {}
         for pair, each in self.segments.items():
             segments |= dict(zip(pair, each.of_image(image), strict=True))
         per_box = {name: values[own] for name, values in self.per_box.items()}
-        return Objects(boxes=self.boxes[own], per_box=per_box, segments=segments)
+        return ImageObjects(boxes=self.boxes[own], per_box=per_box, segments=segments)
 
     def only(self, images: Sequence[int]) -> CocoObjects:
         """Returns the objects of some images, in their order."""

@@ -36,7 +36,7 @@ class ObjectError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Objects:
+class ImageObjects:
     """Objects of one image.
 
     Attributes:
@@ -58,7 +58,7 @@ class ObjectFields(NamedTuple):
     losses: dict[str, int]
 
 
-def fields_of_objects(objects: Objects, size: Size, clip: bool) -> ObjectFields:
+def fields_of_objects(objects: ImageObjects, size: Size, clip: bool) -> ObjectFields:
     """Returns the fields of an image's objects: boxes float32 [n, 4], what belongs to them, and ``counts``.
 
     Args:

@@ -31,8 +31,8 @@ from mmload.sources.files import (
 )
 from mmload.sources.listing import Listing, notes_on_doubles
 from mmload.sources.objects import (
+    ImageObjects,
     ObjectError,
-    Objects,
     empty_segments,
     fields_of_objects,
     flip_field,
@@ -46,7 +46,7 @@ _MOST_NUMBERS = 1_000_000  # of a label file
 _SLACK = 1e-3  # by which a share may be over 1, as tools round
 
 
-class Item(NamedTuple):
+class YoloItem(NamedTuple):
     """One image: its path and that of its labels, relative to the root, and their revisions."""
 
     file: str
@@ -115,7 +115,7 @@ class YoloSource:
     def _split(self, body: Mapping[str, Any], name: str, meaning: _Meaning) -> YoloSplit:
         paths = body[name] if isinstance(body[name], list) else [body[name]]
         files = (file for path in paths for file in self._images(self._place(str(path), body.get("path"))))
-        items = Listing(Item, map(self._item, files))
+        items = Listing(YoloItem, map(self._item, files))
         if not items:
             raise SourceError(f"{self._path}: {name} has no images in {', '.join(map(str, paths))}")
         unlabeled = sum(item.label_revision == "missing" for item in items)
@@ -159,12 +159,12 @@ class YoloSource:
                 raise SourceError(f"{place}, line {number}: {line.strip()!r:.80} leaves the root")
             yield name
 
-    def _item(self, file: str) -> Item:
+    def _item(self, file: str) -> YoloItem:
         path = self._root / file
         self._links.check_folder(path.parent)
         labels = _labels_of(file)
         self._links.check_folder((self._root / labels).parent)
-        return Item(file, labels, self._links.revision(path), self._links.revision(self._root / labels))
+        return YoloItem(file, labels, self._links.revision(path), self._links.revision(self._root / labels))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ class YoloSplit:
         decoder: Decoder,
         clip_boxes: bool,
         meaning: _Meaning,
-        items: Listing[Item],
+        items: Listing[YoloItem],
         notes: tuple[str, ...],
     ) -> None:
         self.root, self.decoder, self._clip, self._meaning = root, decoder, clip_boxes, meaning
@@ -265,7 +265,7 @@ class YoloSplit:
         fields = {"images": pixels, **found.fields, **flip_field(self._meaning.objects)}
         return Sample(item.file, fields, size, found.losses, encoded=jpeg, lists=found.lists)
 
-    def _lines(self, item: Item) -> dict[int, list[float]]:
+    def _lines(self, item: YoloItem) -> dict[int, list[float]]:
         """Returns the numbers in each line of a label file that is not empty, by its number."""
         text = read_bytes(self.root, item.labels, item.file)
         lines: dict[int, list[float]] = {}
@@ -301,27 +301,27 @@ class YoloSplit:
         return numbers
 
 
-def _objects(lines: Sequence[Sequence[float]], size: tuple[int, int], meaning: _Meaning) -> Objects:
+def _objects(lines: Sequence[Sequence[float]], size: tuple[int, int], meaning: _Meaning) -> ImageObjects:
     """Returns the objects of checked lines, in pixels."""
     scale, task = np.array([size[1], size[0]], np.float64), meaning.task
     labels = np.array([int(line[0]) for line in lines], np.int64)
     if task == "rotated":
         corners = np.array([line[1:] for line in lines], np.float64).reshape(-1, 4, 2) * scale
         boxes = np.concatenate([corners.min(1), corners.max(1)], 1)
-        return Objects(boxes=boxes, per_box={"labels": labels, "corners": corners.astype(np.float32)})
+        return ImageObjects(boxes=boxes, per_box={"labels": labels, "corners": corners.astype(np.float32)})
     points = [np.array(line[1:], np.float64) for line in lines]
     boxes = np.array([_box(each, task) for each in points], np.float64).reshape(-1, 4) * np.tile(scale, 2)
     per_box: dict[str, npt.NDArray[Any]] = {"labels": labels}
     if task == "keypoints":
         per_box["keypoints"] = _keypoints([each[4:] for each in points], scale, meaning)
     if task != "instances":
-        return Objects(boxes=boxes, per_box=per_box)
+        return ImageObjects(boxes=boxes, per_box=per_box)
     polygons = [(each.reshape(-1, 2) * scale).astype(np.float32) for each in points]
     segments = empty_segments(with_runs=False)
     if polygons:
         rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32)
         segments = {"rings": rings, "polygons": np.concatenate(polygons)}
-    return Objects(boxes=boxes, per_box=per_box, segments=segments)
+    return ImageObjects(boxes=boxes, per_box=per_box, segments=segments)
 
 
 def _box(numbers: npt.NDArray[np.float64], task: str) -> list[float]:

@@ -18,14 +18,14 @@ import numpy.typing as npt
 from mmload.errors import MmloadError, UsageError, choices, counted
 from mmload.records import FieldSpec
 from mmload.runtime.lazy_property import lazy_property
-from mmload.store.dataset_folder import Folder, check_files, open_folder
+from mmload.store.dataset_folder import Folder, open_folder
 from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
-from mmload.store.row_map import OpenFile, joinable, mapped
+from mmload.store.mapped_shards import map_shards
 from mmload.store.row_numbers import is_single_row, row_array, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
-from mmload.store.shard_table import file_name, files_of
+from mmload.store.shard_table import files_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
     Rows: TypeAlias = Sequence[int] | Sequence[bool] | slice | Tensor | npt.NDArray[Any]
     """Selection of several rows."""
-
-_SMALL_SHARE = 0.01
-"""Largest share of the split's bytes that a field may have to be read by ``data`` if it cannot be mapped."""
 
 
 def open(path: str | Path, version: int | None = None) -> Dataset:
@@ -365,7 +362,7 @@ class Split:
     @property
     def shards(self) -> list[Batch]:
         """Shards, each as a memory-mapped, copy-on-write tensorclass, as :attr:`data` is."""
-        return [self._mapped([index]) for index in range(len(self.record.shards))]
+        return [map_shards(self, [index]) for index in range(len(self.record.shards))]
 
     @property
     def data(self) -> Batch:
@@ -383,42 +380,7 @@ class Split:
             UsageError: if the split has several shards whose files cannot be joined, or is a subset or was updated, so
                 that its rows are not those of the files.
         """
-        return self._mapped(range(len(self.record.shards)))
-
-    def _mapped(self, shards: Sequence[int]) -> Batch:
-        """Maps shards as one tensorclass; a shard without rows (all its samples were skipped) cannot be mapped."""
-        from mmload.batch import make_batch
-
-        if self.record.order is not None:
-            raise UsageError(
-                f"split {self.name!r} is a subset or was updated, so its rows are not those of the files one after "
-                f"another, which could be mapped; read rows, as in split[:64]"
-            )
-        filled = [index for index in shards if self.record.shards[index].rows]
-        rows = sum(self.record.shards[index].rows for index in filled)
-        parts = files_of(self.record.fields).items()
-        files = {name: file.spec for name, file in parts if file.counted and not file.more}
-        fields = {file_name(name, spec): name for name, spec in self.record.fields.items()}
-        mapped_files = {name: self._mapped_file(name, spec, filled, rows) for name, spec in files.items()}
-        return make_batch({fields.get(name, name): tensor for name, tensor in mapped_files.items()}, rows)
-
-    def _mapped_file(self, name: str, spec: FieldSpec, shards: Sequence[int], rows: int) -> Tensor:
-        import torch
-
-        sizes = [self.record.shards[index].rows * spec.row_bytes for index in shards]
-        if not rows:
-            return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
-        if joinable(sizes):
-            files = [self.files.opened(name, index) for index in shards]
-            flat = mapped([OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)])
-            check_files(files)
-            return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
-        if rows * spec.row_bytes <= _SMALL_SHARE * self.record.bytes:
-            return self.reader.gather(name, torch.arange(rows))
-        raise UsageError(
-            f"{name} of split {self.name!r}: {len(shards)} files that do not end with a page cannot be mapped as one; "
-            f"take .shards, a tensorclass each, or build it again as one shard, with --shard-size {self.record.bytes}"
-        )
+        return map_shards(self, range(len(self.record.shards)))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec}" for name, spec in self.record.fields.items())

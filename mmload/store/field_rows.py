@@ -19,8 +19,9 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder, OpenedFile, Revision, check_files, revision_of
+from mmload.store.dataset_folder import Folder, Revision, revision_of
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
+from mmload.store.opened_file import OpenedFile, check_files
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
 from mmload.store.row_sources import Samples
 from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of

@@ -22,12 +22,7 @@ from mmload.runtime.durable_files import folder_lock, remove_partials, write_ato
 from mmload.runtime.regular_files import read_regular
 from mmload.store.json_schema import convert_json, shown
 from mmload.store.manifest_text import COLUMNS, LISTS, VERSIONS, parsed_text, sealed_text
-from mmload.store.shard_table import (
-    Count,
-    FileRecord,
-    ShardTable,
-    files_of,
-)
+from mmload.store.shard_table import Count, FileRecord, ShardTable, files_of
 from mmload.store.unfinished import how_to_go_on
 
 MOST_BYTES = 2**31

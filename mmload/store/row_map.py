@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.runtime.resources import free_memory
-from mmload.store.dataset_folder import OpenedFile, check_files
+from mmload.store.opened_file import OpenedFile, check_files
 from mmload.store.row_reader import Numbers, Places, Rows
 
 Refusal = Callable[[int, Exception], Exception]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, UsageError
 from mmload.records import PADDING, FieldSpec
 from mmload.runtime.lazy_property import lazy_property
-from mmload.store.dataset_folder import OpenedFile
+from mmload.store.opened_file import OpenedFile
 from mmload.store.variable_rows import Pixels, VariableRows
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder, OpenedFile
+from mmload.store.dataset_folder import Folder
 from mmload.store.manifest import SAMPLES_NAME, SplitRecord
+from mmload.store.opened_file import OpenedFile
 
 _CHUNK_BYTES = 16 * 2**20
 _ID = re.compile(rb'^\{"id": "([^"\\\n]*(?:\\.[^"\\\n]*)*)"', re.MULTILINE)

@@ -20,8 +20,8 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
 from mmload.store.dataset import Split
-from mmload.store.dataset_folder import OpenedFile
 from mmload.store.field_rows import FieldRows
+from mmload.store.opened_file import OpenedFile
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import ROW, Numbers, Places, RowReader
 

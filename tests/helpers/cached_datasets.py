@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmload.remote import cache_files, cache_folder, cached_reader
-from mmload.remote.cache_folder import boot_id
-from mmload.remote.cached_reader import DatasetCache
+from mmload.remote import cache_files, cache_folder, dataset_cache
+from mmload.remote.block_files import boot_id
+from mmload.remote.dataset_cache import DatasetCache
 from mmload.store.dataset import Dataset
 
 BLOCKS = f"{cache_files.BLOCKS}{boot_id()}"
@@ -21,9 +21,9 @@ def as_before_a_start(root: Path, *, damaged: str) -> None:
 
 def end_all() -> None:
     """As if this process had ended: the next opening begins with what lies in the cache."""
-    for cache in cached_reader._OPENED.values():
+    for cache in dataset_cache._OPENED.values():
         cache.close()
-    cached_reader._OPENED.clear()
+    dataset_cache._OPENED.clear()
     cache_folder._FOLDERS.clear()
 
 

@@ -1,0 +1,40 @@
+"""Compares the plan of an unfinished build with that of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmload.store.unfinished import COMMAND
+
+
+def has_same_recipe(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
+    """Returns whether a build has this recipe and source, regardless of versions."""
+    return begun is not None and all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
+
+
+def have_same_plan(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Returns whether two builds write the same bytes; their command lines may differ."""
+    return all(begun.get(key) == value for key, value in plan.items() if key != COMMAND)
+
+
+def difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
+    """Formats how an unfinished build differs from this one, and how to proceed; ``advice`` is the way to drop it."""
+    if begun.get("recipe") != plan["recipe"]:
+        return f"of another recipe; {advice} to drop it"
+    if begun.get("fingerprint") != plan["fingerprint"]:
+        return f"of a source that has changed since; {advice} to drop it"
+    versions = begun.get("versions")
+    was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
+    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    if not changed:
+        return (
+            "of a source with other pixels in files of equal names, sizes and times; "
+            f"continue with that source, or {advice} to drop it"
+        )
+    before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
+    after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
+    return (
+        f"by {before}, and this machine has {after}, which may make other pixels; "
+        f"continue with those versions, or {advice} to drop it and start again"
+    )

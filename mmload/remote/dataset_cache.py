@@ -1,0 +1,146 @@
+"""Dataset in object storage with its cached files: one object per process."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from mmload.errors import DamagedError, StoreError, UsageError
+from mmload.remote.block_files import BlockFiles
+from mmload.remote.cache_files import write_beside_blocks
+from mmload.remote.cache_folder import OPEN, cache_folder
+from mmload.remote.layout import BlockGrid, Numbers, VariableGrid, manifest_at
+from mmload.remote.object_store import Objects, in_parallel
+from mmload.remote.remote_blocks import RemoteBlocks
+from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.regular_files import allow_more_files
+from mmload.store.checksum import crc32
+from mmload.store.manifest import Manifest
+from mmload.store.shard_table import BYTES, FileRecord, parts_of
+
+_OPENED: dict[tuple[str, str, Path], DatasetCache] = {}
+_OPENING = threading.Lock()
+
+
+class DatasetCache:
+    """Dataset at a URL with its cached files: one object per process. Thread-safe. Use :func:`dataset_cache`.
+
+    Attributes:
+        root: the dataset's folder in the cache.
+        manifest: manifest of the dataset.
+        limit: limit of the cache in bytes; None: unlimited.
+    """
+
+    def __init__(self, objects: Objects, manifest: Manifest, cache: Path, limit: int | None, parallel: int) -> None:
+        self.objects, self.manifest, self.limit, self.parallel = objects, manifest, limit, parallel
+        allow_more_files()  # ahead of an error, which connections to the store would meet as well as files
+        self.folder = cache_folder(cache, limit)
+        self.root = cache / self.manifest.contents[:32]
+        self._fields: dict[tuple[str, str], RemoteBlocks] = {}
+        self._indexed: set[tuple[str, str]] = set()
+        self._indexing = threading.Lock()
+        self._lock = threading.Lock()
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock_file = open_lock(self.root / OPEN)
+            with self.folder.locked():  # a survey tries this lock, too, for a moment
+                lock(self._lock_file, shared=True)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.root} ({error.strerror})") from error
+
+    def blocks(
+        self, split: str, field: str, offsets: Numbers | None = None, order: Numbers | None = None
+    ) -> RemoteBlocks:
+        """Returns the blocks of a field.
+
+        Args:
+            split: name of the split.
+            field: name of the field.
+            offsets: for variable-size rows, the first byte of each of the shards' rows.
+            order: for each row its number over all shards; None: the same number.
+        """
+        with self._lock:
+            key = split, field
+            if key not in self._fields:
+                record = self.manifest.splits[split]
+                owner = record.subset_of or split
+                grid = (
+                    BlockGrid(owner, field, record, order)
+                    if offsets is None
+                    else VariableGrid(owner, field, record, offsets, order)
+                )
+                earlier = [self.folder.path / kept.contents[:32] for kept in self.manifest.versions[:-1]]
+                files = BlockFiles(self.folder, self.root, grid, earlier)
+                self._fields[key] = RemoteBlocks(self.objects, self.root, files, record, self.parallel)
+                self.folder.files.append(files)
+            return self._fields[key]
+
+    def ensure_list(self, name: str) -> None:
+        """Fetches and checks a split's list of samples unless it is cached.
+
+        Raises:
+            DamagedError: if it is not the file that the manifest names; RemoteError: if it cannot be read.
+        """
+        split, _, file = name.partition("/")
+        record = self.manifest.splits[split].lists.get(file) if split in self.manifest.splits else None
+        if record is not None:
+            self._ensure_file(name, record)
+
+    def ensure_index(self, split: str, field: str, *, check_disk: bool = False) -> None:
+        """Fetches and checks the files that locate the variable-size rows of a field, or lists, unless they are cached.
+
+        Args:
+            split: name of the split.
+            field: name of the field.
+            check_disk: look for the files even if they were cached before.
+
+        Raises:
+            DamagedError: if one is not the file that the manifest names; RemoteError: if it cannot be read.
+        """
+        record = self.manifest.splits[split]
+        with self._indexing:
+            if (split, field) in self._indexed and not check_disk:
+                return
+            spec = record.fields[field]
+            parts = [part for part in parts_of(spec) if part != BYTES or spec.is_list]
+            names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
+            files = (
+                (f"{record.shard_folder(split, shard)}/{name}.memmap", record.shards.file(shard, name))
+                for shard, name in names
+            )
+            for _ in in_parallel(lambda file: self._ensure_file(*file), files, self.parallel):
+                pass
+            self._indexed.add((split, field))
+
+    def _ensure_file(self, name: str, record: FileRecord) -> None:
+        path = self.root / name
+        with suppress(OSError):
+            if path.stat().st_size == record.bytes:
+                return
+        data = self.objects.get(name)
+        if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
+            raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
+        write_beside_blocks(path, bytes(data))
+
+    def close(self) -> None:
+        """Ends the threads and closes the files; nothing may read afterwards."""
+        for blocks in self._fields.values():
+            blocks.fetching.close()
+            self.folder.files.remove(blocks.files)
+        self._lock_file.close()
+
+
+def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int, version: int | None = None) -> DatasetCache:
+    """Returns the cached dataset at a URL: one object per process for all that open it."""
+    if sys.platform == "win32":
+        raise UsageError("reading from object storage needs Linux or macOS; use: mmload pull URL DIR")
+    with _OPENING:
+        objects = Objects(url)
+        manifest = manifest_at(objects, version)
+        key = objects.url, manifest.contents, cache
+        known = _OPENED.get(key)
+        if known is None or known.limit != limit:
+            known = _OPENED[key] = DatasetCache(objects, manifest, cache, limit, parallel)
+        return known
