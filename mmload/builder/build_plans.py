@@ -7,6 +7,9 @@ from typing import Any
 
 from mmload.store.unfinished import COMMAND
 
+COLUMN = "column"
+"""Key of a plan that adds a field: what is added."""
+
 
 def has_same_recipe(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
     """Returns whether a build has this recipe and source, regardless of versions."""
@@ -24,6 +27,8 @@ def difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -
         return f"of another recipe; {advice} to drop it"
     if begun.get("fingerprint") != plan["fingerprint"]:
         return f"of a source that has changed since; {advice} to drop it"
+    if COLUMN in begun:
+        return "that adds a field; run that command again, or remove the folder"
     versions = begun.get("versions")
     was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
     changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]

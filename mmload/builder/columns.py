@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.builder.dataset_change import COLUMN, commit_version, only_split, open_to_change
+from mmload.builder.build_plans import COLUMN
+from mmload.builder.dataset_change import commit_version, only_split, open_to_change
 from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.split_records import moved_into_place
 from mmload.builder.staging import UPDATES, Staging
@@ -265,6 +266,8 @@ class _Column:
         now = self._block(self._rows_of_shards()[first : first + count])
         stored = torch.from_numpy(np.fromfile(self._file(shard), np.uint8, count * self.spec.row_bytes))
         before = stored.view(self.spec.torch_dtype).reshape(now.shape)
+        if not self.spec.torch_dtype.is_floating_point:
+            return torch.equal(now, before)
         return torch.allclose(now.double(), before.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
 
 

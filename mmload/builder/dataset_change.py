@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mmload.builder.build_plans import COLUMN
 from mmload.builder.staging import UPDATES, Staging, has_finished_shards
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url
@@ -13,9 +14,6 @@ from mmload.store.dataset import Dataset, Split
 from mmload.store.manifest import Manifest, SplitRecord, read
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import with_version
-
-COLUMN = "column"
-"""Key of a plan: the field that is being added."""
 
 
 def open_to_change(dataset: Dataset | str | Path, column: Mapping[str, Any] | None = None) -> Dataset:

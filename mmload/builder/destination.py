@@ -200,10 +200,10 @@ class Owned:
     folders: frozenset[str]
 
 
-def owned_files(folder: Path, manifest: Manifest) -> Owned:
-    """Returns the files of all kept versions of a dataset."""
+def owned_files(folder: Path, manifest: Manifest, *, strict: bool = False) -> Owned:
+    """Returns the files of all kept versions of a dataset; with ``strict``, all their manifests must be readable."""
     files = {f"{VERSIONS}/{version.number}.json" for version in manifest.versions[:-1]}
-    for kept in kept_manifests(folder, manifest):
+    for kept in kept_manifests(folder, manifest, strict=strict):
         files |= {file.name for file in dataset_files(kept)}
     folders = {name.rpartition("/")[0] for name in files}
     return Owned(frozenset(files), frozenset(folders | {name.partition("/")[0] for name in folders}))

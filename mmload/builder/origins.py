@@ -207,7 +207,9 @@ def _same(split: SourceSplit, index: int, stored: SampleOrigin, doubtful: bool) 
         same = split.checksum(index) == stored.checksum
     except SampleError:  # raised again when the sample is built
         return None
-    return msgspec.structs.replace(stored, revision=revision) if same else None
+    if not same or revision == stored.revision:
+        return stored if same else None
+    return msgspec.structs.replace(stored, revision=revision)
 
 
 def _without_times(revision: str) -> list[str]:

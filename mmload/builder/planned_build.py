@@ -105,6 +105,9 @@ class PlannedBuild:
         SourceError: if the source cannot be read.
     """
 
+    shuffles: ClassVar[bool] = True
+    """Whether shards are shuffled as the recipe says; else their rows are in the order of the samples."""
+
     probes: ClassVar[int] = _PROBES
     """Number of samples of all splits together that :meth:`probed_plan` builds."""
 
@@ -220,7 +223,7 @@ class PlannedBuild:
             fields=layout.fields,
             chain=self.chain,
             paths=paths,
-            shuffle_seed=self.recipe.shuffle_seed,
+            shuffle_seed=self.recipe.shuffle_seed if self.shuffles else None,
             skip=self.errors.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,

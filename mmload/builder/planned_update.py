@@ -6,6 +6,7 @@ that they are those of a fresh build, row for row, or keep the order in which th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -76,6 +77,7 @@ class PlannedUpdate(PlannedBuild):
     """
 
     probes = 2  # of few samples in all
+    shuffles = False  # the order of the rows is a list of its own
 
     def __init__(
         self,
@@ -96,7 +98,13 @@ class PlannedUpdate(PlannedBuild):
         self.changes = {name: self._compared(name, split) for name, split in self.splits.items()}
         self._chosen = {name: np.flatnonzero(~changes.kept) for name, changes in self.changes.items()}
         self.splits = {name: only(self.splits[name], own) for name, own in self._chosen.items() if len(own)}
-        self.plan |= {UPDATES: self.old.contents, "append": options.append, "checksum": options.checksum}
+        self.plan |= {
+            UPDATES: self.old.contents,
+            "append": options.append,
+            "checksum": options.checksum,
+            "samples": hashlib.sha256(b"".join(own.tobytes() for own in self._chosen.values())).hexdigest(),
+            "folders": next_shard_folders(self._place, self.old),
+        }
 
     def _compared(self, name: str, split: SourceSplit) -> SplitChanges:
         record = self.old.splits.get(name)
@@ -130,8 +138,9 @@ class PlannedUpdate(PlannedBuild):
 
     @property
     def any_changes(self) -> bool:
-        """Whether the source differs from the dataset."""
-        return bool(self.removed_splits) or any(changes.any for changes in self.changes.values())
+        """Whether the source differs from the dataset, and be it in the times of files alone."""
+        others = bool(self.removed_splits) or self.old.fingerprint != self.plan["fingerprint"]
+        return others or any(changes.any for changes in self.changes.values())
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -144,7 +153,7 @@ class PlannedUpdate(PlannedBuild):
     def inspect(self, *, overwrite: bool) -> Existing:
         """Returns what is at the destination: it is finished if nothing has changed, or another part has committed."""
         manifest = dataset_at(self._place)
-        if manifest is not None and manifest.contents == self.old.contents:
+        if manifest is not None and (manifest.contents, manifest.version) == (self.old.contents, self.old.version):
             found = inspect_destination(self._place, self._recipe_plan(), overwrite=overwrite, skip=True)
             return Existing(manifest=found.manifest, equal=not self.any_changes or self._only_left_out)
         earlier = () if manifest is None else manifest.versions[:-1]
@@ -196,7 +205,7 @@ class PlannedUpdate(PlannedBuild):
         added, changed, removed = self.counts
         notes, warnings = dict(self.old.card.get("notes", {})), dict[str, list[str]]()
         for name, split in self._listed_splits.items():
-            if not self.changes[name].any and name not in layout.plans:
+            if not self.changes[name].any and not self.changes[name].origins and name not in layout.plans:
                 splits |= {own: record for own, record in self.old.splits.items() if name in (own, record.subset_of)}
                 continue
             shards = self._shards(name, layout, finished, paths)
@@ -337,11 +346,16 @@ class _Shards:
         lines = paths.samples_file(plan.split, plan.index).read_bytes().splitlines(keepends=True)
         origins = parsed_origins(paths.origins_file(plan.split, plan.index).read_bytes())
         self.skipped += skipped_in(paths, plan.split, [plan.index])
-        row = 0
+        row, left_out = 0, summary.skipped
         for sample in samples:  # rows and left out samples are in the order of the samples
             if row < len(lines) and sample_id(lines[row]) == split.id(sample):
                 self.rows[sample], self.built[sample] = first + row, (lines[row], origins[row])
                 row += 1
+        if row != len(lines) or row + left_out != len(samples):
+            raise BuildError(
+                f"{paths.shard(plan.split, plan.index)} was made of other samples; remove {paths.folder}, then run the "
+                "update again"
+            )
         if summary.record.rows:
             files = filled_files(paths, f"{plan.split}/{shard_name(plan.index)}", summary.record.rows, added)
             self.add(ShardRecord(rows=summary.record.rows, files={**summary.record.files, **files}), plan.index)
@@ -352,8 +366,9 @@ class _Shards:
 
 
 def _keep_numbers(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Returns whether the classes of before have the same numbers now; new ones may follow."""
-    return tuple(now[: len(before)]) == tuple(before)
+    """Returns whether the classes that were there before have the same numbers now; the last may be gone or new."""
+    common = min(len(before), len(now))
+    return tuple(now[:common]) == tuple(before[:common])
 
 
 def _without_values(record: SplitRecord, rows: int) -> list[str]:

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from mmload.builder.build_plans import difference, has_same_recipe, have_same_plan
+from mmload.builder.build_plans import COLUMN, difference, has_same_recipe, have_same_plan
 from mmload.builder.destination import (
     MARK,
     PARTS,
@@ -263,7 +263,7 @@ class Staging:
         self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if begun is None or self.committed or have_same_plan(begun, plan):
             return begun is not None
-        if UPDATES in begun and UPDATES in plan and not self.shared:
+        if UPDATES in begun and UPDATES in plan and COLUMN not in begun and not self.shared:
             return False  # an update of an earlier state of the source, which nobody needs
         if self.shared or (has_finished_shards(self.paths) and not self._overwrite):
             unlike = difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
@@ -354,7 +354,7 @@ def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> Path | N
     if os.path.lexists(folder):
         with suppress(BuildError), Staging(out) as staging:
             begun = staging.plan()
-            if begun is None or (plan is not None and has_same_recipe(begun, plan)):
+            if begun is None or (plan is not None and COLUMN not in begun and has_same_recipe(begun, plan)):
                 staging.discard()
             foreign_files = staging.foreign_files
     remove_set_aside(folder)

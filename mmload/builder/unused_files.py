@@ -29,7 +29,7 @@ from mmload.errors import BuildError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, Manifest, read
+from mmload.store.manifest import FILE_NAME, ORIGINS_NAME, SKIPPED_NAME, Manifest, SplitRecord, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_reader import read_rows
 from mmload.store.shard_table import ShardRecord, ShardTable, files_of
@@ -95,9 +95,13 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             kept = msgspec.structs.replace(manifest, versions=versions[-keep:]) if manifest.versions else manifest
             unused = [(name, (path / name).stat().st_size) for name in _unused_files(path, manifest, kept)]
             if not dry_run:
+                # First what lies in folders of splits that are gone: without the old manifest, nothing names them.
+                gone = [name for name, _ in unused if name.partition("/")[0] not in (*kept.splits, VERSIONS)]
+                for name in gone:
+                    (path / name).unlink()
                 if dropped:
                     write_atomically(path / FILE_NAME, kept.dumps())
-                for name, _ in unused:
+                for name in {name for name, _ in unused} - {*gone}:
                     (path / name).unlink()
                 _remove_empty_folders(path, {name.rpartition("/")[0] for name, _ in unused})
     except OSError as error:
@@ -109,7 +113,7 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
 
 def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[str]:
     """Yields files that a version has written and no kept one refers to."""
-    needed = owned_files(path, kept).files
+    needed = owned_files(path, kept, strict=True).files
     yield from sorted(owned_files(path, manifest).files - needed)
     known = owned_files(path, manifest).files
     for file in sorted((path / VERSIONS).glob("*.json")):
@@ -186,13 +190,20 @@ def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
                 rows = stored_rows(dataset[own])
                 rows = replace(rows, shard_rows=moved[rows.shard_rows])
                 kind = replace(RowsKind.of(record), shards=table)
-                splits[own] = rows.record(
-                    partial(write_list, staging.paths, own), version, kind, _skipped(dataset[own])
-                )
+                write = partial(write_list, staging.paths, own)
+                splits[own] = rows.record(write, version, kind, _skipped(dataset[own]))
+                _date_origins(dataset[own], splits[own], staging)
     body = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, "splits": splits, "card": manifest.card}
     made = with_version(body, manifest, dataset.path, COMPACT)
     staging.add_version(made, manifest.contents)
     return made
+
+
+def _date_origins(split: Split, record: SplitRecord, staging: Staging) -> None:
+    """Gives a new list of origins the time of the old one: when the source was listed."""
+    if record.origins is not None:
+        listed = (split.path / split.name / split.record.list_name(ORIGINS_NAME)).stat().st_mtime_ns
+        os.utime(staging.paths.dataset / split.name / record.list_name(ORIGINS_NAME), ns=(listed, listed))
 
 
 def _mostly_removed(split: Split) -> Numbers:
@@ -200,7 +211,8 @@ def _mostly_removed(split: Split) -> Numbers:
     rows = split.record.shards.rows
     stored = np.unique(split.files.shard_rows(np.arange(len(split))))
     of_shard = np.searchsorted(np.cumsum(rows), stored, side="right")
-    return np.flatnonzero(np.bincount(of_shard, minlength=len(rows)) <= _MOSTLY * rows)
+    used = np.bincount(of_shard, minlength=len(rows))
+    return np.flatnonzero((rows > 0) & (used <= _MOSTLY * rows))
 
 
 def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> tuple[ShardTable, Numbers]:

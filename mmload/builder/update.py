@@ -22,12 +22,14 @@ class UpdateReport(BuildReport):
         added: number of new samples.
         changed: number of changed samples.
         removed: number of rows whose samples are gone.
+        version_before: number of the version before.
         dry_run: whether nothing was written.
     """
 
     added: int
     changed: int
     removed: int
+    version_before: int
     dry_run: bool = False
 
 
@@ -83,5 +85,6 @@ def update(
         added=added,
         changed=changed,
         removed=removed,
+        version_before=work.old.version,
         dry_run=dry_run,
     )

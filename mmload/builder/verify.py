@@ -35,9 +35,10 @@ from mmload.runtime.resources import available_cores, check_threads, single_op_p
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
+from mmload.store.manifest_text import VERSIONS
 from mmload.store.shard_table import files_of
 from mmload.store.variable_rows import VariableRows
-from mmload.store.versions import read_any
+from mmload.store.versions import read_any, read_version
 
 Progress = Callable[[int, int], None]
 """Called with (bytes or samples done, all of them)."""
@@ -78,9 +79,10 @@ def verify(path: str | Path, version: int | None = None, *, progress: Progress |
         StoreError: if there is no readable manifest.
     """
     folder = Path(path)
-    files = list(dataset_files(read_any(folder, version)))
+    manifest = read_any(folder, version)
+    files = list(dataset_files(manifest))
     total = sum(file.record.bytes for file in files)
-    done, faults = 0, []
+    done, faults = 0, list(_lost_versions(folder, manifest))
     with ThreadPoolExecutor(available_cores(), thread_name_prefix="mmload-verify") as pool:
         for file, reason in zip(files, pool.map(lambda file: _fault(file, folder), files), strict=True):
             if reason is not None:
@@ -89,6 +91,16 @@ def verify(path: str | Path, version: int | None = None, *, progress: Progress |
             if progress is not None:
                 progress(done, total)
     return faults
+
+
+def _lost_versions(folder: Path, manifest: Manifest) -> Iterator[Fault]:
+    """Yields a fault for each kept version whose manifest cannot be read."""
+    for version in manifest.versions[:-1]:
+        try:
+            read_version(folder, version.number, manifest)
+        except StoreError as error:
+            name = f"{VERSIONS}/{version.number}.json"
+            yield Fault(split=VERSIONS, shard=None, file=name, reason=f"is lost: {error}; mmload gc drops the version")
 
 
 def check_trust(path: str | Path, trust: bool) -> None:

@@ -28,9 +28,9 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
     """
     with folder_lock(out):
         current = read(out)
-        if current.contents == manifest.contents:
+        if (current.contents, current.version) == (manifest.contents, manifest.version):
             return
-        if current.contents != after:
+        if current.contents != after or current.version + 1 != manifest.version:
             raise BuildError(f"{out} was changed by another command meanwhile; run this one again")
         moved, kept = list[str](), {file.name for file in dataset_files(current)}
         for file in dataset_files(manifest):

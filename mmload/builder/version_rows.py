@@ -137,7 +137,8 @@ class VersionRows:
         if origins:
             sums, squares = (columns(getattr(origin, key) for origin in summed) for key in ("sums", "squares"))
             mean, std = mean_std(sums, squares, sum(origin.pixels for origin in summed))
-        targets = np.empty(0, np.int64) if self.targets is None else self.targets[self.targets >= 0]
+        targets = np.empty(0, np.int64) if self.targets is None else self.targets
+        targets = targets[(targets >= 0) & (targets < len(kind.classes))]
         counts = np.bincount(targets, minlength=len(kind.classes))[: len(kind.classes)].tolist()
         skipped_lines = json_lines({"id": name, "reason": reason} for name, reason in skipped)
         return SplitRecord(

@@ -47,7 +47,7 @@ def _of_update(report: UpdateReport) -> str:
     found = f"{report.added:,} new, {report.changed:,} changed, {report.removed:,} gone"
     if report.dry_run:
         return f"{report.out} would be updated: {found}; nothing was written"
-    if not any((report.added, report.changed, report.removed)):
+    if report.manifest.version == report.version_before:
         return f"{report.out} is up to date: nothing to do"
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
     return f"updated {report.out} to version {report.manifest.version} in {report.seconds:.1f} s: {found}{left_out}"

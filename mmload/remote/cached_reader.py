@@ -129,7 +129,8 @@ class CachedFiles(LocalFiles):
 
     def _open_file(self, name: str, shard: int) -> OpenedFile:
         field, _, part = name.partition(".")
-        if part in ("", BYTES) and not self.record.fields[field].is_list:
+        is_index = part not in ("", BYTES) and not part.isdigit()  # a number is the version of an added field
+        if not is_index and not self.record.fields[field].is_list:
             objects = self.cache.objects
             return CachedFile(objects.url, objects.url_of(self._path(name, shard)))
         self.cache.ensure_index(self.split, field)

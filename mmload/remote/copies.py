@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from mmload.errors import DamagedError, MmloadError, StoreError, UsageError
@@ -42,7 +43,7 @@ from mmload.runtime.regular_files import open_regular, read_at, write_at
 from mmload.store.checksum import crc32, joined_crc32
 from mmload.store.dataset_files import DatasetFile, dataset_files
 from mmload.store.dataset_folder import open_folder
-from mmload.store.manifest import FILE_NAME, Manifest, read
+from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.versions import kept_manifests
 
@@ -134,28 +135,35 @@ def _listed(objects: Objects, root: Path, manifest: Manifest) -> tuple[dict[str,
     kept = {version.contents for version in manifest.versions}
     files = [file for each in kept_manifests(root, manifest) for file in dataset_files(each)]
     own = {FILE_NAME, MARK, *(f"{VERSIONS}/{version.number}.json" for version in manifest.versions)}
+    sizes = {found.name: found.size for found in objects.listed()}
+    there = manifest_at(objects) if FILE_NAME in sizes else None
+    if there is not None and there.contents in kept:
+        files += [file for each in (there, *_manifests_there(objects, sizes)) for file in dataset_files(each)]
+        own |= {name for name in sizes if name.startswith(f"{VERSIONS}/")}
     own |= {name for file in files for name in (file.name, file.name + SUFFIX)}
-    listed: dict[str, int] = {}
-    for found in objects.listed():
-        if found.name not in own:
-            raise UsageError(
-                f"{objects.url} holds {found.name}, which is not a file of this dataset; push to another URL"
-            )
-        listed[found.name] = found.size
-    if not listed:
-        return listed, None
-    there = manifest_at(objects) if FILE_NAME in listed else None
+    for name in sizes:
+        if name not in own:
+            raise UsageError(f"{objects.url} holds {name}, which is not a file of this dataset; push to another URL")
+    if not sizes:
+        return sizes, None
     if there is not None:
         contents = there.contents
-    elif MARK in listed:
+    elif MARK in sizes:
         contents = bytes(objects.get(MARK)).decode("ascii", "replace")
     else:
-        raise UsageError(f"{objects.url} holds {next(iter(listed))}, which is not from a push; push to another URL")
+        raise UsageError(f"{objects.url} holds {next(iter(sizes))}, which is not from a push; push to another URL")
     if contents == manifest.contents:
-        return listed, None
+        return sizes, None
     if contents not in kept:
         raise UsageError(f"{objects.url} holds another dataset; push to another URL, or remove that one")
-    return {name: size for name, size in listed.items() if name != FILE_NAME}, there
+    return {name: size for name, size in sizes.items() if name != FILE_NAME}, there
+
+
+def _manifests_there(objects: Objects, names: Iterable[str]) -> Iterator[Manifest]:
+    """Yields the manifests of earlier versions that are at a URL; the dataset may have dropped some since."""
+    for name in names:
+        if name.startswith(f"{VERSIONS}/"):
+            yield loads(str(objects.get(name), "utf-8"), objects.url_of(name))
 
 
 def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
@@ -225,6 +233,7 @@ def pull(
     check_parallel(parallel)
     objects, place = Objects(url), Path(out).absolute()
     manifest = manifest_at(objects, version)
+    manifest = msgspec.structs.replace(manifest, versions=manifest.versions[-1:])  # only its manifest is copied
     files = list(dataset_files(manifest))
     try:
         if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):

@@ -73,21 +73,31 @@ def next_version(manifest: Manifest) -> int:
 def next_shard_folders(folder: Path, manifest: Manifest) -> dict[str, int]:
     """Returns, for each split, a number above those of the folders of all its shards in all kept versions."""
     firsts: dict[str, int] = {}
-    for kept in kept_manifests(folder, manifest):
+    for kept in kept_manifests(folder, manifest, strict=True):
         for name, record in kept.splits.items():
             owner, last = record.subset_of or name, int(record.shards.folder_numbers.max(initial=-1))
             firsts[owner] = max(firsts.get(owner, 0), last + 1)
     return firsts
 
 
-def kept_manifests(folder: Path, manifest: Manifest) -> Iterator[Manifest]:
-    """Yields the manifests of all kept versions that can be read, the current one first."""
+def kept_manifests(folder: Path, manifest: Manifest, *, strict: bool = False) -> Iterator[Manifest]:
+    """Yields the manifests of all kept versions, the current one first.
+
+    Args:
+        folder: the dataset's folder.
+        manifest: manifest of the current version.
+        strict: whether all must be readable; else those that are not are left out.
+
+    Raises:
+        DamagedError: if one cannot be read, and ``strict`` is given.
+    """
     yield manifest
     for version in manifest.versions[:-1]:
         try:
             yield read_version(folder, version.number, manifest)
         except StoreError:  # damaged: verify reports it
-            continue
+            if strict:
+                raise
 
 
 def read_version(folder: str | Path, version: int, current: Manifest, dir_fd: int | None = None) -> Manifest:

@@ -115,6 +115,56 @@ def test_an_update_of_a_shuffled_dataset_equals_a_fresh_build(photos, tmp_path):
     assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
 
 
+def test_many_new_pictures_of_a_shuffled_dataset_equal_a_fresh_build(photos, tmp_path):
+    made = recipe(photos, tmp_path / "out", shuffle_seed=7)
+    build(made)
+    for number in range(40):
+        shutil.copy(picture(photos, number % 4), photos / "class1" / f"x{number:02}.jpg")
+    picture(photos, 20).write_bytes(b"no picture")
+    report = update(made, on_error="skip")
+    assert (report.added, report.skipped) == (40, 1)
+    assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path, on_error="skip"))
+
+
+def test_touched_files_are_read_once(squares, photos):
+    for file in photos.rglob("*.*"):
+        os.utime(file, (1.1e9, 1.1e9))
+    assert update(squares).manifest.version == 2
+    assert update(squares).manifest.version == 2
+    assert build(squares).built == 0
+
+
+def test_an_update_after_gc_goes_on_with_no_shards_of_other_samples(squares, photos, tmp_path):
+    for number in range(3):
+        shutil.copy(picture(photos), photos / "class1" / "y.jpg")
+        picture(photos, 12).write_bytes(picture(photos, number).read_bytes())
+        update(squares)
+    for number in range(30):
+        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
+
+    def interrupt(done, total):
+        if done >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update(squares, progress=interrupt, threads=1, processes=1)
+    remove_unused(squares.out)
+    update(squares)
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_a_version_whose_manifest_is_lost_is_a_fault_and_keeps_gc_from_guessing(squares, photos):
+    change(photos)
+    update(squares)
+    (squares.out / "versions" / "1.json").write_text("lost")
+    (fault,) = verify(squares.out)
+    assert fault.file == "versions/1.json"
+    with pytest.raises(StoreError, match=r"1\.json"):
+        remove_unused(squares.out, keep=2)
+    assert remove_unused(squares.out).versions == (1,)
+    assert verify(squares.out) == []
+
+
 def test_an_update_changes_no_file_of_the_version_before(squares, photos):
     before = files_of(squares.out)
     split = mmload.open(squares.out)["train"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from s3_server import Bucket
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
+from mmload.builder.unused_files import remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import StoreError, UsageError
@@ -85,6 +87,23 @@ def test_blocks_of_shards_that_stay_are_not_fetched_again(made: BuildRecipe, buc
     new = open_dataset(url, cache=cache)["train"]
     assert torch.equal(new[:].images, open_dataset(made.out)["train"][:].images)
     assert torch.equal(old[:].images, pixels)
+
+
+def test_a_push_after_gc_and_from_a_pulled_copy(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:
+    url = f"{bucket.url}/photos"
+    push(made.out, url)
+    change(made)
+    push(made.out, url)
+    remove_unused(made.out)
+    assert push(made.out, url).files == 0
+    pull(url, tmp_path / "back")
+    assert [version.number for version in open_dataset(tmp_path / "back").manifest.versions] == [2]
+    copied = replace(made, out=tmp_path / "back")
+    change(copied)
+    push(copied.out, url)
+    assert verify(copied.out) == []
+    rows = open_dataset(copied.out)["train"][:].images
+    assert torch.equal(open_dataset(url, cache=tmp_path / "cache")["train"][:].images, rows)
 
 
 def test_a_version_can_be_pulled_and_pushed(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:
