@@ -79,10 +79,9 @@ def verify(path: str | Path, version: int | None = None, *, progress: Progress |
         StoreError: if there is no readable manifest.
     """
     folder = Path(path)
-    manifest = read_any(folder, version)
-    files = list(dataset_files(manifest))
+    files = list(dataset_files(read_any(folder, version)))
     total = sum(file.record.bytes for file in files)
-    done, faults = 0, list(_lost_versions(folder, manifest))
+    done, faults = 0, list(_lost_versions(folder, read(folder)))
     with ThreadPoolExecutor(available_cores(), thread_name_prefix="mmload-verify") as pool:
         for file, reason in zip(files, pool.map(lambda file: _fault(file, folder), files), strict=True):
             if reason is not None:
