@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,18 @@ from mmload.remote.layout import BlockGrid, Numbers
 from mmload.runtime.regular_files import open_regular, read_at
 from mmload.store.manifest import shard_name
 
-if TYPE_CHECKING:
-    from mmload.remote.cache_folder import CacheFolder
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class BlockStore(Protocol):
+    """Folder that counts the bytes of all blocks: :class:`mmload.remote.cache_folder.CacheFolder`."""
+
+    def locked(self) -> AbstractContextManager[bool]:
+        """Holds the lock of all threads and processes; yields False if it cannot be had in time."""
+
+    def store(self, files: Sequence[tuple[str, memoryview]]) -> list[bool]:
+        """Stores complete files as far as there is room; returns which are stored."""
 
 
 class BlockFiles:
@@ -45,7 +53,7 @@ class BlockFiles:
         plan: order in which this process reads the blocks now, by which they are evicted; None: unknown.
     """
 
-    def __init__(self, cache: CacheFolder, root: Path, grid: BlockGrid, earlier: Sequence[Path] = ()) -> None:
+    def __init__(self, cache: BlockStore, root: Path, grid: BlockGrid, earlier: Sequence[Path] = ()) -> None:
         self.grid, self._cache = grid, cache
         self._shards = {folder: index for index, folder in enumerate(grid.folders.tolist())}
         current = BLOCKS + boot_id()

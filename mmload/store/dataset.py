@@ -362,7 +362,7 @@ class Split:
     @property
     def shards(self) -> list[Batch]:
         """Shards, each as a memory-mapped, copy-on-write tensorclass, as :attr:`data` is."""
-        return [map_shards(self, [index]) for index in range(len(self.record.shards))]
+        return [map_shards(self.files, self.reader, [index]) for index in range(len(self.record.shards))]
 
     @property
     def data(self) -> Batch:
@@ -380,7 +380,7 @@ class Split:
             UsageError: if the split has several shards whose files cannot be joined, or is a subset or was updated, so
                 that its rows are not those of the files.
         """
-        return map_shards(self, range(len(self.record.shards)))
+        return map_shards(self.files, self.reader, range(len(self.record.shards)))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec}" for name, spec in self.record.fields.items())
