@@ -20,7 +20,6 @@ from mmload.remote.layout import BlockGrid, Numbers
 from mmload.runtime.regular_files import open_regular, read_at
 from mmload.store.manifest import shard_name
 
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
