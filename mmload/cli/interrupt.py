@@ -21,6 +21,7 @@ from mmload.errors import one_line
 
 INTERRUPTED = 130  # a shell's exit code for SIGINT
 _ENDED = 143
+_AGAIN_S = 0.01
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -85,13 +86,24 @@ def _ended_once(signals: list[int]) -> Iterator[None]:
         if len(signals) == 1:
             raise KeyboardInterrupt
 
+    report = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        """Sends a signal once more that came while an object was deleted: Python ignores what is raised there."""
+        if signals and issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(_AGAIN_S, signal.raise_signal, [signals.pop()]).start()
+        else:
+            report(lost)
+
     numbers = [signal.SIGINT, signal.SIGTERM]
     handlers = {each: signal.getsignal(each) for each in numbers}
     ours = [each for each in numbers if handlers[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
     try:
         for each in ours:
             signal.signal(each, end)
+        sys.unraisablehook = again
         yield
     finally:
+        sys.unraisablehook = report
         for each in ours:
             signal.signal(each, signal.SIG_IGN if signals else handlers[each])  # the program is on its way out

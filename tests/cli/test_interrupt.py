@@ -117,6 +117,22 @@ def test_tests_run_where_interrupts_are_ignored() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_an_interrupt_while_an_object_is_deleted_is_not_lost(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, time\n"
+        "from mmload.cli.interrupt import interruptible\n"
+        "class Deleted:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        sum(range(1000))\n"
+        "with interruptible('nothing was changed'):\n"
+        "    Deleted()\n"
+        "    time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "mmload: interrupted; nothing was changed\n")
+
+
 def test_an_error_without_an_interrupt_stays_one(tmp_path: Path) -> None:
     text = (
         "from mmload.cli.interrupt import interruptible\n"
