@@ -91,7 +91,7 @@ def _ended_once(signals: list[int]) -> Iterator[None]:
     def again(lost: sys.UnraisableHookArgs) -> None:
         """Sends a signal once more that came while an object was deleted: Python ignores what is raised there."""
         if signals and issubclass(lost.exc_type, KeyboardInterrupt):
-            threading.Timer(_AGAIN_S, signal.raise_signal, [signals.pop()]).start()
+            threading.Timer(_AGAIN_S, os.kill, [owner, signals.pop()]).start()  # which also ends a wait of this thread
         else:
             report(lost)
 
