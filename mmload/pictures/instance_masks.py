@@ -103,7 +103,9 @@ def mask_of_polygon(points: Array, height: int, width: int) -> Mask:
     Returns:
         bool [H, W].
     """
-    ends = np.trunc(_SCALE * points.astype(np.float64) + 0.5).astype(np.int64)
+    side = max(height, width)
+    near = np.clip(np.nan_to_num(points.astype(np.float64)), -16 * side, 17 * side)  # bounds time and memory
+    ends = np.trunc(_SCALE * near + 0.5).astype(np.int64)
     starts, stops = ends, np.roll(ends, -1, 0)
     size = np.abs(stops - starts)
     is_flat = size[:, 0] >= size[:, 1]

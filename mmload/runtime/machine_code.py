@@ -7,7 +7,8 @@ again and never run.
 
 The package's files are in ``machine_code``, a folder for each kind of processor; ``scripts/machine_code`` makes them.
 The cache is beside the source, or in the user's cache folder if that is not writable (``NUMBA_CACHE_DIR`` overrides
-both); if neither is writable, each process compiles for itself.
+both); if neither is writable, each process compiles for itself. A cache that other users can write to is not used, as
+whoever writes there has code run.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from mmload.errors import UsageError, choices
 
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
 
@@ -111,12 +114,14 @@ def levels() -> tuple[str, ...]:
 
     ``MMLOAD_MACHINE_CODE`` names the only one that is taken; "own" takes none and compiles for this processor.
     """
+    wanted = os.environ.get("MMLOAD_MACHINE_CODE")
+    if wanted not in (None, "", "own", *LEVELS):
+        raise UsageError(f"MMLOAD_MACHINE_CODE is {wanted!r:.60}; use one of {choices((*LEVELS, 'own'))}")
     if any(os.environ.get(name) for name in _SETTINGS):
         return ()
     has = _llvm().get_host_cpu_features()
     is_made_for = re.match(r"x86_64-.*-linux", _llvm().get_process_triple())
     fits = (name for name, needs in LEVELS.items() if is_made_for and all(map(has.get, needs.split())))
-    wanted = os.environ.get("MMLOAD_MACHINE_CODE")
     return tuple(name for name in fits if wanted in (None, "", name))
 
 
@@ -127,15 +132,25 @@ def shipped_counts() -> dict[str, int]:
 
 @cache
 def cache_folder() -> Path | None:
-    """Returns the folder of the machine code that this machine compiles; None if none is writable."""
-    own = os.environ.get("NUMBA_CACHE_DIR")
-    homes = [Path(own) / "mmload"] if own else [PACKAGE / "__pycache__", _user_cache() / "mmload"]
-    for folder in homes:
+    """Returns the folder of the machine code that this machine compiles; None if none is writable for this user alone.
+
+    The folder beside the source is as safe as the source.
+    """
+    own, beside = os.environ.get("NUMBA_CACHE_DIR"), PACKAGE / "__pycache__"
+    for folder in [Path(own) / "mmload"] if own else [beside, *(each / "mmload" for each in _user_caches())]:
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
+            folder.mkdir(0o777 if folder == beside else 0o700, parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK) and (folder == beside or _is_private(folder)):
                 return folder
     return None
+
+
+def _is_private(folder: Path) -> bool:
+    """Returns whether only this user and root can write into a folder."""
+    if sys.platform == "win32":
+        return True
+    status = os.stat(folder)
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
 
 
 def read_code(path: Path) -> bytes | None:
@@ -160,11 +175,12 @@ def write_code(path: Path, code: bytes) -> None:
         raise
 
 
-def _user_cache() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
+def _user_caches() -> list[Path]:
+    """Returns the user's cache folder; nothing for a user without a home."""
     local = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return Path(local) if local else Path.home() / ".cache"
+    usual = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
+    chosen = usual if sys.platform == "darwin" or not local else local
+    return [] if chosen.startswith("~") else [Path(chosen)]
 
 
 @cache

@@ -7,6 +7,7 @@ a SampleError when the image is read.
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -34,7 +35,14 @@ from mmload.sources.files import (
     reading,
 )
 from mmload.sources.listing import Listing, notes_on_doubles
-from mmload.sources.objects import ObjectError, empty_segments, fields_of_objects, flip_field, mirrored_names
+from mmload.sources.objects import (
+    ObjectError,
+    empty_segments,
+    fields_of_objects,
+    flip_field,
+    mirrored_names,
+    notes_on_flip,
+)
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
@@ -113,10 +121,20 @@ class CocoSource:
         with reading(self._root):
             check_is_folder(self._root, "the folder with the images' folders and annotations")
             splits = {name: self._split(name, file) for name, file in self._files().items()}
+            self._check_categories(splits)
             doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
             for name, split in splits.items():
                 split.add_notes(doubles[name])
             return splits
+
+    def _check_categories(self, splits: Mapping[str, CocoSplit]) -> None:
+        """Checks that a label number means the same in all splits that have objects."""
+        known = {name: (split.classes, split.objects()) for name, split in splits.items() if split.has_objects}
+        first = next(iter(known), "")
+        for name, each in known.items():
+            if each != known[first]:
+                what = f"the splits {first} and {name} list different categories or keypoints"
+                raise SourceError(f"{self._root}: {what}; give all annotation files the same")
 
     def _checked(self, option: str, value: Any) -> dict[str, str]:
         """Returns a path, or a table of paths, as a table; the split of a single path is ""."""
@@ -158,7 +176,7 @@ class CocoSource:
         if given is not None:
             return "" if given == "." else given
         if file.name == _BESIDE:
-            return file.parent.relative_to(self._root).as_posix()
+            return Path(os.path.relpath(file.parent, self._root)).as_posix()
         match = _FILE.fullmatch(file.name)
         names = [split, f"images/{split}", "images"] if match is None else []
         for name in ("split", "stem") if match is not None else ():
@@ -195,7 +213,7 @@ class CocoSource:
             name = inner_name(segments)
             if name is None:
                 raise SourceError(f"{file}, image {image.id}: the file name {segments!r:.80} leaves the folder")
-            segments = (file.parent / file.stem / name).relative_to(self._root).as_posix()
+            segments = Path(os.path.relpath(file.parent / file.stem / name, self._root)).as_posix()
             self._links.check_folder((self._root / segments).parent)
             if revision != "missing":
                 revision = f"{revision} {self._links.revision(self._root / segments)}"
@@ -222,7 +240,7 @@ class _Meaning(NamedTuple):
             category_ids=tuple(category.id for category in read.categories),
             **(_keypoints(read.categories) if task == "keypoints" else {}),
         )
-        return cls(str(read.path), tuple(unique), record, notes, task == "panoptic")
+        return cls(str(read.path), tuple(unique), record, notes + notes_on_flip(record), task == "panoptic")
 
 
 class CocoSplit:
@@ -253,6 +271,11 @@ class CocoSplit:
     def classes(self) -> tuple[str, ...]:
         """Names of the categories, in the order of their numbers."""
         return self._meaning.classes
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether any image has an object."""
+        return len(self._objects.ids) > 0
 
     def objects(self) -> ObjectsRecord:
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
@@ -333,10 +356,8 @@ class CocoSplit:
         """
         item = self.items[index]
         listed = self._objects.ids[self._objects.starts[index] : self._objects.starts[index + 1]].tolist()
-        numbers = _segment_numbers(self.root, item) if item.segments else np.zeros(size, np.int64)
-        if numbers.shape != size:
-            raise SampleError(item.file, f"{where}: its map of segments has another size than the image")
-        there = set(np.unique(numbers).tolist()) - {0}
+        numbers = _segment_numbers(self.root, item, size) if item.segments else np.zeros(size, np.int64)
+        there = set(np.unique(numbers).tolist()) - {0, *self._objects.left_out.get(index, ())}
         if there != set(listed):
             odd = min(there ^ set(listed))
             what = "is in its map, but not in the file" if odd in there else "has no pixel in its map"
@@ -350,11 +371,13 @@ class CocoSplit:
         }
 
 
-def _segment_numbers(root: Path, item: CocoItem) -> npt.NDArray[np.int64]:
+def _segment_numbers(root: Path, item: CocoItem, size: tuple[int, int]) -> npt.NDArray[np.int64]:
     """Reads a map of segments, int64 [H, W]: red + 256 green + 65,536 blue of each pixel; raises SampleError."""
     data = read_bytes(root, item.segments, item.file)
     try:
         with warnings_suppressed, Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            if image.size != size[::-1]:
+                raise ValueError("it has another size than the image")
             colors = np.asarray(image.convert("RGB")).astype(np.int64)
     except Exception as error:  # whatever Pillow raises on a broken file
         raise SampleError(item.file, f"its map of segments {item.segments} is broken ({error})") from error

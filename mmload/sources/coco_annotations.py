@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -19,27 +19,31 @@ import numpy.typing as npt
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import read_regular
 from mmload.sources.coco_objects import CocoObjects, Segments
+from mmload.sources.list_rows import MAX_CLASSES
+from mmload.sources.objects import MAX_KEYPOINTS
 
 Array = npt.NDArray[Any]
 
 TASKS = ("detection", "instances", "keypoints", "panoptic")
 MOST_BYTES = 2**34
 _MOST_RUNS = 2**31
+_FARTHEST = 1_000_000  # pixels from the image's corner to a point of a polygon
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class CocoImage(msgspec.Struct, gc=False):
     """Image of an annotation file; height and width are 0 where the file does not have them."""
 
-    id: int
+    id: _Int64
     file_name: str
-    height: int = 0
-    width: int = 0
+    height: _Int64 = 0
+    width: _Int64 = 0
 
 
 class Category(msgspec.Struct):
     """Category of an annotation file; the skeleton has pairs of keypoints, counted from 1."""
 
-    id: int
+    id: _Int64
     name: str
     keypoints: list[str] = []
     skeleton: list[tuple[int, int]] = []
@@ -51,9 +55,9 @@ class _RunLengths(msgspec.Struct, gc=False):
 
 
 class _Annotation(msgspec.Struct, gc=False):
-    image_id: int
-    category_id: int
-    id: int = -1
+    image_id: _Int64
+    category_id: _Int64
+    id: _Int64 = -1
     bbox: list[float] | None = None
     area: float | None = None
     iscrowd: int | bool = 0
@@ -68,18 +72,18 @@ class _Person(_Annotation, gc=False):
 
 
 class _Panoptic(msgspec.Struct, gc=False):
-    image_id: int
+    image_id: _Int64
     file_name: str
     segments_info: list[_Segment]
 
 
 class _Segment(msgspec.Struct, gc=False):
-    id: int
-    category_id: int
+    id: _Int64
+    category_id: _Int64
     bbox: list[float] | None = None
     area: float | None = None
     iscrowd: int | bool = 0
-    image_id: int = -1
+    image_id: _Int64 = -1
 
 
 class _File(msgspec.Struct):
@@ -132,9 +136,14 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
         raise SourceError(f"{path} has two images, or two categories, of one id; give each its own")
     labels = {category.id: label for label, category in enumerate(categories)}
     points = max((len(category.keypoints) for category in categories), default=0) if task == "keypoints" else 0
+    if len(categories) > MAX_CLASSES or points > MAX_KEYPOINTS:
+        raise SourceError(
+            f"{path} has {len(categories):,} categories of up to {points:,} keypoints, at most {MAX_CLASSES:,} and "
+            f"{MAX_KEYPOINTS} are read"
+        )
     if task == "keypoints" and not points:
         raise SourceError(f"no category of {path} has keypoints; give a file such as person_keypoints_train2017.json")
-    reader = _Objects(path, task, places, labels, points, crowds)
+    reader = _Objects(path, task, file.images, places, labels, points, crowds)
     for number, raw in enumerate(file.annotations):
         reader.add(number, raw)
     return AnnotationFile(path=path, images=file.images, categories=categories, objects=reader.finish())
@@ -147,18 +156,21 @@ class _Objects:
         self,
         path: Path,
         task: str,
+        listed: Sequence[CocoImage],
         places: Mapping[int, int],
         labels: Mapping[int, int],
         keypoints: int,
         crowds: bool,
     ) -> None:
         self._path, self._task, self._places, self._labels = path, task, places, labels
+        self._listed = listed
         self._points, self._crowds, self._decoder = keypoints, crowds, _DECODERS[task]
         self._images, self._ids, self._classes, self._is_crowd = array("q"), array("q"), array("q"), array("b")
         self._boxes, self._areas, self._keypoints = array("d"), array("f"), array("f")
         self._polygons, self._runs = _Parts("f", 2), _Parts("i", 1)
         self._faults: dict[int, str] = {}
         self._maps: dict[int, str] = {}
+        self._left_out: dict[int, list[int]] = {}
         self._strays = 0
 
     def add(self, number: int, raw: msgspec.Raw) -> None:
@@ -182,12 +194,14 @@ class _Objects:
             self._strays += 1
             return
         if each.iscrowd and not self._crowds:
+            if self._task == "panoptic":
+                self._left_out.setdefault(image, []).append(each.id)
             return
         try:
             label, box = self._label(each), _box(each)
             area = box[2] * box[3] if each.area is None else each.area
             if self._task == "instances":
-                self._add_segments(each)
+                self._add_segments(each, self._listed[image])
             elif self._task == "keypoints":
                 self._keypoints.extend(self._points_of(each))
         except ValueError as error:
@@ -207,22 +221,29 @@ class _Objects:
         return label
 
     def _points_of(self, each: Any) -> list[float]:
-        points: list[float] = [0.0] * (3 * self._points) if each.keypoints is None else each.keypoints
+        points: list[float] = each.keypoints or [0.0] * (3 * self._points)
         if len(points) != 3 * self._points:
-            raise ValueError(f"it has {len(points) / 3:g} keypoints, its category has {self._points}")
+            raise ValueError(f"it has {len(points) / 3:g} keypoints, the category with most has {self._points}")
         if any(flag not in (0, 1, 2) for flag in points[2::3]):
             raise ValueError("a keypoint has another visibility than 0, 1 and 2")
         return points
 
-    def _add_segments(self, each: Any) -> None:
+    def _add_segments(self, each: Any, image: CocoImage) -> None:
         """Adds the masks of an object, after all of them were checked."""
         found, owner = each.segmentation, len(self._images)
         if isinstance(found, _RunLengths):
+            height, width = found.size
+            if 0 not in (image.height, image.width) and (height, width) != (image.height, image.width):
+                raise ValueError(
+                    f"its run lengths are of an image of {width} x {height}, listed is {image.width} x {image.height}"
+                )
             self._runs.add(owner, _runs_of(found))
             return
         for polygon in found or ():
             if len(polygon) < 6 or len(polygon) % 2:
                 raise ValueError(f"a polygon has {len(polygon) / 2:g} points, expected at least 3")
+            if min(polygon) < -_FARTHEST or max(polygon) > _FARTHEST:
+                raise ValueError(f"a point of a polygon is more than {_FARTHEST:,} pixels away")
         for polygon in found or ():
             self._polygons.add(owner, polygon)
 
@@ -256,6 +277,7 @@ class _Objects:
             faults=self._faults,
             strays=self._strays,
             maps=self._maps,
+            left_out=self._left_out,
         )
 
 

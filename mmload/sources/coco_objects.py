@@ -65,6 +65,7 @@ class CocoObjects:
         faults: image -> what is wrong with one of its objects.
         strays: objects of images that the file does not list.
         maps: image -> name of its map of segments, for the task "panoptic".
+        left_out: image -> numbers of crowds in that map that were left out.
     """
 
     starts: Array
@@ -75,6 +76,7 @@ class CocoObjects:
     faults: Mapping[int, str] = field(default_factory=dict)
     strays: int = 0
     maps: Mapping[int, str] = field(default_factory=dict)
+    left_out: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def of_image(self, image: int) -> ImageObjects:
         """Returns the objects of an image."""
@@ -99,6 +101,7 @@ class CocoObjects:
             segments={pair: each.only(chosen) for pair, each in self.segments.items()},
             faults={place: self.faults[image] for place, image in enumerate(images) if image in self.faults},
             maps={place: self.maps[image] for place, image in enumerate(images) if image in self.maps},
+            left_out={place: self.left_out[image] for place, image in enumerate(images) if image in self.left_out},
         )
 
 

@@ -279,8 +279,8 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") else plain
 
 
-def read_bytes(root: Path | RemoteFiles, name: str, sample: str) -> bytes:
-    """Reads the file ``root/name``.
+def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
+    """Reads the file ``root/name``, of at most ``most`` bytes on a disk.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read.
@@ -291,8 +291,8 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str) -> bytes:
     try:
         with io.FileIO(os.path.join(root, name), opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > MAX_BYTES:
-                raise SampleError(sample, f"{name} has {size:,} bytes, more than the limit of {MAX_BYTES:,}")
+            if size > most:
+                raise SampleError(sample, f"{name} has {size:,} bytes, more than the limit of {most:,}")
             data: bytes = file.read(size)
             while len(data) < size and (more := file.read(size - len(data))):  # Linux reads 2 GiB at most
                 data += more

@@ -18,6 +18,9 @@ from mmload.records import CLIPPED, PER_BOX, ObjectsRecord
 Array = npt.NDArray[Any]
 Size = tuple[int, int]
 
+MAX_KEYPOINTS = 256
+"""Keypoints of an object: the table of a flip has a byte for each."""
+
 EDGE = 1.0
 """Pixels by which a box may reach over the edge of its image without being an error, as tools round: it is cut."""
 
@@ -119,13 +122,29 @@ def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
     return {"keypoint_flips": torch.tensor(objects.flip, dtype=torch.uint8)} if objects.flip else {}
 
 
+_SIDE = re.compile(r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:left|right|l|r)(?![a-z])")
+"""A side at the start of a word of a name: left_eye, LeftEye, kneeL."""
+_SWAPPED = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+
+def _other_side(side: re.Match[str]) -> str:
+    """Returns the other side, written as this one is."""
+    other = _SWAPPED[side[0].lower()]
+    if side[0].isupper():
+        return other.upper()
+    return other.capitalize() if side[0][0].isupper() else other
+
+
+def notes_on_flip(objects: ObjectsRecord) -> tuple[str, ...]:
+    """Returns a note if there are several keypoints, of which a flip exchanges none."""
+    count = len(objects.keypoints)
+    if count < 2 or objects.flip != tuple(range(count)):
+        return ()
+    return (f"flips of images will exchange none of the {count} keypoints: no names of left and right were found",)
+
+
 def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
     """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
     places = {name: place for place, name in enumerate(names)}
-    swapped = {"left": "right", "right": "left", "l": "r", "r": "l"}
-
-    def other(name: str) -> str:
-        return re.sub(r"(?<![A-Za-z])(left|right|l|r)(?![A-Za-z])", lambda side: swapped[side[0]], name)
-
-    table = tuple(places.get(other(name), place) for place, name in enumerate(names))
+    table = tuple(places.get(_SIDE.sub(_other_side, name), place) for place, name in enumerate(names))
     return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))

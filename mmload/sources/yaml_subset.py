@@ -33,7 +33,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise SourceError(f"{path} is not UTF-8 text ({error})") from error
     lines = [(number, _uncommented(line)) for number, line in enumerate(text.splitlines(), 1)]
     filled = [(number, line) for number, line in lines if line.strip() and line.strip() not in ("---", "...")]
-    return _table(filled, str(path))
+    try:
+        return _table(filled, str(path))
+    except RecursionError as error:
+        raise SourceError(f"{path} has too many lists or tables inside one another") from error
 
 
 def _table(lines: list[tuple[int, str]], path: str) -> dict[Any, Any]:
@@ -50,7 +53,7 @@ def _table(lines: list[tuple[int, str]], path: str) -> dict[Any, Any]:
             table[key] = (
                 _below(below, path) if not value else _flow(" ".join([value, *(one.strip() for _, one in below)]))
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # a list as a key is a TypeError
             raise SourceError(f"{path}, line {number}: {error}") from error
     return table
 
@@ -103,34 +106,36 @@ def _flow(text: str) -> Any:
     parts = [part for part in parts if part]
     if "".join(parts).replace(" ", "") != re.sub(r"\s", "", text):
         raise ValueError(f"{text!r:.60} is no list or table")
-    value, rest = _value(parts)
-    if rest:
+    parts.reverse()
+    value = _value(parts)
+    if parts:
         raise ValueError(f"{text!r:.60} has more after its end")
     return value
 
 
-def _value(parts: list[str]) -> tuple[Any, list[str]]:
-    """Returns the first value of some parts, and the parts after it."""
+def _value(parts: list[str]) -> Any:
+    """Takes the parts of a value, of which the last is the first, and returns the value."""
     if not parts:
         raise ValueError("a list or table does not end")
-    if parts[0] not in ("[", "{"):
-        return _scalar(parts[0]), parts[1:]
-    end, items, rest = {"[": "]", "{": "}"}[parts[0]], [], parts[1:]
-    while rest and rest[0] != end:
-        item, rest = _value(rest)
+    first = parts.pop()
+    if first not in ("[", "{"):
+        return _scalar(first)
+    end, items = {"[": "]", "{": "}"}[first], []
+    while parts and parts[-1] != end:
+        item = _value(parts)
         if end == "}":
-            if rest[:1] != [":"]:
+            if not parts or parts.pop() != ":":
                 raise ValueError("a table has a key without a value")
-            value, rest = _value(rest[1:])
-            item = (item, value)
+            item = (item, _value(parts))
         items.append(item)
-        if rest[:1] == [","]:
-            rest = rest[1:]
-        elif rest and rest[0] != end:
+        if parts and parts[-1] == ",":
+            parts.pop()
+        elif parts and parts[-1] != end:
             raise ValueError("a list or table has two values without a comma between them")
-    if not rest:
+    if not parts:
         raise ValueError("a list or table does not end")
-    return (dict(items) if end == "}" else items), rest[1:]
+    parts.pop()
+    return dict(items) if end == "}" else items
 
 
 def _scalar(text: str) -> Any:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
 from mmload.records import ObjectsRecord, Sample
+from mmload.runtime.regular_files import read_regular
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
@@ -30,20 +28,19 @@ from mmload.sources.files import (
     walk,
 )
 from mmload.sources.listing import Listing, notes_on_doubles
-from mmload.sources.objects import (
-    ImageObjects,
-    ObjectError,
-    empty_segments,
-    fields_of_objects,
-    flip_field,
-    mirrored_names,
-)
+from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yaml_subset import read_yaml
+from mmload.sources.yolo_labels import (
+    MOST_LABEL_BYTES,
+    TASKS,
+    YoloMeaning,
+    checked_lines,
+    meaning_of,
+    objects_of_lines,
+)
 
-TASKS = ("detection", "instances", "keypoints", "rotated")
 _SPLITS = ("train", "val", "test")
-_MOST_NUMBERS = 1_000_000  # of a label file
-_SLACK = 1e-3  # by which a share may be over 1, as tools round
+_MOST_BYTES = 2**28  # of a list of images
 
 
 class YoloItem(NamedTuple):
@@ -103,7 +100,7 @@ class YoloSource:
                 raise SourceError(f"no such file: {self._path}; give the folder with data.yaml")
             self._links.check(self._path)
             body = read_yaml(self._path)
-            meaning = _meaning(self._path, body, self.task)
+            meaning = meaning_of(self._path, body, self.task)
             splits = {name: self._split(body, name, meaning) for name in _SPLITS if body.get(name)}
             if not splits:
                 raise SourceError(f"{self._path} names no images; write train: images/train")
@@ -112,7 +109,7 @@ class YoloSource:
                 split.add_notes(doubles[name])
             return splits
 
-    def _split(self, body: Mapping[str, Any], name: str, meaning: _Meaning) -> YoloSplit:
+    def _split(self, body: Mapping[str, Any], name: str, meaning: YoloMeaning) -> YoloSplit:
         paths = body[name] if isinstance(body[name], list) else [body[name]]
         files = (file for path in paths for file in self._images(self._place(str(path), body.get("path"))))
         items = Listing(YoloItem, map(self._item, files))
@@ -124,6 +121,7 @@ class YoloSource:
             notes += (f"{counted(unlabeled, 'image')} without a label file: no objects",)
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
+        notes += notes_on_flip(meaning.objects)
         return YoloSplit(self._root, self.decoder, self.clip_boxes, meaning, items, notes)
 
     def _place(self, path: str, base: Any) -> Path:
@@ -151,10 +149,15 @@ class YoloSource:
             ]
             yield from (Path(name).as_posix() for name in sorted(found))
             return
-        for number, line in enumerate(place.read_text(encoding="utf-8").splitlines(), 1):
+        folder = Path(os.path.relpath(place.parent, self._root)).as_posix()
+        try:
+            text = read_regular(place, most=_MOST_BYTES).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{place} is not UTF-8 text ({error})") from error
+        for number, line in enumerate(text.splitlines(), 1):
             if not line.strip():
                 continue
-            name = posixpath.normpath(posixpath.join(place.parent.relative_to(self._root).as_posix(), line.strip()))
+            name = posixpath.normpath(posixpath.join(folder, line.strip()))
             if inner_name(name) is None and not self.allow_outside:
                 raise SourceError(f"{place}, line {number}: {line.strip()!r:.80} leaves the root")
             yield name
@@ -165,23 +168,6 @@ class YoloSource:
         labels = _labels_of(file)
         self._links.check_folder((self._root / labels).parent)
         return YoloItem(file, labels, self._links.revision(path), self._links.revision(self._root / labels))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Meaning:
-    """What the numbers in label files stand for.
-
-    Attributes:
-        task: one of :data:`TASKS`.
-        classes: class names by index.
-        objects: names of keypoints and their flip.
-        numbers: numbers of a keypoint: 2, or 3 with its visibility.
-    """
-
-    task: str
-    classes: tuple[str, ...]
-    objects: ObjectsRecord = field(default_factory=ObjectsRecord)
-    numbers: int = 3
 
 
 class YoloSplit:
@@ -201,7 +187,7 @@ class YoloSplit:
         root: Path,
         decoder: Decoder,
         clip_boxes: bool,
-        meaning: _Meaning,
+        meaning: YoloMeaning,
         items: Listing[YoloItem],
         notes: tuple[str, ...],
     ) -> None:
@@ -256,125 +242,19 @@ class YoloSplit:
             raise SampleError(item.file, f"no such file: {self.root / item.file}")
         pixels, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
         size = (pixels.shape[1], pixels.shape[2])
-        lines = {} if item.label_revision == "missing" else self._lines(item)
+        lines: dict[int, list[float]] = {}
         try:
-            found = fields_of_objects(_objects(list(lines.values()), size, self._meaning), size, self._clip)
+            if item.label_revision != "missing":
+                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES)
+                lines = checked_lines(text, self._meaning)
+            found = fields_of_objects(objects_of_lines(list(lines.values()), size, self._meaning), size, self._clip)
         except ObjectError as error:
             where = f"{item.labels}, line {list(lines)[error.index]}"
             raise SampleError(item.file, f"{where}: {error.reason}") from error
+        except ValueError as error:
+            raise SampleError(item.file, f"{item.labels}, {error}") from error
         fields = {"images": pixels, **found.fields, **flip_field(self._meaning.objects)}
         return Sample(item.file, fields, size, found.losses, encoded=jpeg, lists=found.lists)
-
-    def _lines(self, item: YoloItem) -> dict[int, list[float]]:
-        """Returns the numbers in each line of a label file that is not empty, by its number."""
-        text = read_bytes(self.root, item.labels, item.file)
-        lines: dict[int, list[float]] = {}
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                numbers = [float(word) for word in line.split()]
-                if numbers:
-                    lines[number] = self._checked(numbers)
-            except ValueError as error:
-                raise SampleError(item.file, f"{item.labels}, line {number}: {error}") from error
-        return lines
-
-    def _checked(self, numbers: list[float]) -> list[float]:
-        """Checks the numbers of a line; raises ValueError."""
-        label, points, task = numbers[0], len(self._meaning.objects.keypoints), self._meaning.task
-        if label not in range(len(self._meaning.classes)):
-            raise ValueError(f"class {label:g} does not exist; data.yaml has {len(self._meaning.classes)}")
-        expected = {"detection": 5, "instances": 7, "keypoints": 5 + points * self._meaning.numbers, "rotated": 9}[task]
-        is_polygon = task in ("detection", "instances") and len(numbers) >= 7 and len(numbers) % 2 == 1
-        if not is_polygon and len(numbers) != expected:
-            if task == "instances":
-                raise ValueError(f"it has {(len(numbers) - 1) / 2:g} points, a polygon has at least 3")
-            if task == "keypoints":
-                raise ValueError(
-                    f"it has {(len(numbers) - 5) / self._meaning.numbers:g} keypoints, data.yaml has {points}"
-                )
-            raise ValueError(
-                f"it has {len(numbers)} numbers, expected {expected} for {task}; set task for other labels"
-            )
-        limits = numbers[1:] if task != "keypoints" else numbers[1:5]
-        if not all(-1 <= number <= 2 for number in limits):  # such as pixels
-            raise ValueError("a number is no share of the image's width or height")
-        return numbers
-
-
-def _objects(lines: Sequence[Sequence[float]], size: tuple[int, int], meaning: _Meaning) -> ImageObjects:
-    """Returns the objects of checked lines, in pixels."""
-    scale, task = np.array([size[1], size[0]], np.float64), meaning.task
-    labels = np.array([int(line[0]) for line in lines], np.int64)
-    if task == "rotated":
-        corners = np.array([line[1:] for line in lines], np.float64).reshape(-1, 4, 2) * scale
-        boxes = np.concatenate([corners.min(1), corners.max(1)], 1)
-        return ImageObjects(boxes=boxes, per_box={"labels": labels, "corners": corners.astype(np.float32)})
-    points = [np.array(line[1:], np.float64) for line in lines]
-    boxes = np.array([_box(each, task) for each in points], np.float64).reshape(-1, 4) * np.tile(scale, 2)
-    per_box: dict[str, npt.NDArray[Any]] = {"labels": labels}
-    if task == "keypoints":
-        per_box["keypoints"] = _keypoints([each[4:] for each in points], scale, meaning)
-    if task != "instances":
-        return ImageObjects(boxes=boxes, per_box=per_box)
-    polygons = [(each.reshape(-1, 2) * scale).astype(np.float32) for each in points]
-    segments = empty_segments(with_runs=False)
-    if polygons:
-        rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32)
-        segments = {"rings": rings, "polygons": np.concatenate(polygons)}
-    return ImageObjects(boxes=boxes, per_box=per_box, segments=segments)
-
-
-def _box(numbers: npt.NDArray[np.float64], task: str) -> list[float]:
-    """Returns a box or the box around a polygon as shares of the image: x0, y0, x1, y1."""
-    if task == "keypoints" or len(numbers) == 4:
-        x, y, width, height = numbers[:4].tolist()
-        return [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
-    polygon = numbers.reshape(-1, 2)
-    return [*polygon.min(0).tolist(), *polygon.max(0).tolist()]
-
-
-def _keypoints(
-    points: Sequence[npt.NDArray[np.float64]], scale: npt.NDArray[np.float64], meaning: _Meaning
-) -> npt.NDArray[np.float32]:
-    """Returns keypoints float32 [n, K, 3] in pixels; those that are not labeled are 0, 0, 0."""
-    found = np.array(points, np.float64).reshape(len(points), len(meaning.objects.keypoints), meaning.numbers)
-    shown = found[..., 2:] if meaning.numbers == 3 else 2.0 * (found != 0).any(2, keepdims=True)
-    return np.concatenate([found[..., :2] * scale * (shown > 0), shown], 2).astype(np.float32)
-
-
-def _meaning(path: Path, body: Mapping[str, Any], task: str | None) -> _Meaning:
-    """Returns what labels stand for by a description.
-
-    Raises:
-        SourceError: if it contradicts itself.
-    """
-    names = body.get("names")
-    if isinstance(names, list):
-        names = dict(enumerate(names))
-    try:
-        table = {int(number): str(name) for number, name in names.items()} if names else {}
-        count = max([int(body.get("nc") or 0), *(number + 1 for number in table)], default=0)
-        shape = [int(number) for number in body.get("kpt_shape") or ()]
-        flip = tuple(int(number) for number in body.get("flip_idx") or ())
-    except (ValueError, TypeError, AttributeError) as error:
-        raise SourceError(f"{path}: names, nc, kpt_shape or flip_idx are malformed ({error})") from error
-    if not count:
-        raise SourceError(f"{path} has no names of classes; write names: [cat, dog]")
-    classes = tuple(table.get(number, str(number)) for number in range(count))
-    chosen = task or ("keypoints" if shape else "detection")
-    if chosen != "keypoints":
-        return _Meaning(task=chosen, classes=classes)
-    if len(shape) != 2 or shape[0] < 1 or shape[1] not in (2, 3):
-        raise SourceError(f"{path}: kpt_shape is {shape}; write [number of keypoints, 2 or 3]")
-    named = body.get("kpt_names")
-    points = next(iter(named.values())) if isinstance(named, dict) and named else named
-    keypoints = tuple(map(str, points)) if isinstance(points, list) and len(points) == shape[0] else ()
-    flip = flip or (mirrored_names(keypoints) if keypoints else ())
-    try:
-        record = ObjectsRecord(keypoints=keypoints or tuple(map(str, range(shape[0]))), flip=flip)
-    except ValueError as error:
-        raise SourceError(f"{path}: flip_idx: {error}") from error
-    return _Meaning(task=chosen, classes=classes, objects=record, numbers=shape[1])
 
 
 def _labels_of(file: str) -> str:

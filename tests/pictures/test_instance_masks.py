@@ -20,6 +20,13 @@ def theirs(polygon, height, width):
     return functions.decode(functions.frPyObjects([polygon], height, width))[..., 0]
 
 
+def test_mask_of_a_polygon_that_reaches_far_takes_little_memory():
+    far = np.array([[-1e30, -1e30], [np.inf, -1e30], [1e30, 1e30], [-1e30, 1e30]], np.float32)
+    assert mask_of_polygon(far, 20, 30).all()
+    far[0] = np.nan
+    assert mask_of_polygon(far, 20, 30).shape == (20, 30)
+
+
 def test_mask_of_a_polygon_is_that_of_pycocotools():
     random = np.random.default_rng(0)
     for number in range(2000):

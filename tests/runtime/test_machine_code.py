@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mmload.errors import UsageError
 from mmload.runtime import machine_code
 from mmload.runtime.machine_code import LEVELS, PACKAGE, levels, read_code
 
@@ -66,6 +67,31 @@ def test_the_best_kind_that_a_processor_is_of_is_taken_first(processor: Any, mon
     assert processor(LEVELS["x86-64-v4"]) == ("x86-64-v3",)
     monkeypatch.setenv("MMLOAD_MACHINE_CODE", "own")
     assert processor(LEVELS["x86-64-v4"]) == ()
+
+
+def test_unknown_kind_of_machine_code_is_refused(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMLOAD_MACHINE_CODE", "x86-64-v9")
+    with pytest.raises(UsageError, match="MMLOAD_MACHINE_CODE is 'x86-64-v9'; use one of own, x86-64-v3, x86-64-v4"):
+        processor(LEVELS["x86-64-v4"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_cache_of_machine_code_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    folder = machine_code.cache_folder.__wrapped__()
+    assert folder == tmp_path / "mmload"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    assert machine_code.cache_folder.__wrapped__() is None
+
+
+def test_user_without_a_home_has_no_cache_of_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert machine_code._user_caches() == []
 
 
 @pytest.mark.skipif(not any((PACKAGE / "machine_code").glob("*/*.o")), reason="scripts/machine_code has not been run")

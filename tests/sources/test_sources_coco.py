@@ -144,9 +144,15 @@ FAULTS = {
     "no box": ({"bbox": None}, "detection", "it has no bbox"),
     "three numbers": ({"bbox": [1, 2, 3]}, "detection", "its bbox has 3 numbers"),
     "category": ({"category_id": 7}, "detection", "category 7 does not exist"),
-    "keypoints": ({"keypoints": [1, 2, 2] * 4}, "keypoints", "it has 4 keypoints, its category has 3"),
+    "keypoints": ({"keypoints": [1, 2, 2] * 4}, "keypoints", "it has 4 keypoints, the category with most has 3"),
     "visibility": ({"keypoints": [1, 2, 5] * 3}, "keypoints", "another visibility"),
     "runs": ({"segmentation": {"size": [30, 40], "counts": [5, 6]}}, "instances", "do not cover an image of 40 x 30"),
+    "runs of another size": (
+        {"segmentation": {"size": [40, 30], "counts": [1200]}},
+        "instances",
+        "of an image of 30 x 40, listed is 40 x 30",
+    ),
+    "far point": ({"segmentation": [[1, 1, 5, 5, 1e9, 3]]}, "instances", "more than 1,000,000 pixels away"),
     "compressed": ({"segmentation": {"size": [30, 40], "counts": "oo"}}, "instances", "run lengths are damaged"),
 }
 
@@ -255,6 +261,65 @@ def test_mirrored_names_exchange_sides():
     assert mirrored_names(("nose", "left_eye", "right_eye")) == (0, 2, 1)
     assert mirrored_names(("L ear", "nose")) == (0, 1)
     assert mirrored_names(("l_ear", "r_ear", "bleft")) == (1, 0, 2)
+    assert mirrored_names(("Left_Eye", "Right_Eye", "L_Ankle", "R_Ankle")) == (1, 0, 3, 2)
+    assert mirrored_names(("leftHip", "rightHip", "kneeLeft", "kneeRight", "LEFT", "RIGHT")) == (1, 0, 3, 2, 5, 4)
+    assert mirrored_names(("Lid", "Rid", "light", "right")) == (0, 1, 2, 3)
+
+
+def test_coco_keypoints_without_sides_are_a_note(tmp_path):
+    made = CocoSet(tmp_path, prefix="person_keypoints")
+    made.body["categories"] = [{"id": 1, "name": "chair", "keypoints": ["seat", "back"]}]
+    made.image(1)
+    made.object(1, [1, 2, 5, 5], keypoints=[])
+    (train,) = made.splits(task="keypoints").values()
+    assert train.read(0).fields["keypoints"].tolist() == [[[0, 0, 0], [0, 0, 0]]]
+    assert "exchange none of the 2 keypoints" in train.notes()[0]
+
+
+def test_coco_splits_of_different_categories_are_refused(tmp_path):
+    for split in ("train2017", "val2017"):
+        made = CocoSet(tmp_path, split)
+        made.image(1)
+        made.object(1, [1, 2, 5, 5])
+        if split == "val2017":
+            made.body["categories"] = made.body["categories"][1:]
+        made.write()
+    with pytest.raises(SourceError, match="train and val list different categories"):
+        made.splits()
+    made.body["annotations"].clear()
+    assert list(made.splits()) == ["train", "val"]
+
+
+@pytest.mark.parametrize("kind", ["images", "categories", "annotations"])
+def test_coco_id_beyond_int64_is_one_line(tmp_path, kind):
+    made = CocoSet(tmp_path)
+    made.image(1)
+    made.object(1, [1, 2, 5, 5])
+    made.body[kind] = [{**made.body[kind][0], "id": 2**70}]
+    with pytest.raises(SourceError, match=str(made.file)) as caught:
+        made.splits()
+    assert "\n" not in str(caught.value)
+
+
+def test_coco_keypoints_beyond_the_limit_are_refused(tmp_path):
+    made = CocoSet(tmp_path, prefix="person_keypoints")
+    made.body["categories"] = [{"id": 1, "name": "mesh", "keypoints": list(map(str, range(257)))}]
+    made.image(1)
+    with pytest.raises(SourceError, match="of up to 257 keypoints, at most"):
+        made.splits(task="keypoints")
+
+
+def test_coco_panoptic_without_crowds_leaves_their_segments_out(tmp_path):
+    made, _ = panoptic(tmp_path, lambda numbers, segments: segments[1].update(iscrowd=1))
+    (train,) = made.splits(task="panoptic", crowds=False).values()
+    for split in (train, train.part([0])):
+        assert split.read(0).fields["labels"].tolist() == [1, 0]
+
+
+def test_coco_panoptic_map_of_another_size_is_refused(tmp_path):
+    made, _ = panoptic(tmp_path)
+    Image.new("RGB", (40, 31)).save(made.file.with_suffix("") / "000007.png")
+    assert "it has another size than the image" in fault(made, task="panoptic")
 
 
 def test_coco_build_stores_lists_without_padding(tmp_path):

@@ -100,6 +100,65 @@ def test_yolo_keypoints_of_another_number_are_an_error(tmp_path):
         train.read(0)
 
 
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ("0.5 0.5 3 0 0 0", "another visibility than 0, 1 and 2"),
+        ("0.5 nan 2 0 0 0", "a number is no share"),
+        ("20 10 2 0 0 0", "a number is no share"),
+    ],
+)
+def test_yolo_keypoints_are_shares_with_a_visibility(tmp_path, points, expected):
+    made = YoloSet(tmp_path, "kpt_shape: [2, 3]\n")
+    made.image("a", f"0 0.5 0.5 0.5 0.5 {points}")
+    (train,) = made.splits().values()
+    with pytest.raises(SampleError, match=f"line 1: .*{expected}"):
+        train.read(0)
+
+
+def test_yolo_keypoints_are_not_read_as_polygons(tmp_path):
+    made = YoloSet(tmp_path, "kpt_shape: [3, 2]\n")
+    made.image("a", "0 0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5")
+    for task in ("detection", "instances", "rotated"):
+        with pytest.raises(SourceError, match=f"boxes and keypoints, not {task}; leave task out"):
+            made.splits(task=task)
+
+
+def test_yolo_keypoints_without_sides_are_a_note(tmp_path):
+    made = YoloSet(tmp_path, "kpt_shape: [2, 2]\nkpt_names: {0: [seat, back]}\n")
+    made.image("a", "0 0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5")
+    (train,) = made.splits().values()
+    assert "exchange none of the 2 keypoints" in train.notes()[0]
+
+
+def test_yolo_label_file_beyond_the_limits_is_an_error_of_its_sample(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", *["0 0.5 0.5 0.5 0.5"] * 200_001)
+    made.image("bb", " " * (2**25 + 1))
+    (train,) = made.splits().values()
+    with pytest.raises(SampleError, match="line 200001: the file has more than 1,000,000 numbers"):
+        train.read(0)
+    with pytest.raises(SampleError, match="more than the limit of 33,554,432"):
+        train.read(1)
+
+
+def test_yolo_list_of_images_that_is_no_text_is_one_line(tmp_path):
+    made = YoloSet(tmp_path)
+    (tmp_path / "train.txt").write_bytes(b"images/\xff.png\n")
+    made.describe("train: train.txt\nnames: [cat, dog]\n")
+    with pytest.raises(SourceError, match="train.txt is not UTF-8 text"):
+        made.splits()
+
+
+def test_yolo_list_of_images_outside_of_the_root_is_read_if_allowed(tmp_path):
+    made = YoloSet(tmp_path / "in")
+    made.image("a", "0 0.5 0.5 0.5 0.5")
+    (tmp_path / "train.txt").write_text("in/images/train/a.png\n")
+    made.describe(f"train: {tmp_path / 'train.txt'}\nnames: [cat, dog]\n")
+    (train,) = made.splits(allow_outside=True).values()
+    assert train.read(0).fields["counts"] == 1
+
+
 def test_yolo_image_of_a_list_that_is_missing_is_an_error_of_its_sample(tmp_path):
     made = YoloSet(tmp_path)
     made.image("a", "0 0.5 0.5 0.5 0.5")
@@ -138,6 +197,10 @@ def test_yolo_description_errors_name_the_file(tmp_path):
         ("train: elsewhere\nnames: [cat]\n", "names elsewhere, which does not exist"),
         ("train: images/train\nnames: [cat\n", "line 2: a list or table does not end"),
         ("train: images/train\nnames: [cat]\nkpt_shape: [3]\n", "kpt_shape is"),
+        ("train: images/train\nnames: [cat]\nkpt_shape: [257, 3]\n", "has 257 keypoints, at most 256"),
+        ("train: images/train\nnc: 1000001\n", "has 1,000,001 classes, at most 1,000,000"),
+        (f"names: {'[' * 100_000}\n", "too many lists or tables inside one another"),
+        ("names: {[a]: b}\n", "line 1: unhashable"),
         ("train: images/train\nnames: [cat]\nkpt_shape: [3, 3]\nflip_idx: [0, 0, 1]\n", "flip_idx"),
     ):
         made.describe(text)
