@@ -120,6 +120,7 @@ def test_machine_code_needs_the_c_library_and_pythons_stable_interface_alone(tmp
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("ALL_LEVELS" not in os.environ, reason="minutes a level; scripts/release sets ALL_LEVELS")
 @pytest.mark.skipif(not levels(), reason="no kind of processor of LEVELS fits this one")
 @pytest.mark.parametrize("level", [*LEVELS, "own"])
 def test_every_kind_of_machine_code_has_the_bits_of_the_references(level: str) -> None:
