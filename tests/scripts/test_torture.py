@@ -56,10 +56,11 @@ def test_a_node_of_a_ray_cluster_is_killed() -> None:
 
 def test_commands_killed_before_each_of_their_changes() -> None:
     told = run("commands", "--seconds", 4, "--rounds", 4)
-    records, _ = counts(r"(\d+) kills of parity --record and (\d+) at random moments", told)
-    repairs, _ = counts(r"(\d+) kills of repair and (\d+) at random moments", told)
-    assert records >= 1  # how many fit into the time depends on the machine
+    records, at_random = counts(r"(\d+) kills of parity --record and (\d+) at random moments", told)
+    repairs, more = counts(r"(\d+) kills of repair and (\d+) at random moments", told)
+    assert records >= 2
     assert repairs >= 1
+    assert at_random + more > 0
 
 
 def test_a_dataset_replaced_under_its_readers() -> None:
@@ -79,8 +80,9 @@ def test_files_that_change_under_a_loader_give_right_pixels_or_an_error() -> Non
 
 def test_updates_and_clean_ups_are_killed() -> None:
     told = run("versions", "--rounds", 12, "--seed", 3)
-    kills, versions = counts(r"12 rounds, (\d+) kills, (\d+) versions checked: each whole or not there", told)
-    assert versions > 0 <= kills  # a busy machine may begin too late to be killed
+    rounds, kills, versions = counts(r"(\d+) rounds, (\d+) kills, (\d+) versions checked: each whole", told)
+    assert rounds >= 12
+    assert min(kills, versions) > 0
 
 
 def test_processes_share_a_small_cache_that_is_attacked() -> None:
