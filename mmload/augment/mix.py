@@ -7,6 +7,7 @@ neither can mix boxes. Features and extra fields stay the sample's own.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,17 +56,9 @@ class MixStep(TargetStep, Step):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.mixed(self.mixing(plan, draws))
 
+    @abstractmethod
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws for each sample, or once for the batch."""
-        drawn = self.drawn(plan, draws.of_first() if self.per == "batch" else draws)
-        if self.per == "sample":
-            return drawn
-        share = None if drawn.share is None else drawn.share.expand(plan.count)
-        return Mixing(share=share, boxes=None if drawn.boxes is None else drawn.boxes.expand(plan.count, 4))
-
-    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws for as many samples as ``draws`` has."""
-        raise NotImplementedError
 
     def mixed(self, batch: Batch, plan: Plan) -> Batch:
         """Makes targets soft, float32 [B, K], and pastes masks as the pixels are."""
@@ -102,6 +95,17 @@ class _Mix(MixStep):
         self.num_classes = num_classes if num_classes is None else _classes(num_classes)
         self.p = chance(p)
         self.per = _per(per)
+
+    def mixing(self, plan: Plan, draws: Draws) -> Mixing:
+        drawn = self.drawn(plan, draws.of_first() if self.per == "batch" else draws)
+        if self.per == "sample":
+            return drawn
+        share = None if drawn.share is None else drawn.share.expand(plan.count)
+        return Mixing(share=share, boxes=None if drawn.boxes is None else drawn.boxes.expand(plan.count, 4))
+
+    @abstractmethod
+    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
+        """Draws for as many samples as ``draws`` has."""
 
 
 class MixUp(_Mix):

@@ -6,6 +6,7 @@ All work alone on a batch and inside ``nn.Sequential``.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mmload.augment.boxes import BoxRule
 
 
-class Step(nn.Module):
+class Step(nn.Module, ABC):
     """Step that can be described: geometry, linear color, holes.
 
     A subclass decides whether it still fits into a description (``fits``) and adds itself to it (``describe``). Its
@@ -48,13 +49,13 @@ class Step(nn.Module):
     channels: tuple[int, ...] | None = None
     operation: int | None = None
 
+    @abstractmethod
     def fits(self, plan: Plan) -> bool:
         """Returns whether the step can be rendered in the same pass as the steps that ``plan`` describes so far."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Adds this step to a plan; draws depend on seeds and shapes, never on pixels."""
-        raise NotImplementedError
 
     def at_epoch(self, epoch: int) -> Step:
         """Returns the step with the settings of an epoch; itself if no setting depends on the epoch."""
@@ -110,9 +111,9 @@ class TargetStep(nn.Module):
 
     makes_floats: bool
 
+    @abstractmethod
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         """Changes images [B, C, H, W] and targets; it must draw in the same order for every batch."""
-        raise NotImplementedError
 
     @overload
     def forward(
@@ -161,7 +162,7 @@ class TargetStep(nn.Module):
         return changed if targets is None else (changed, mixed)
 
 
-class AfterStep(TargetStep):
+class AfterStep(TargetStep, ABC):
     """Step that needs pixels, or several samples at once: it runs on the rendered batch.
 
     Attributes:
@@ -264,6 +265,6 @@ class LevelStep(Step):
         self.check_images(plan)
         return plan.followed_by(self.program(plan, draws))
 
+    @abstractmethod
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws the operations of each sample of a plan; it must draw as many numbers for every batch."""
-        raise NotImplementedError
