@@ -126,7 +126,7 @@ def _from_tar(task: Task, folder: Path, targets: Sequence[int]) -> Labeled:
 
 def turboloader_entries(task: Task) -> list[ContenderEntry]:
     """Returns entries of its raw file and its tar; of variable-size JPEGs also of a tar of the rows."""
-    less, absent = [all_cores(task), without(task)], one_view(task) or not_installed("turboloader", _INSTALL)
+    less, absent = [all_cores(task), without(task)], not_installed("turboloader", _INSTALL)
     not_raw = one_size(task) or _no_floats(task) or not_color(task) or unlabeled(task)
     ways = [
         ("raw .tbl", raw_rows, _resize_differs(task), not_raw),
@@ -141,7 +141,7 @@ def turboloader_entries(task: Task) -> list[ContenderEntry]:
             group="peer",
             differs="; ".join(filter(None, [differs, *less])),
             need=2,
-            missing=absent or missing or no_room(task),
+            missing=one_view(task) or missing or absent or no_room(task),  # first what no installation changes
             make=make,
         )
         for name, make, differs, missing in ways
