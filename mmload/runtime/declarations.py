@@ -131,7 +131,7 @@ class External:
     signature: str
 
     def __call__(self, *arguments: Any) -> Any:
-        raise NotImplementedError(f"{self.name} is called by compiled functions only")
+        raise RuntimeError(f"{self.name} is called by compiled functions only")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Intrinsic:
     name: str
 
     def __call__(self, *arguments: Any) -> Any:
-        raise NotImplementedError(f"{self.name} is called by compiled functions only")
+        raise RuntimeError(f"{self.name} is called by compiled functions only")
 
 
 class CallBy:
@@ -164,4 +164,4 @@ class CallBy:
         self.signatures = signatures
 
     def __call__(self, address: Any, arguments: Any) -> Any:
-        raise NotImplementedError("kernels are called by address by compiled functions only")
+        raise RuntimeError("kernels are called by address by compiled functions only")

@@ -16,7 +16,7 @@ from mmload.remote.urls import check_no_url, is_url, location
         ("s3://bucket", "bucket", "", "s3://bucket"),
         ("gs://bucket//a b#1%", "bucket", "a b#1%", "gs://bucket/a b#1%"),
         ("az://container/x", "container", "x", "az://container/x"),
-        ("file:///tmp/my%20data", "", "tmp/my data", "file:///tmp/my data"),
+        ("file:///srv/my%20data", "", "srv/my data", "file:///srv/my data"),
         ("memory://one/two", "one", "two", "memory://one/two"),
     ],
 )
@@ -49,7 +49,7 @@ def test_other_urls_are_refused_and_show_no_secret(url: str, said: str) -> None:
 
 
 def test_paths_are_no_urls() -> None:
-    assert not any(map(is_url, ("photos", "/tmp/a", "C:/photos", Path("s3://bucket"), "C:\\photos")))
+    assert not any(map(is_url, ("photos", "/srv/a", "C:/photos", Path("s3://bucket"), "C:\\photos")))
 
 
 def test_a_url_that_went_through_a_path_is_found_out() -> None:
