@@ -10,13 +10,12 @@ from dataclasses import replace
 import pytest
 import torch
 from building import make_pictures, recipe
+from updating import assert_rows_equal, change, files_of, fresh, make_old, picture
 
 import mmload
-from mmload.builder import version_commit
-from mmload.builder.pipeline import build, build_part
+from mmload.builder.pipeline import build
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import compare, verify
 from mmload.errors import BuildError, SampleError, StoreError, UsageError
@@ -42,48 +41,6 @@ def squares(photos, tmp_path):
     made = recipe(photos, tmp_path / "out")
     build(made)
     return made
-
-
-def make_old(root):
-    """Gives all files a time long before any build, so that no time leaves a doubt."""
-    for file in root.rglob("*.*"):
-        os.utime(file, (1e9, 1e9))
-
-
-def picture(root, number=0):
-    return sorted(root.rglob("*.*"))[number]
-
-
-def change(root):
-    """Adds, changes and removes one picture each, and touches another one."""
-    files = sorted(root.rglob("*.*"))
-    shutil.copy(files[0], files[0].with_name("0a.jpg"))
-    files[2].unlink()
-    files[6].write_bytes(files[7].read_bytes())
-    os.utime(files[9])
-
-
-def files_of(folder):
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def assert_rows_equal(found, expected):
-    assert list(found) == list(expected)
-    for name in expected:
-        ours, theirs = found[name], expected[name]
-        assert [ours.source(row) for row in range(len(ours))] == [theirs.source(row) for row in range(len(theirs))]
-        for row in range(len(theirs)):
-            assert torch.equal(ours[row].images, theirs[row].images)
-            assert torch.equal(ours[row].targets, theirs[row].targets)
-        for key in ("rows", "classes", "class_counts", "mean", "std", "skipped_count"):
-            assert getattr(ours.record, key) == getattr(theirs.record, key), key
-
-
-def fresh(made, tmp_path, **more):
-    out = tmp_path / "fresh"
-    shutil.rmtree(out, ignore_errors=True)
-    build(replace(made, out=out), **more)
-    return mmload.open(out)
 
 
 def test_an_update_equals_a_fresh_build(photos, tmp_path, options):
@@ -132,37 +89,6 @@ def test_touched_files_are_read_once(squares, photos):
     assert update(squares).manifest.version == 2
     assert update(squares).manifest.version == 2
     assert build(squares).built == 0
-
-
-def test_an_update_after_gc_goes_on_with_no_shards_of_other_samples(squares, photos, tmp_path):
-    for number in range(3):
-        shutil.copy(picture(photos), photos / "class1" / "y.jpg")
-        picture(photos, 12).write_bytes(picture(photos, number).read_bytes())
-        update(squares)
-    for number in range(30):
-        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
-
-    def interrupt(done, total):
-        if done >= 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt, threads=1, processes=1)
-    remove_unused(squares.out)
-    update(squares)
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
-def test_a_version_whose_manifest_is_lost_is_a_fault_and_keeps_gc_from_guessing(squares, photos):
-    change(photos)
-    update(squares)
-    (squares.out / "versions" / "1.json").write_text("lost")
-    (fault,) = verify(squares.out)
-    assert fault.file == "versions/1.json"
-    with pytest.raises(StoreError, match=r"1\.json"):
-        remove_unused(squares.out, keep=2)
-    assert remove_unused(squares.out).versions == (1,)
-    assert verify(squares.out) == []
 
 
 def test_an_update_changes_no_file_of_the_version_before(squares, photos):
@@ -330,90 +256,6 @@ def test_another_recipe_is_refused(squares):
 def test_without_a_dataset_there_is_nothing_to_update(photos, tmp_path):
     with pytest.raises(StoreError, match="no such dataset"):
         update(recipe(photos, tmp_path / "out"))
-
-
-def test_the_parts_of_an_update_commit_one_version(squares, photos, tmp_path):
-    for number in range(30):
-        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
-    reports = [build_part(squares, f"{part}/2", options=UpdateOptions()) for part in (1, 2)]
-    assert [report.manifest is None for report in reports] == [True, False]
-    assert mmload.open(squares.out).manifest.version == 2
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
-def test_an_interrupted_update_resumes_from_its_shards(squares, photos, tmp_path):
-    for number in range(30):
-        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
-
-    def interrupt(done, total):
-        if done >= 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt, threads=1, processes=1)
-    assert mmload.open(squares.out).manifest.version == 1
-    assert 0 < update(squares).built < 30
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
-def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares, photos, tmp_path):
-    shutil.copy(picture(photos), photos / "class1" / "x.jpg")
-
-    def interrupt(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt)
-    shutil.copy(picture(photos), photos / "class1" / "y.jpg")
-    assert update(squares).added == 2
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
-def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, photos, tmp_path):
-    for number in range(30):
-        shutil.copy(picture(photos), photos / "class1" / f"x{number:02}.jpg")
-
-    def interrupt(done, total):
-        if done >= 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt, threads=1, processes=1)
-    picture(photos).unlink()
-    assert update(squares).removed == 1
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
-@pytest.mark.parametrize("then", [remove_unused, compact, lambda out: None])
-def test_an_update_that_is_killed_while_it_moves_files_is_completed(squares, photos, tmp_path, monkeypatch, then):
-    change(photos)
-    with monkeypatch.context() as patch:
-        patch.setattr(version_commit, "write_atomically", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            update(squares)
-    assert mmload.open(squares.out).manifest.version == 1
-    assert verify(squares.out) == []
-    then(squares.out)
-    assert update(squares).manifest.version == 2
-    assert verify(squares.out) == []
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
-def test_a_version_of_which_a_file_is_missing_is_not_committed(squares, photos, tmp_path, monkeypatch):
-    change(photos)
-    with monkeypatch.context() as patch:
-        patch.setattr(version_commit, "write_atomically", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            update(squares)
-    new = max(file for file in (squares.out / "train").iterdir() if file.is_dir())
-    (new / "images.memmap").unlink()
-    assert update(squares).manifest.version == 2
-    assert verify(squares.out) == []
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
 
 
 def test_an_overwriting_build_removes_all_versions(squares, photos):

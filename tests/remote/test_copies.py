@@ -14,7 +14,7 @@ from s3_server import Bucket
 
 from mmload.builder.verify import verify
 from mmload.errors import DamagedError, MmloadError, RemoteError, StoreError, UsageError
-from mmload.remote import copies, object_store
+from mmload.remote import arriving_file, copies, object_store
 from mmload.remote.copies import MARK, pull, push
 from mmload.runtime.durable_files import lock, open_lock
 from mmload.store.dataset import Dataset
@@ -60,7 +60,6 @@ def test_only_what_is_missing_is_pushed(dataset: Dataset, pushed: str, bucket: B
 
 def test_the_manifest_is_pushed_last(dataset: Dataset, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push that is interrupted leaves no dataset, says so, and is gone on with."""
-    from mmload.remote import copies
 
     real = copies._push_file
     left = iter(range(8))
@@ -137,7 +136,7 @@ def test_a_missing_object_is_named(pushed: str, bucket: Bucket, tmp_path: Path) 
 def test_a_pull_goes_on_with_the_next_part(
     dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "PART_BYTES", 4096)
+    monkeypatch.setattr(arriving_file, "PART_BYTES", 4096)
     bucket.faults(stall="000002/images.memmap")
     with pytest.raises(RemoteError, match="000002/images"):
         pull(pushed, tmp_path / "back", parallel=1)
@@ -154,7 +153,7 @@ def test_parts_that_a_crash_has_lost_come_again(
     dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power failure the table may know of parts whose bytes never reached the disk."""
-    monkeypatch.setattr(copies, "PART_BYTES", 4096)
+    monkeypatch.setattr(arriving_file, "PART_BYTES", 4096)
     bucket.faults(stall="000001/images.memmap")
     with pytest.raises(RemoteError):
         pull(pushed, tmp_path / "back", parallel=1)
