@@ -21,7 +21,6 @@ from mmload.augment import (
     RandomHorizontalFlip,
     RandomIoUCrop,
     RandomPhotometricDistort,
-    RandomResizedCrop,
     RandomShortestSize,
     RandomVerticalFlip,
     RandomZoomOut,
@@ -342,24 +341,6 @@ def test_iou_crop_leaves_samples_without_boxes_and_those_that_nothing_fits() -> 
     assert torch.equal(got.counts, batch.counts)
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        ([RandomZoomOut()], r"RandomZoomOut leaves variable-size images; put a Resize\(\(height, width\)\) after it"),
-        ([RandomIoUCrop(), RandomHorizontalFlip()], "RandomIoUCrop leaves variable-size images"),
-        ([RandomZoomOut(), Resize(30)], "Resize comes after RandomZoomOut, where images are variable-size"),
-        ([RandomZoomOut(), Normalize.imagenet(), Resize((3, 3))], "Normalize comes after RandomZoomOut"),
-        ([RandomIoUCrop(), RandomResizedCrop(30)], "RandomResizedCrop comes after RandomIoUCrop"),
-        ([RandomIoUCrop(), nn.Identity(), Resize((3, 3))], "Identity comes after RandomIoUCrop"),
-        ([RandomIoUCrop(), RandomZoomOut(), Resize((3, 3))], "RandomIoUCrop; put RandomZoomOut first"),
-        ([RandomIoUCrop(), RandomHorizontalFlip(), Resize((3, 3), "nearest")], "nearest interpolation comes"),
-    ],
-)
-def test_lists_that_give_no_batch_are_refused(steps: list[nn.Module], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Collate(*steps)
-
-
 def test_what_first_shows_at_a_batch_is_refused_there() -> None:
     batch = batch_of(2)
     for collate, message in (
@@ -379,33 +360,3 @@ def test_what_first_shows_at_a_batch_is_refused_there() -> None:
         RandomIoUCrop()(batch.images)
     with pytest.raises(ValueError, match="the images are variable-size"):
         RandomZoomOut()(batch.images)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ScaleJitter(20), "target_size is 20, expected"),  # type: ignore[arg-type]
-        (lambda: ScaleJitter((20, 0)), r"target_size is \(20, 0\)"),
-        (lambda: ScaleJitter((20, 20), (2, 1)), "scale_range is"),
-        (lambda: ScaleJitter((20, 20), mask_fill=256), "mask_fill is 256"),
-        (lambda: Letterbox((20, 0)), r"size is \(20, 0\)"),
-        (lambda: Letterbox(20, scaleup=1), "scaleup is 1"),  # type: ignore[arg-type]
-        (lambda: RandomShortestSize([]), "min_size is"),
-        (lambda: RandomShortestSize((20, 0.5)), r"min_size is \(20, 0.5\)"),  # type: ignore[arg-type]
-        (lambda: RandomShortestSize(20, 0), "max_size is 0"),
-        (lambda: RandomZoomOut(side_range=(0.5, 2)), "side_range is"),
-        (lambda: RandomIoUCrop(min_scale=0), "min_scale is 0"),
-        (lambda: RandomIoUCrop(0.9, 0.5), r"\(min_scale, max_scale\) is \(0.9, 0.5\)"),
-        (lambda: RandomIoUCrop(min_aspect_ratio=3), r"\(min_aspect_ratio, max_aspect_ratio\) is \(3.0, 2.0\)"),
-        (lambda: RandomIoUCrop(sampler_options=[]), "sampler_options is"),
-        (lambda: RandomIoUCrop(trials=0), "trials is 0"),
-    ],
-)
-def test_invalid_arguments_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_a_letterbox_shows_what_it_was_given() -> None:
-    shown = repr(Letterbox(20, fill=3, scaleup=False, center=False))
-    assert all(part in shown for part in ("(20, 20)", "fill=", "3", "scaleup=False", "center=False"))

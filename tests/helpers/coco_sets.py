@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
+from mmload.errors import SampleError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 
@@ -115,3 +117,15 @@ def coco_dataset(root, task="instances", size=64, **options):
         **layout,
     )  # fmt: skip
     return build(recipe).out
+
+
+def arrays(sample):
+    return {name: tensor.numpy() for name, tensor in sample.fields.items()}
+
+
+def fault(made, **options):
+    (train,) = made.splits(**options).values()
+    with pytest.raises(SampleError) as caught:
+        train.read(0)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -9,9 +9,9 @@ from typing import Any
 
 from loading_foreign import Ranked, Turning
 from loading_options import numbers_of
+from loading_orders import batched, dealt, order_name
 from loading_orders import order as order_of_kind
-from loading_orders import order_name
-from loading_reference import GOLDEN, batched, dealt
+from loading_reference import GOLDEN
 
 from mmload.batch import Batch
 from mmload.loader import Loader

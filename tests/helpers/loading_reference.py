@@ -10,7 +10,7 @@ import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +31,6 @@ from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
 
 GOLDEN = 0x9E3779B97F4A7C15
-
-Row = TypeVar("Row")
 
 
 def stored(folder: Path, split: str = "train") -> Fields:
@@ -74,26 +72,6 @@ def _mix(word: int) -> int:
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % (1 << 64)
     word = (word ^ word >> 27) * 0x94D049BB133111EB % (1 << 64)
     return word ^ word >> 31
-
-
-def dealt(count: int, rank: int, world_size: int, tail: str, offset: int) -> list[int]:
-    """A rank's positions of an epoch of which ``offset`` are used, dealt as DistributedSampler deals.
-
-    Those from ``count`` on are its beginning again.
-    """
-    left = list(range(offset, count))
-    spare = -len(left) % world_size
-    if tail == "pad":
-        left += range(count, count + spare)
-    elif tail == "drop":
-        left = left[: len(left) // world_size * world_size]
-    return left[rank::world_size]
-
-
-def batched(rows: Sequence[Row], size: int, drop_last: bool) -> list[list[Row]]:
-    """Rows cut into batches."""
-    batches = [list(rows[start : start + size]) for start in range(0, len(rows), size)]
-    return [batch for batch in batches if len(batch) == size or not drop_last]
 
 
 def collated(collate: Collate, rows: Fields, seeds: Tensor, epoch: int) -> Expected:
