@@ -11,15 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from operator import sub
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
-from torch import Tensor
 
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
@@ -28,9 +27,13 @@ from mmload.builder.shard_writer import Chunk, first_names, total_losses
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, IMAGES_EMPTIED, FieldSpec, Sample
-from mmload.runtime.memory_pool import MemoryPool
 from mmload.sources import SourceSplit
 from mmload.store.variable_rows import JPEG, RAW, Bytes, VariableRows, variable_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mmload.runtime.memory_pool import MemoryPool
 
 JPEG_SIDE = 65_500
 """The most pixels of a side of a JPEG, as libjpeg has it."""
@@ -39,8 +42,13 @@ _HASH_BYTES = 6  # fewer bits than a float has
 _HASHES = 2.0**48
 _SUBSAMPLING_420 = 2
 
-_MEMORY = MemoryPool(spare=64)
-"""Reused, because the page faults of a fresh chunk cost more than its copies."""
+
+@cache
+def _memory() -> MemoryPool:
+    """Returns the pool of chunks, as the page faults of a fresh chunk cost more than its copies."""
+    from mmload.runtime.memory_pool import MemoryPool
+
+    return MemoryPool(spare=64)
 
 
 class ChunkAssembly:
@@ -53,7 +61,6 @@ class ChunkAssembly:
     """
 
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
-        # Imports numba, which a build with workers does not need, and neither does a scan.
         from mmload.builder import row_statistics
 
         self._fields, self._statistics, self._variable_layout = fields, row_statistics, variable_layout
@@ -61,7 +68,7 @@ class ChunkAssembly:
         self._variable = {
             name: VariableRowsAssembly(spec.channels) for name, spec in fields.items() if spec.encoding is not None
         }
-        self._tensors = {name: _MEMORY.empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
+        self._tensors = {name: _memory().empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
         self._images = self._arrays["images"] if has_images(alike) else None
         self._summed = has_images(fields)
@@ -152,6 +159,8 @@ class ChunkAssembly:
 
     def finish(self) -> Chunk:
         """Returns the chunk of all appended rows."""
+        import torch
+
         rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
         return Chunk(
             fields={**rows, **{name: own.finish() for name, own in self._variable.items()}},
@@ -301,6 +310,8 @@ def chunk_of_block(
 
 
 def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
+    import torch
+
     targets = rows.get("targets")
     if targets is None or targets.ndim != 1 or targets.dtype != torch.int64:
         return {}
@@ -314,6 +325,8 @@ def has_images(fields: Mapping[str, FieldSpec]) -> bool:
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
     """Views a tensor as numpy's, whose operations take a third of the time; bfloat16 is viewed as plain 16 bits."""
+    import torch
+
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 

@@ -38,7 +38,7 @@ from mmload.builder.staging import Staging
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
 from mmload.runtime.durable_files import remove
-from mmload.sources import FetchesAhead, SourceSplit, make_source
+from mmload.sources import FetchesAhead, KnowsBoxes, SourceSplit, make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, exclude_samples, samples_of
 from mmload.store.checksum import crc32
@@ -301,11 +301,14 @@ def _all_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
 
 
 def has_boxes(splits: Mapping[str, SourceSplit]) -> bool:
-    """Returns whether the first readable sample of any split has boxes; all samples of a split have the same fields."""
-    return any(_first_has_boxes(split) for split in splits.values())
+    """Returns whether the samples of any split have boxes; all samples of a split have the same fields."""
+    return any(
+        split.has_boxes() if isinstance(split, KnowsBoxes) else _first_has_boxes(split) for split in splits.values()
+    )
 
 
 def _first_has_boxes(split: SourceSplit) -> bool:
+    """Returns whether the first readable sample has boxes."""
     for index in probes(len(split), _PROBES):
         with suppress(SampleError):  # its shard reports it
             return "boxes" in split.read(index).fields

@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from mmload.builder.columns import fill_value, filled_files
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
 from mmload.builder.origins import (
@@ -259,6 +257,8 @@ class PlannedUpdate(PlannedBuild):
             for index in used.tolist():
                 shards.add(old.shards[index], int(old.shards.folder_numbers[index]))
             if has_classes(old.fields):
+                import torch
+
                 targets = self._dataset[name].reader.gather("targets", torch.from_numpy(changes.rows[kept]))
                 shards.targets = dict(zip(kept.tolist(), targets.tolist(), strict=True))
         added = {} if old is None else {field: spec for field, spec in old.fields.items() if spec.version}
@@ -357,6 +357,8 @@ class _Shards:
                 "update again"
             )
         if summary.record.rows:
+            from mmload.builder.columns import filled_files
+
             files = filled_files(paths, f"{plan.split}/{shard_name(plan.index)}", summary.record.rows, added)
             self.add(ShardRecord(rows=summary.record.rows, files={**summary.record.files, **files}), plan.index)
         if summary.class_counts:
@@ -373,6 +375,8 @@ def _keep_numbers(before: Sequence[str], now: Sequence[str]) -> bool:
 
 def _without_values(record: SplitRecord, rows: int) -> list[str]:
     """Returns a warning if new rows have no values of an added field yet."""
+    from mmload.builder.columns import fill_value
+
     added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
     if not added or not rows:
         return []

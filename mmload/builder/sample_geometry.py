@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.records import PADDING, PER_BOX, Sample
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torchvision.transforms import InterpolationMode
 
 _ROUNDED = 1 / 64
@@ -96,6 +95,8 @@ def resize_sample(
     sample: Sample, size: Size, kind: str, window: Window | None = None, out: Pixels | None = None
 ) -> Sample:
     """Resizes a sample, or computes a window of the result; writes the image to ``out`` if its shape matches."""
+    import torch
+
     height, width = size_of(sample)
     if size[0] * size[1] > MAX_PIXELS:
         raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
@@ -119,6 +120,8 @@ def resize_sample(
 
 def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
     """Resizes [C, H, W] and returns the window."""
+    import torch
+
     height, width = images.shape[-2:]
     if size == (height, width):
         return cut(images, window, 0)
@@ -134,7 +137,8 @@ def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: P
 
 
 def _resize_mildly(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
-    # imports numba, which checking a recipe does not need
+    import torch
+
     from mmload.render.antialiased_resize import REACHES, resize_part
 
     top, left, height, width = window
@@ -148,6 +152,8 @@ def _resize_mildly(images: Tensor, size: Size, kind: str, window: Window, out: P
 
 def _resize_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
     """Resizes the height, with every column duplicated during the operation."""
+    import torch
+
     twice = torch.cat([images, images], 2)
     resized: Tensor = torchvision_functional().resize_image(twice, [height, twice.shape[2]], mode, antialias=True)
     return resized[..., : images.shape[2]]
@@ -173,6 +179,8 @@ def _cut_targets(fields: dict[str, Tensor], size: Size, window: Window, sample: 
         window: window to cut out of it.
         sample: the sample, for what was cut before and which fields are lists.
     """
+    import torch
+
     top, left, height, width = window
     if "masks" in fields:
         fields["masks"] = cut(fields["masks"], window, 255)
@@ -206,6 +214,8 @@ def _move_points(fields: dict[str, Tensor], lists: frozenset[str], change: Calla
 
 def _visible(points: Tensor, size: Size) -> Tensor:
     """Returns keypoints [n, K, 3], those outside of an image of (height, width) as not labeled."""
+    import torch
+
     limits = torch.tensor(size[::-1], dtype=points.dtype)
     inside = ((points[..., :2] >= 0) & (points[..., :2] <= limits)).all(-1, keepdim=True)
     return points * inside
@@ -213,6 +223,8 @@ def _visible(points: Tensor, size: Size) -> Tensor:
 
 def _change_runs(fields: dict[str, Tensor], size: Size, change: Callable[[Tensor], Tensor]) -> None:
     """Changes the masks that are stored as run lengths, each as uint8 [H, W] of (height, width) ``size``."""
+    import torch
+
     owners, values = SEGMENTS[1]
     if not len(fields.get(owners, ())):
         return
@@ -242,6 +254,8 @@ def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: fr
     Returns:
         Which of the remaining boxes were cut.
     """
+    import torch
+
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     keep &= torch.arange(len(boxes)) < int(fields["counts"])
     remaining = int(keep.sum())

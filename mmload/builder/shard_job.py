@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-import torch
-
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
 from mmload.builder.destination import PARTS
 from mmload.builder.origins import SampleOrigin
@@ -103,6 +101,8 @@ class ShardJob:
         Raises:
             MmloadError: as when a shard is built.
         """
+        import torch
+
         crc = 0
         with single_op_pool(1, "mmload-build") as pool:
             for chunk in self.chunks(plan, pool, 1):
@@ -204,7 +204,9 @@ def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Se
     """Returns the samples of rows [start, stop) of a split with ``count`` samples."""
     if shuffle_seed is None:
         return range(start, stop)
-    from mmload.runtime.random_words import permute  # numba, which a build without a shuffle does not need
+    import torch
+
+    from mmload.runtime.random_words import permute
 
     order: list[int] = permute(torch.arange(start, stop), count, shuffle_seed).tolist()
     return order

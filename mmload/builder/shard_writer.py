@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from operator import add
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.builder.origins import SampleOrigin
 from mmload.errors import BuildError, DamagedError
@@ -45,6 +43,9 @@ from mmload.store.shard_table import (
     tensordict_meta,
 )
 from mmload.store.variable_rows import VariableRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _FLUSH_BYTES = 32 * 2**20
@@ -366,6 +367,8 @@ def variable_parts(name: str, rows: VariableRows, before: int) -> dict[str, npt.
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
+    import torch
+
     if not tensor.numel():  # torch cannot view it as bytes
         return memoryview(b"")
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mmload.builder.destination import owned_files, remove_own
 from mmload.builder.shard_writer import Chunk, ShardWriter
@@ -254,6 +253,8 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
 
 def _chunk(split: Split, rows: Numbers) -> Chunk:
     """Reads rows as they are stored."""
+    import torch
+
     fields = {
         name: split.reader.gather(name, torch.from_numpy(rows))
         if spec.encoding is None

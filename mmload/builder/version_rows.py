@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mmload.builder.origins import SampleOrigin, read_lists
 from mmload.builder.shard_writer import first_names, json_lines, total_losses
@@ -166,6 +165,8 @@ class VersionRows:
 
 def stored_rows(split: Split) -> VersionRows:
     """Returns the rows of a split of a dataset, with their lists."""
+    import torch
+
     lists, numbers = read_lists(split.path, split.name, split.record), np.arange(len(split))
     targets = split.reader.gather("targets", torch.from_numpy(numbers)) if has_classes(split.record.fields) else None
     return VersionRows(

@@ -7,13 +7,15 @@ notice all damage that libjpeg does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from simplejpeg import encode_jpeg  # type: ignore[import-untyped]
-from torch import Tensor
 
 from mmload.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 END = b"\xff\xd9"
 """The marker that ends a JPEG; nvJPEG decodes some that were cut off."""
@@ -25,6 +27,8 @@ def check() -> None:
     Raises:
         UsageError: if there is none.
     """
+    import torch
+
     if not torch.cuda.is_available():
         raise UsageError(
             "decode device is 'cuda', and torch finds no CUDA device here; decode on the CPU, or where there is one"
@@ -58,6 +62,7 @@ def decode_batch(files: Sequence[bytes], gray: bool, device: str = "cuda") -> li
 def _decoded(files: Sequence[bytes], gray: bool, device: str) -> list[Tensor | None]:
     if not files:
         return []
+    import torch
     from torchvision.io import ImageReadMode, decode_jpeg  # here: a slow import, of a deprecated module
 
     mode = ImageReadMode.GRAY if gray else ImageReadMode.RGB

@@ -72,6 +72,14 @@ class HasObjects(Protocol):
 
 
 @runtime_checkable
+class KnowsBoxes(Protocol):
+    """A split that knows whether its samples have boxes. Any split may implement this; of others a sample is read."""
+
+    def has_boxes(self) -> bool:
+        """Returns whether :meth:`SourceSplit.read` gives ``boxes``; cheap."""
+
+
+@runtime_checkable
 class Splittable(Protocol):
     """A split that can be sent to a worker process in parts; of any other split each worker gets all of it."""
 

@@ -212,6 +212,9 @@ class CifarSplit:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def has_boxes(self) -> bool:
+        return False
+
     def notes(self) -> tuple[str, ...]:
         """Returns a note that names the files that are not the originals."""
         return self._notes

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
@@ -288,6 +287,9 @@ class CocoSplit:
     def __len__(self) -> int:
         return len(self.items)
 
+    def has_boxes(self) -> bool:
+        return True
+
     def notes(self) -> tuple[str, ...]:
         """Returns notes on annotations that were left out."""
         return self._meaning.notes
@@ -319,6 +321,8 @@ class CocoSplit:
         Raises:
             SampleError: if the image is missing or broken, or one of its objects is wrong.
         """
+        import torch
+
         item = self.items[index]
         fault = self._objects.faults.get(index)
         if fault is not None:

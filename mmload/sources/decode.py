@@ -19,17 +19,18 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError, _imaging
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
-from torch import Tensor
 
 from mmload.errors import RecipeError
 from mmload.runtime import nvjpeg
 from mmload.store.variable_rows import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Shared:
@@ -157,6 +158,9 @@ FORMATS = (
 )
 """The formats that Pillow may detect. Some of its other formats start programs: EPS runs Ghostscript."""
 
+LOSSY = ("JPEG", "MPO")
+"""Formats that do not preserve masks: class numbers change at every edge."""
+
 DEVICES = ("cpu", "cuda")
 
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -213,6 +217,8 @@ class Decoder:
 
     def with_origin(self, data: bytes) -> tuple[Tensor, bool]:
         """Decodes one image file and says whether it is a JPEG of which simplejpeg makes exactly these pixels."""
+        import torch
+
         if not data:
             raise ValueError("the file is empty")
         size = None if self.exif_orient else _size_of_jpeg(data)

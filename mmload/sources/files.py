@@ -18,10 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from mmload.errors import RecipeError, RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.records import DTYPES, dtype_name
@@ -31,6 +28,9 @@ from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.decode import Decoder
 from mmload.store.checksum import crc32
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
@@ -359,6 +359,8 @@ def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
     Raises:
         SampleError: of ``sample``, if there is no plain dense tensor in it.
     """
+    import torch
+
     data = read_bytes(root, name, sample)
     if _unpacked(data) > len(data):
         raise SampleError(sample, f"{name} is compressed, which torch.save never does; save the tensor with torch.save")
@@ -367,7 +369,7 @@ def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
     except Exception as error:  # a broken file makes it raise nearly anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise SampleError(sample, f"{name} is not a tensor file ({reason})") from error
-    if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         raise SampleError(sample, f"{name} holds a {type(tensor).__name__}, expected one dense tensor")
     if tensor.device.type != "cpu":
         raise SampleError(sample, f"{name} holds a tensor of the device {tensor.device}, without its numbers")

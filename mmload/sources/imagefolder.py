@@ -15,8 +15,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-import torch
-
 from mmload.errors import RecipeError, SourceError, counted
 from mmload.records import Sample
 from mmload.remote.object_store import Found
@@ -296,6 +294,9 @@ class ImageFolderSplit:
     def __len__(self) -> int:
         return len(self.files)
 
+    def has_boxes(self) -> bool:
+        return False
+
     def notes(self) -> tuple[str, ...]:
         """Returns notes on classes without images, and on folders that are not part of any split."""
         return self._notes
@@ -326,6 +327,8 @@ class ImageFolderSplit:
         Raises:
             SampleError: if the file cannot be read or decoded.
         """
+        import torch
+
         name, target, _ = self.files[index]
         pixels, jpeg = read_image_and_jpeg(self._place, name, self.decoder, name)
         height, width = pixels.shape[-2:]

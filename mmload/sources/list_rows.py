@@ -12,17 +12,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.listing import Listing, similar_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Label = str | int | float | list[float]
 """A class name, a class number, a number to predict, or a vector of them."""
@@ -226,6 +227,8 @@ class Targets:
 
     def tensor(self, label: Label) -> Tensor:
         """Returns the target of a label: int64 [] of a class, float32 [] of a number, float32 [K] of a list."""
+        import torch
+
         return torch.tensor(self.value(label), dtype=torch.int64 if self._integers else torch.float32)
 
     @lazy_property

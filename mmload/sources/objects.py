@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.pictures.instance_masks import SEGMENTS, of_boxes
 from mmload.records import CLIPPED, PER_BOX, ObjectsRecord
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = npt.NDArray[Any]
 Size = tuple[int, int]
@@ -72,6 +73,8 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool) -> ObjectFi
     Raises:
         ObjectError: if a box has no area, or leaves the image.
     """
+    import torch
+
     height, width = size
     boxes = objects.boxes.reshape(-1, 4)
     inside = np.clip(boxes, 0, [width, height, width, height])
@@ -119,6 +122,8 @@ def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
     A number per row, which takes a byte per keypoint, goes with the row into any batch. Without such a table there is
     no field.
     """
+    import torch
+
     return {"keypoint_flips": torch.tensor(objects.flip, dtype=torch.uint8)} if objects.flip else {}
 
 

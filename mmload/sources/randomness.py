@@ -14,7 +14,6 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
-import torch
 
 _ATTRIBUTES = ("transform", "transforms", "target_transform", "joint_transform", "dataset", "datasets", "func", "lambd")
 """Attributes in which datasets keep transforms, transforms keep others, and datasets keep those that they wrap."""
@@ -79,6 +78,8 @@ def _reading(read: Callable[[int], int], index: int, seed: int) -> int | None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the global generators inside a block, and restores them after it."""
+    import torch
+
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -93,6 +94,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _parts(root: Any) -> Iterator[Any]:
     """Yields an object and all that :data:`_ATTRIBUTES` and lists lead to from it, each once."""
+    import torch
+
     waiting: list[Any] = [root]
     visited: set[int] = set()
     while waiting and len(visited) < _MOST:
@@ -109,6 +112,8 @@ def _parts(root: Any) -> Iterator[Any]:
 
 
 def _inner(each: Any) -> list[Any]:
+    import torch
+
     if isinstance(each, list | tuple):
         return list(each[:_LISTED])
     if isinstance(each, Mapping):

@@ -11,10 +11,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import Sample
@@ -35,6 +32,9 @@ from mmload.sources.files import (
 from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
 from mmload.sources.listing import Listing, check_fraction, notes_on_doubles, unique_hashes, with_held_out
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OBJECT = "object"
 """Revision of a file in object storage, whose own revision is unknown before it is read."""
@@ -211,6 +211,8 @@ class ListSplit:
     @property
     def targets(self) -> Tensor:
         """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]."""
+        import torch
+
         return torch.stack([self._meanings.tensor(item.label) for item in self.items])
 
     def part(self, samples: Sequence[int]) -> ListSplit:
@@ -218,6 +220,9 @@ class ListSplit:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def has_boxes(self) -> bool:
+        return False
 
     def notes(self) -> tuple[str, ...]:
         """Returns notes on labels that are probably mistakes, and on files that are listed several times."""
@@ -248,6 +253,8 @@ class ListSplit:
         Raises:
             SampleError: if the file is missing or cannot be read.
         """
+        import torch
+
         item = self.items[index]
         if item.revision == "missing":
             where = "paths are relative to the list's folder, or to the folder that option folder names"

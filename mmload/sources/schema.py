@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmload.records import DTYPES, FIELD_NAMES, dtype_name
-from mmload.sources.decode import Decoder
+from mmload.sources.decode import LOSSY, Decoder
 from mmload.sources.values import Key, PaddedField, as_text, is_sequence, same_length, values_of
 from mmload.store.manifest import is_name
 
@@ -25,9 +25,6 @@ ALIASES = {
 """Names that dicts and NamedTuples use -> the field's own name."""
 
 _CHANNELS = (1, 2, 3, 4)
-
-LOSSY = ("JPEG", "MPO")
-"""Formats that do not preserve masks: class numbers change at every edge."""
 
 _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are never padded: a vector of targets with zeros behind it would be another target."""

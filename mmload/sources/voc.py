@@ -223,6 +223,9 @@ class VocSplit:
     def __len__(self) -> int:
         return len(self.items)
 
+    def has_boxes(self) -> bool:
+        return isinstance(self.task, Detection)
+
     def notes(self) -> tuple[str, ...]:
         """Returns how many images were left out, and why."""
         return self._notes

@@ -10,20 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
-from torch import Tensor
 
 from mmload.errors import SampleError
 from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
-from mmload.sources.decode import FORMATS, libtiff_silenced, warnings_suppressed
+from mmload.sources.decode import FORMATS, LOSSY, libtiff_silenced, warnings_suppressed
 from mmload.sources.files import read_bytes
-from mmload.sources.schema import LOSSY
 from mmload.sources.voc_devkit import VocObject
 from mmload.store.variable_rows import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Box = tuple[float, float, float, float]
 
@@ -101,6 +101,8 @@ class Detection(VocTask):
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns ``boxes`` float32 [M, 4] (xyxy, half-open), ``labels`` [M], ``difficult`` [M], ``counts`` []."""
+        import torch
+
         objects = _objects(item)
         boxes = torch.zeros(self.most, 4)
         labels = torch.full((self.most,), -1)
@@ -150,6 +152,8 @@ class Classification(VocTask):
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns ``targets`` float32 [K], 1 for a class in the image; ``ignored`` bool [K], 1 where only difficult."""
+        import torch
+
         targets = torch.zeros(len(self.classes))
         present = torch.zeros(len(self.classes), dtype=torch.bool)
         for each in _objects(item):
@@ -210,6 +214,8 @@ class SingleLabel(VocTask):
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns ``targets`` int64 []."""
+        import torch
+
         (only,) = _objects(item)
         return {"targets": torch.tensor(self.classes.index(self.class_map[only.name]))}
 
@@ -220,6 +226,8 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
     Raises:
         SampleError: of ``sample``, if it is missing, broken, or of another kind.
     """
+    import torch
+
     data = read_bytes(root, name, sample)
     try:
         with warnings_suppressed, libtiff_silenced, Image.open(io.BytesIO(data), formats=FORMATS) as image:

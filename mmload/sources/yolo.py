@@ -209,6 +209,9 @@ class YoloSplit:
     def __len__(self) -> int:
         return len(self.items)
 
+    def has_boxes(self) -> bool:
+        return True
+
     def notes(self) -> tuple[str, ...]:
         """Returns how many images have no label file."""
         return self._notes
