@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import number
 from mmload.augment.points import MovingTiles, mapped_points, move_points, move_tile_points
+from mmload.augment.tile_segments import composed_segments
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
@@ -321,11 +322,12 @@ def composed_boxes(
 ) -> tuple[Batch, Trail]:
     """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
 
-    Keypoints and corners of rotated boxes move with them.
+    Keypoints, corners of rotated boxes and masks of instances move with them.
 
     Args:
         batch: B samples, whose boxes are replaced.
-        fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], and others with an element per box, [T, M, ...].
+        fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element
+            per box, [T, M, ...].
         tiles: the tiles' geometry.
         size: height and width of the output.
     """
@@ -345,6 +347,10 @@ def composed_boxes(
     column = torch.arange(len(samples)) - (counts.cumsum(0) - counts)[samples]
     packed = {"counts": counts, "boxes": boxes.new_zeros((count, longest, 4))}
     packed["boxes"][samples, column] = moved[:, 0].to(boxes.dtype)
+    if "rings" in fields:
+        columns = torch.full(boxes.shape[:2], -1)
+        columns[tile, place] = column
+        packed |= composed_segments(fields, tiles, columns, count, size)
     for name, value in fields.items():
         if name not in packed:
             packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import Trail, composed_boxes
 from mmload.augment.draws import Draws, beta, whole_numbers
-from mmload.augment.points import MovingTiles, has_polygons
+from mmload.augment.points import MovingTiles
 from mmload.augment.step import arguments_of
 from mmload.batch import Batch, fields_of
+from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PER_BOX
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEEDED, TILE, Numbers, Places, Records
@@ -59,7 +60,8 @@ class Tiles(NamedTuple):
     Attributes:
         rows: the rows.
         sizes: int64 [T, 2], height and width of each image.
-        fields: their ``boxes`` [T, M, 4], perhaps ``counts`` [T], and others with an element per box, [T, M, ...].
+        fields: their ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element per
+            box, [T, M, ...].
     """
 
     rows: TileRows
@@ -68,17 +70,12 @@ class Tiles(NamedTuple):
 
 
 def box_fields(batch: Batch) -> list[str]:
-    """Returns the names of a batch's fields that a composed sample has of all its rows; it has others of its own.
-
-    Raises:
-        ValueError: if there are masks of instances.
-    """
-    if has_polygons(batch):
-        raise ValueError("Mosaic moves boxes and keypoints, but not polygons; leave polygons and rings out of fields")
+    """Returns the names of a batch's fields that a composed sample has of all its rows; it has others of its own."""
     fields, boxes = fields_of(batch), batch.boxes
     most = 0 if boxes is None else boxes.shape[1]
     per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
-    return [name for name in ("boxes", "counts") if name in fields] + per_box
+    segments = [name for pair in SEGMENTS for name in pair]
+    return [name for name in ("boxes", "counts", *segments) if name in fields] + per_box
 
 
 class Mosaic(nn.Module):
@@ -89,7 +86,8 @@ class Mosaic(nn.Module):
     beside each of its sides, and one at each of its corners. Without a mosaic the image alone lies in the middle of a
     canvas of ``size``. Then the canvas is warped around its middle: a perspective, a rotation and scale, a shear and a
     translation, in this order, and ``size`` of it is kept. Boxes are clipped to the canvas, warped, and clipped again;
-    keypoints and corners of rotated boxes are moved, and keypoints outside are not labeled any more.
+    keypoints and corners of rotated boxes are moved, and keypoints outside are not labeled any more. Masks of instances
+    are moved as polygons, clipped to the canvas and the output.
 
     The sample's own row is one of the images; the others are drawn from all rows that the loader reads, or from the
     rows of the batch if there is no loader. They depend on the sample's seed alone, and not on the batch, except where
@@ -114,7 +112,7 @@ class Mosaic(nn.Module):
 
     Raises:
         ValueError: if an argument is out of range, or (when run) images are not uint8 on a CPU or have more than four
-            channels, or the batch has masks or no boxes.
+            channels, or the batch has masks of classes or no boxes, or masks of instances and ``tiles`` is 9.
     """
 
     def __init__(
@@ -220,10 +218,15 @@ class Mosaic(nn.Module):
             channels: number of channels of the images.
 
         Raises:
-            ValueError: if images have more than four channels.
+            ValueError: if images have more than four channels, or instances have masks and images may overlap.
         """
         if channels > _MOST_CHANNELS:
             raise ValueError(f"Mosaic takes images of at most {_MOST_CHANNELS} channels, these have {channels}")
+        if self.tiles == 9 and "rings" in tiles.fields:
+            raise ValueError(
+                "Mosaic's nine images overlap, which hides parts of masks; use tiles=4, or leave rings and polygons "
+                "out of fields"
+            )
         rows, count = tiles.rows, batch.batch_size[0]
         layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
         uniform = torch.stack([draws.branch(2 + layer).uniform(_NUMBERS) for layer in range(layers)], 1)
@@ -247,7 +250,8 @@ class Mosaic(nn.Module):
             fill=self.fill,
             shares=shares.numpy(),
         )
-        moving = MovingTiles(rows.samples, factors.flip(1), corners.flip(1), canvas.flip(1), forward)
+        heights = tiles.sizes[:, 0]
+        moving = MovingTiles(rows.samples, heights, factors.flip(1), corners.flip(1), canvas.flip(1), forward)
         batch, trail = composed_boxes(batch, tiles.fields, moving, self.size)
         return Plan.composed(count, channels, parts), batch, trail
 

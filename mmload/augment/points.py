@@ -6,7 +6,7 @@ mirrored, keypoints of the left and the right change places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +23,6 @@ from mmload.render.torch_warps import warped_points
 KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
 """Fields of ``batch.extra`` with points: float32 [B, M, K, 3], [B, M, 4, 2] and [B, P, 2]; and uint8 [B, K], for each
 keypoint the one that it becomes in a mirrored image."""
-
-
-def has_polygons(batch: Batch) -> bool:
-    """Returns whether a batch has polygons or run lengths of instances."""
-    return POLYGONS in _points_of(batch)
 
 
 def has_points(batch: Batch) -> bool:
@@ -49,7 +44,10 @@ def _points_of(batch: Batch) -> dict[str, Tensor]:
 def move_points(batch: Batch, plan: Plan) -> Batch:
     """Moves all points of a batch as the plan moves pixels; run lengths become polygons first."""
     moved = {}
-    batch = _without_runs(batch, plan)
+    fields: dict[str, Tensor] = {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
+    heights = [plan.source[1]] * plan.count if plan.sizes is None else plan.sizes[:, 0].tolist()
+    polygons = without_runs(fields, heights)
+    batch = with_fields(batch, polygons) if polygons else batch
     for name, value in _points_of(batch).items():
         flat = value.flatten(1, -2)
         if name == KEYPOINTS:
@@ -67,12 +65,18 @@ _SHAPES = {KEYPOINTS: (0, 0, 0, 3), CORNERS: (0, 0, 0, 2), POLYGONS: (0, 0, 2)}
 """Names of the fields -> shapes with as many dimensions; 0: any size."""
 
 
-def _without_runs(batch: Batch, plan: Plan) -> Batch:
-    """Returns a batch whose run lengths have become polygons, a rectangle for each run of a column."""
-    fields: dict[str, Tensor] = {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
+def without_runs(fields: Mapping[str, Tensor], heights: Sequence[int]) -> dict[str, Tensor]:
+    """Converts run lengths to polygons, a rectangle for each run of a column.
+
+    Args:
+        fields: fields of images, [B, ...].
+        heights: height of each image.
+
+    Returns:
+        The fields of :data:`~mmload.pictures.instance_masks.SEGMENTS`; none if there are no run lengths.
+    """
     if "run_boxes" not in fields or POLYGONS not in fields or not fields["run_boxes"][..., 1].any():
-        return batch
-    heights = [plan.source[1]] * plan.count if plan.sizes is None else plan.sizes[:, 0].tolist()
+        return {}
     arrays = {name: fields[name].cpu().numpy() for pair in SEGMENTS for name in pair}
     rings, polygons = [], []
     for row, height in enumerate(heights):
@@ -88,7 +92,7 @@ def _without_runs(batch: Batch, plan: Plan) -> Batch:
         polygons.append(torch.from_numpy(np.concatenate(points)))
     nothing = {name: torch.zeros_like(fields[name]) for name in SEGMENTS[1]}
     padded = {"rings": pad_sequence(rings, True), "polygons": pad_sequence(polygons, True)}
-    return with_fields(batch, {**nothing, **{name: value.to(fields[name].device) for name, value in padded.items()}})
+    return {**nothing, **{name: value.to(fields[name].device) for name, value in padded.items()}}
 
 
 def moved_points(points: Tensor, plan: Plan, *, pixels: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,6 +187,7 @@ class MovingTiles(NamedTuple):
 
     Attributes:
         samples: int64 [T], sample of each tile, in order.
+        heights: int64 [T], height of the tile's image.
         factors: float64 [T, 2], factors by which the tile's image is resized.
         corners: int64 [T, 2], where it lies on its canvas.
         canvas: int64 [T, 2], size of its canvas.
@@ -190,6 +195,7 @@ class MovingTiles(NamedTuple):
     """
 
     samples: Tensor
+    heights: Tensor
     factors: Tensor
     corners: Tensor
     canvas: Tensor

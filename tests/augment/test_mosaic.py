@@ -231,9 +231,6 @@ def test_mosaic_fields_per_box_stay_with_their_boxes() -> None:
     assert torch.equal(made.extra["iscrowd"], (made.labels % 3 == 0) & real)
     assert torch.equal(made.difficult, (made.labels % 2 == 0) & real)
     assert made.extra["place"].tolist() == list(range(8))
-    batch.extra["polygons"] = torch.zeros(8, 4, 2)
-    with pytest.raises(ValueError, match="Mosaic moves boxes and keypoints, but not polygons; leave polygons"):
-        Collate(Mosaic(40))(batch)
 
 
 def test_mosaic_keypoints_and_corners_move_with_their_boxes() -> None:
