@@ -33,7 +33,7 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.runtime.declarations import inlined
-from mmload.runtime.intrinsics import LINE, borrowed, finish_streams, rounded, stream
+from mmload.runtime.intrinsics import LINE, borrowed, colored, finish_streams, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 Index = int | np.uintp
@@ -136,10 +136,10 @@ def _copy_inside(
     origin = _U(columns.origin)
     if columns.flipped:
         for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = rounded((np.float32(images[index, c, row, origin - x]) - less) * times, target)
+            target[at + x] = colored(images[index, c, row, origin - x], less, times, target)
     else:
         for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = rounded((np.float32(images[index, c, row, origin + x]) - less) * times, target)
+            target[at + x] = colored(images[index, c, row, origin + x], less, times, target)
 
 
 @numba_compiled(*map(crop_signature, outputs(4)))
@@ -168,7 +168,7 @@ def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
             find_sources(columns, images.shape[3], mode, column_sources)
         for c in range(_U(channels)):
             less, times = shift[c], scale[c]
-            blank = rounded((np.float32(fill[c]) - less) * times, flat)
+            blank = colored(fill[c], less, times, flat)
             for start in range(0, height, lines):
                 stop = min(start + lines, height)
                 begun = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
@@ -189,8 +189,8 @@ def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
                     else:
                         for m in range(_U(width) - (right - left)):
                             beside = m if m < left else m + (right - left)
-                            value = np.float32(images[index, c, row, _U(column_sources[beside])])
-                            target[at + beside] = rounded((value - less) * times, target)
+                            level = images[index, c, row, _U(column_sources[beside])]
+                            target[at + beside] = colored(level, less, times, target)
                 if begin_erased < stop and end_erased > start:
                     erase(holes, k, LineRange(c, 1, start, stop, width), target, _U(0) if streamed else begun)
                 if streamed:
@@ -277,7 +277,7 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
                         line[x * _U(channels) + c] = value
                 base = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
                 for i in range(_U(across)):
-                    target[base + i] = rounded((np.float32(line[i]) - less[i]) * times[i], flat)
+                    target[base + i] = colored(line[i], less[i], times[i], flat)
             if begin_erased < stop and end_erased > start:
                 erase(holes, k, LineRange(0, channels, start, stop, across), target, _U(0) if streamed else begun)
             if streamed:

@@ -62,3 +62,10 @@ A value is rounded once, to nearest even, with the bits that torch gives. A crop
 one to float16 and as long to bfloat16: half as many bytes are written, which pays for the conversion. A table of the
 256 levels of a channel would be as exact, but loads of single values do not vectorize.
 """
+
+colored: Any = Intrinsic("colored")
+"""In compiled functions, ``out[i] = colored(level, less, times, out)`` stores (level - less) * times of a uint8 level.
+
+It is float32, rounded as ``rounded`` does. Outputs of uint8 have no color map: the level is stored as it is, without
+which a crop of 640 x 640 took 100 us in place of 30.
+"""

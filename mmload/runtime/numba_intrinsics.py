@@ -170,6 +170,26 @@ def _rounded(context: Any, value: Any, out: Any) -> Any:
 rounded: Any = intrinsic(_rounded)
 
 
+def _colored(context: Any, level: Any, less: Any, times: Any, out: Any) -> Any:
+    convert = {types.int16: _to_float16, types.uint16: _to_bfloat16}.get(out.dtype)
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = builder.uitofp(arguments[0], _FLOAT)
+        value = builder.fmul(builder.fsub(value, arguments[1]), arguments[2])
+        return value if convert is None else convert(target, builder, value)
+
+    def plain(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return arguments[0]
+
+    taken = types.uint8, types.float32, types.float32, out
+    if out.dtype == types.uint8:
+        return types.uint8(*taken), plain
+    return (types.float32 if convert is None else out.dtype)(*taken), code
+
+
+colored: Any = intrinsic(_colored)
+
+
 def _to_bfloat16(target: Any, builder: Any, value: Any) -> Any:
     """Generates the upper half of the bits, rounded by an integer sum, which vectorizes; so NaN may have no payload.
 
