@@ -29,7 +29,15 @@ def by_kernel(image: Tensor, *numbers: float) -> Tensor:
     return ran_levels(image[None], [[levels.HSV]], values, (-1, -1, -1))[0][0]
 
 
-CHANGES = [(0, 1.0, 1.0), (2, 1.7, 0.6), (178, 0.3, 1.4), (90, 0.0, 1.0), (37, 1.33, 0.0)]
+CHANGES = [
+    (0, 1.0, 1.0),
+    (2, 1.7, 0.6),
+    (178, 0.3, 1.4),
+    (90, 0.0, 1.0),
+    (37, 1.33, 0.0),
+    (29, 2.0, 2.0),
+    (30, 0.9, 1.1),
+]
 
 
 @pytest.mark.parametrize("numbers", CHANGES)
