@@ -121,7 +121,7 @@ def build_sample(
     estimate = Estimate(
         images=count,
         sampled=report.built,
-        seconds=report.seconds * count / report.built,
+        seconds=report.decoding * count / report.built,
         bytes=row_bytes * count,
         cold=coldness,
     )

@@ -1,14 +1,38 @@
-"""Compares the plan of an unfinished build with that of another one."""
+"""The plan of an unfinished build: what made it and who asked for it, and its difference from that of another one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import mmload
 from mmload.store.unfinished import COMMAND
 
 COLUMN = "column"
 """Key of a plan that adds a field: what is added."""
+
+_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
+
+
+def made_by() -> dict[str, str]:
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
+    found = {"mmload": mmload.__version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def asked_by(command: Sequence[str]) -> dict[str, Any]:
+    """Returns what a plan says about the command; for a part, the command that builds everything."""
+    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
+    if "--part" in words:
+        at = words.index("--part")
+        del words[at : at + 2]
+    return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
 
 
 def has_same_recipe(begun: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:

@@ -43,7 +43,8 @@ class BuildReport:
         out: the dataset's folder.
         manifest: manifest of the dataset.
         seconds: duration of the build.
-        compiled: those of these seconds in which this process compiled machine code.
+        decoding: those of these seconds since the first file was decoded; torch is imported before it.
+        compiled: those of these in which this process compiled machine code.
         built: samples read by this run; fewer than all after a resumed build, 0 if the dataset was up to date.
         skipped: number of these that were skipped.
         foreign_files: folder with files that appeared in the replaced dataset during the build; None: none.
@@ -55,12 +56,13 @@ class BuildReport:
     built: int
     skipped: int = 0
     foreign_files: Path | None = None
+    decoding: float = 0.0
     compiled: float = 0.0
 
     @property
     def rate(self) -> float:
-        """Samples read per second, without the time of compiling."""
-        return self.built / max(self.seconds - self.compiled, 1e-6)
+        """Samples read per second since the first one, without the time of compiling."""
+        return self.built / max(self.decoding - self.compiled, 1e-6)
 
     @property
     def stored(self) -> int:
@@ -139,6 +141,7 @@ def build(
         out=work.out,
         manifest=completed(done, work),
         seconds=time.perf_counter() - began,
+        decoding=work.decoding_seconds,
         compiled=compile_seconds() - compiled,
         built=work.built,
         skipped=work.skipped,

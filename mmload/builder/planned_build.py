@@ -6,17 +6,17 @@ Takes a checked recipe. Where the shards are written, and what stands at the des
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
-import mmload
+from mmload.builder.build_plans import asked_by, made_by
 from mmload.builder.chunk_assembly import finished
 from mmload.builder.destination import Existing, check_apart, inspect_destination
 from mmload.builder.engines import Engine
@@ -43,7 +43,7 @@ from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, exclude_samples, samples_of
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, Manifest, SplitRecord
-from mmload.store.unfinished import COMMAND, PLAN_NAME
+from mmload.store.unfinished import PLAN_NAME
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
@@ -53,7 +53,6 @@ Summaries = dict[tuple[str, int], ShardSummary]
 
 ON_ERROR = ("fail", "skip")
 
-_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
 _PROBES = 16  # samples of all splits together that are tried
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
 
@@ -136,9 +135,10 @@ class PlannedBuild:
             "recipe": resolved,
             "fingerprint": fingerprint(self.splits),
             "versions": made_by(),
-            **_asked(command),
+            **asked_by(command),
         }
         self.done = self.total = self.built = self.skipped = 0
+        self._first_decoded = math.inf  # on time.perf_counter()
         self.replaces: str | None = None
 
     def inspect(self, *, overwrite: bool) -> Existing:
@@ -156,6 +156,9 @@ class PlannedBuild:
 
         The fingerprint has names, sizes and times. What builds one dataset together must also get the same pixels.
         """
+        import torch  # noqa: F401  # here, as no import counts as time of decoding
+
+        self._first_decoded = time.perf_counter()
         crc, most = 0, max(1, self.probes // max(1, len(self.splits)))
         for split in self.splits.values():
             samples = probes(len(split), most)
@@ -174,6 +177,11 @@ class PlannedBuild:
                 crc = crc32(bytes_of(tensor), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
             crc = crc32(sample.encoded or b"", crc)
         return crc
+
+    @property
+    def decoding_seconds(self) -> float:
+        """Seconds since the first file was decoded; 0 if none was."""
+        return max(0.0, time.perf_counter() - self._first_decoded)
 
     def layout(self) -> ShardLayout:
         """Divides the splits into shards.
@@ -349,24 +357,6 @@ def _advised() -> Iterator[None]:
             f"{error.reason}; repair or remove it and build again with --overwrite, or add --on-error skip "
             "(which continues from the finished shards)",
         ) from error
-
-
-def made_by() -> dict[str, str]:
-    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
-    found = {"mmload": mmload.__version__}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def _asked(command: Sequence[str]) -> dict[str, Any]:
-    """Returns what a plan says about the command; for a part, the command that builds everything."""
-    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
-    if "--part" in words:
-        at = words.index("--part")
-        del words[at : at + 2]
-    return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
 
 
 def _clear(paths: BuildPaths, plans: Iterable[ShardPlan]) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mmload.builder.build_plans import made_by
 from mmload.builder.engines import pickled
-from mmload.builder.planned_build import made_by
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan
 from mmload.errors import BuildError, MmloadError, counted

@@ -16,8 +16,6 @@ from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torchvision.transforms import InterpolationMode
-
 _ROUNDED = 1 / 64
 """Tolerance in pixels: a box may lose this much to float32 rounding without counting as cut."""
 _MILD = 2.0
@@ -128,11 +126,10 @@ def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: P
     mild = height <= _MILD * size[0] and width <= _MILD * size[1]
     if mild and images.dtype == torch.uint8:
         return _resize_mildly(images, size, kind, window, out)
-    mode = torchvision_functional().InterpolationMode(kind)
     if size[1] > 1:
-        return cut(torchvision_functional().resize_image(images, list(size), mode, antialias=True), window, 0)
+        return cut(_interpolated(images, size, kind), window, 0)
     # torch returns wrong pixels for a width of 1 (2.11 and 2.15), so each axis is resized separately, as the height
-    narrow = _resize_height(_resize_height(images.float().mT, 1, mode).mT, size[0], mode)
+    narrow = _resize_height(_resize_height(images.float().mT, 1, kind).mT, size[0], kind)
     return cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
 
 
@@ -150,13 +147,30 @@ def _resize_mildly(images: Tensor, size: Size, kind: str, window: Window, out: P
     return torch.from_numpy(out)
 
 
-def _resize_height(images: Tensor, height: int, mode: InterpolationMode) -> Tensor:
+def _interpolated(images: Tensor, size: Size, kind: str) -> Tensor:
+    """Resizes [C, H, W] by the call of torch that torchvision's resize makes; to import torchvision takes 2 s.
+
+    The stride of the batch tells torch that colors are interleaved, where they are: it then copies none.
+    """
+    import torch
+    from torch.nn.functional import interpolate
+
+    is_taken = images.dtype in (torch.uint8, torch.float32, torch.float64)
+    batch = images if is_taken else images.float()
+    batch = batch.as_strided((1, *batch.shape), (batch.numel(), *batch.stride()))
+    resized: Tensor = interpolate(batch, list(size), mode=kind, align_corners=False, antialias=True)[0]
+    if is_taken:
+        return resized
+    is_integer = images.dtype.is_signed and not images.dtype.is_floating_point
+    return (resized.round() if is_integer else resized).to(images.dtype)
+
+
+def _resize_height(images: Tensor, height: int, kind: str) -> Tensor:
     """Resizes the height, with every column duplicated during the operation."""
     import torch
 
     twice = torch.cat([images, images], 2)
-    resized: Tensor = torchvision_functional().resize_image(twice, [height, twice.shape[2]], mode, antialias=True)
-    return resized[..., : images.shape[2]]
+    return _interpolated(twice, (height, twice.shape[2]), kind)[..., : images.shape[2]]
 
 
 def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:

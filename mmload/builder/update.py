@@ -80,6 +80,7 @@ def update(
         out=work.out,
         manifest=manifest,
         seconds=time.perf_counter() - began,
+        decoding=work.decoding_seconds,
         built=work.built,
         skipped=work.skipped,
         added=added,

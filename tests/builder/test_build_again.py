@@ -8,9 +8,10 @@ import pytest
 from building import recipe
 from conftest import contents
 
+from mmload.builder.build_plans import made_by
 from mmload.builder.destination import MARK, remove_own
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import fingerprint, made_by
+from mmload.builder.planned_build import fingerprint
 from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, MmloadError

@@ -1,23 +1,27 @@
-"""A build that finds nothing to do decides that without torch, whose import takes seconds."""
+"""What a build imports, as torch takes seconds and torchvision two more, and from when on it counts its images."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from coco_sets import example
 from devkit import Devkit, thing
 from picture_folders import folder_of, picture
+from PIL import Image
 from yolo_sets import YoloSet
 
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.sources import KnowsBoxes
+from mmload.sources.imagefolder import ImageFolderSource
 
 PROGRAM = """
 import json, sys
@@ -67,6 +71,13 @@ SOURCES = {
     "voc classes": (voc, {"task": "classification", "image_set": "train"}),
 }
 
+
+def run(commands: list[list[str]], folder: Path) -> list[str]:
+    """Runs commands in one process; returns what they show, and at last the packages that they have imported."""
+    words = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 each_source = pytest.mark.parametrize(("name", "make", "options"), [(name, *of) for name, of in SOURCES.items()])
 
 
@@ -81,14 +92,12 @@ def test_build_of_an_up_to_date_dataset_imports_no_torch(
     settings = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
     words = ["build", recipe.kind, str(recipe.root), "out", "--size", "32", *settings]
     commands = [words, [*words, "--update"], [*words, "--update", "--dry-run"], ["verify", "out"]]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(commands)], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert "out is there already, of the same source and recipe: nothing to do" in done.stdout, done.stderr
-    assert "out is up to date: nothing to do" in done.stdout
-    assert "out would be updated: 0 new, 0 changed, 0 gone; nothing was written" in done.stdout
-    assert "out is whole" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"
+    shown = run(commands, tmp_path)
+    assert "out is there already, of the same source and recipe: nothing to do" in shown
+    assert "out is up to date: nothing to do" in shown
+    assert "out would be updated: 0 new, 0 changed, 0 gone; nothing was written" in shown
+    assert "out is whole" in shown
+    assert shown[-1] == "[]"
 
 
 @each_source
@@ -99,3 +108,27 @@ def test_source_says_of_boxes_what_its_samples_have(
     for split in splits.values():
         assert isinstance(split, KnowsBoxes)
         assert split.has_boxes() is ("boxes" in split.read(0).fields)
+
+
+def test_build_of_photographs_imports_no_torchvision(tmp_path: Path) -> None:
+    for name, size in (("large", 200), ("small", 40)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((size, size, 3), np.uint8)).save(tmp_path / "photos" / name / "it.png")
+    shown = run([["build", "imagefolder", "photos", "out", "--size", "32"]], tmp_path)
+    assert shown[0].startswith("built out: 2 images")
+    assert "torchvision" not in shown[-1]
+
+
+def test_rate_of_a_build_counts_from_the_first_file_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = ImageFolderSource.splits
+
+    def splits(source: ImageFolderSource) -> object:
+        time.sleep(0.2)
+        return find(source)
+
+    monkeypatch.setattr(ImageFolderSource, "splits", splits)
+    recipe = BuildRecipe(kind="imagefolder", root=imagefolder(tmp_path / "photos"), out=tmp_path / "out", side=32)
+    report = build(recipe)
+    assert 0 < report.decoding <= report.seconds - 0.2
+    assert report.rate == report.built / (report.decoding - report.compiled)
+    assert build(recipe).decoding == 0
