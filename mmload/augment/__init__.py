@@ -8,6 +8,7 @@ from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.boxes import BoxRule
 from mmload.augment.canvas_steps import Letterbox, RandomShortestSize, ScaleJitter
 from mmload.augment.color import ColorJitter, Normalize, RandomGrayscale, RandomHSV
+from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import sample_seeds, view_seeds
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import PerSample
@@ -45,6 +46,7 @@ __all__ = [
     "BoxRule",
     "CenterCrop",
     "ColorJitter",
+    "CopyPaste",
     "CutMix",
     "GaussianBlur",
     "Letterbox",

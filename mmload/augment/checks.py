@@ -14,6 +14,7 @@ from mmload.augment import mix
 from mmload.augment.arguments import argument_error, shown
 from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.color import Normalize
+from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import check_foreign, moves
 from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip
@@ -21,7 +22,7 @@ from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic
 from mmload.augment.resize import Resize
 from mmload.augment.step import AfterStep, LevelStep, Step, check_dtype, check_shape, sees_fields
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.render.plan_parts import check_levels
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -40,6 +41,8 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise argument_error("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
     _check_one_size(steps)
+    if sum(isinstance(step, CopyPaste) for step in steps) > 1:
+        raise ValueError("CopyPaste is there several times; put it in once, as each sample has one partner")
     normalized = False
     for place, step in enumerate(steps):
         if not isinstance(step, nn.Module):
@@ -120,6 +123,19 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
                 f"{name} may move pixels but not boxes and masks; set keeps_geometry = True on it if it moves "
                 "none, or use PerSample with a torchvision v2 transform"
             )
+
+
+def check_instances(steps: Iterable[nn.Module], batch: Batch) -> None:
+    """Rejects batches without masks of instances if a step needs them.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if any(isinstance(step, CopyPaste) for step in steps) and not {"rings", "polygons"} <= fields_of(batch).keys():
+        raise ValueError(
+            "CopyPaste needs masks of instances, and the batches have none: build the dataset with task instances, and "
+            "leave rings and polygons in fields"
+        )
 
 
 def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:

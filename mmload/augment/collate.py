@@ -2,17 +2,11 @@
 
 It takes a :class:`~mmload.batch.Batch` with images uint8 [B, C, H, W], a list of rows, or the images alone, and returns
 the same. Steps that can be described are rendered in one pass; the others run after it. It never reads files.
-
-A loader sets the epoch around the making of each batch, in the thread that makes it, so that batches of two epochs may
-be made at once. Without a loader the user sets it on the collate; it lies in shared memory, so that the worker
-processes of a ``DataLoader`` see it, persistent ones included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import torch
@@ -21,8 +15,10 @@ from torch import Tensor, nn
 
 from mmload.augment.arguments import argument_error, integer, shown, torch_device
 from mmload.augment.boxes import BoxRule
-from mmload.augment.checks import check_batch, check_fields, check_steps, check_targets
-from mmload.augment.draws import fresh_seeds
+from mmload.augment.checks import check_batch, check_fields, check_instances, check_steps, check_targets
+from mmload.augment.copy_paste import CopyPaste
+from mmload.augment.draws import Draws, fresh_seeds
+from mmload.augment.epoch_number import SharedEpoch, epoch_of_loader
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
 from mmload.batch import Batch, lazy_rows
@@ -31,57 +27,6 @@ from mmload.render.kernel_arguments import ImageLines
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
-
-_of_loader: ContextVar[int | None] = ContextVar("epoch of the batch that a loader makes", default=None)
-
-
-@contextmanager
-def batch_of_epoch(epoch: int) -> Iterator[None]:
-    """Sets the epoch of the batches that collates make in this thread while it runs."""
-    before = _of_loader.set(epoch)
-    try:
-        yield
-    finally:
-        _of_loader.reset(before)
-
-
-def epoch_of_loader() -> int | None:
-    """Returns the epoch of the batch that a loader is making in this thread; None: none is."""
-    return _of_loader.get()
-
-
-class SharedEpoch:
-    """The number of an epoch, the same in the process that sets it and in the workers that it starts.
-
-    A pickle of it has the number. Only what ``torch.multiprocessing`` sends to a worker shares the memory too; other
-    copies have memory of their own, and share that.
-    """
-
-    def __init__(self) -> None:
-        self._number: Tensor | None = None
-
-    def set(self, epoch: int) -> None:
-        """Sets it; the first call takes the shared memory, so it has to come before workers start."""
-        if self._number is None:
-            self._number = _shared(torch.full((1,), epoch, dtype=torch.int64))
-        self._number.fill_(epoch)
-
-    def get(self) -> int | None:
-        """Returns the number; None: it was never set."""
-        return None if self._number is None else int(self._number)
-
-    def __getstate__(self) -> tuple[Tensor | None]:
-        return (self._number,)  # pickle would not call __setstate__ with a bare None
-
-    def __setstate__(self, state: tuple[Tensor | None]) -> None:
-        (number,) = state
-        self._number = None if number is None else _shared(number)
-
-
-def _shared(number: Tensor) -> Tensor:
-    """Moves the tensor to shared memory, unless it is there already."""
-    shared: Tensor = number.share_memory_()  # type: ignore[no-untyped-call]  # torch has none
-    return shared
 
 
 def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
@@ -207,6 +152,28 @@ class Collate(nn.Module):
         return first if isinstance(first, Mosaic) else None
 
     @property
+    def has_partners(self) -> bool:
+        """Whether each sample needs a partner: a batch to prepare has the partners behind the samples."""
+        return any(isinstance(step, CopyPaste) for step in self.steps)
+
+    def with_partners(
+        self, rows: Tensor, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Draws partners; returns rows and seeds of samples and partners, int64 [2 B] each; without partners, [B].
+
+        Args:
+            rows: int64 [B], row of each sample.
+            seeds: int64 [B].
+            total: number of rows to draw from.
+            ids: returns the row at each of these places, int64 [...].
+        """
+        for place, step in enumerate(self.steps):
+            if isinstance(step, CopyPaste):
+                drawn, own = step.partners(Draws(seeds, place), seeds, total, ids)
+                return torch.cat((rows, drawn)), torch.cat((seeds, own))
+        return rows, seeds
+
+    @property
     def epoch(self) -> int | None:
         """Epoch of the next batches: of the loader that calls in this thread, else as set; None: not known."""
         of_loader = epoch_of_loader()
@@ -276,6 +243,10 @@ class Collate(nn.Module):
         Returns:
             The batch with images in the collate's dtype and memory format, on the collate's device.
         """
+        if self.has_partners:
+            batch, numbers = self._paired(batch, torch.device("cpu"), generator)
+            images = [images[k] for k in numbers.tolist()]
+            masks = None if masks is None else masks._replace(starts=masks.starts[numbers])
         sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
         prepared = self.prepare(batch, (images[0].shape[0], 0, 0), sizes=sizes, masks=masks, generator=generator)
         if prepared.tile_rows is not None:
@@ -314,6 +285,9 @@ class Collate(nn.Module):
                 f"got {counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}; "
                 "give one per sample"
             )
+        if self.has_partners:
+            batch, numbers = self._paired(batch, images.device, generator)
+            indices = numbers if indices is None else indices[numbers]
         shape = images.shape[1], images.shape[2], images.shape[3]
         prepared = self.prepare(batch, shape, device=images.device, source=images.dtype, generator=generator)
         shape_out, dtype, memory_format = prepared.shape, prepared.dtype, prepared.memory_format
@@ -323,6 +297,14 @@ class Collate(nn.Module):
             out = torch.empty(shape_out, dtype=dtype, device=images.device, memory_format=memory_format)
         prepared.render_batch(images, out, indices)
         return prepared.finish(out)
+
+    def _paired(self, batch: Batch, device: torch.device, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
+        """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [2 B]."""
+        count = batch.batch_size[0]
+        seeds = fresh_seeds(count, device, generator) if batch.seeds is None else batch.seeds
+        places = torch.arange(count, device=seeds.device)
+        numbers, seeds = self.with_partners(places, seeds, count, lambda drawn: drawn)
+        return batch.replace(images=None)[numbers].replace(seeds=seeds), numbers
 
     def prepare(
         self,
@@ -357,6 +339,7 @@ class Collate(nn.Module):
             device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
         check_batch(batch, shape, source, sizes)
         check_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
+        check_instances(self.steps, batch)
         check_targets(self.steps, batch.targets)
         seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
         return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes, masks, framed, tiles)

@@ -202,10 +202,10 @@ class Draws:
             view_seeds(self._seeds, number + 1), self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes
         )
 
-    def of_first(self) -> Draws:
-        """Returns draws of the batch's first sample alone, for draws per batch; of no sample in an empty batch."""
-        ids = None if self._ids is None else self._ids[:1]
-        return Draws(self._seeds[:1], self._place, epoch=self._epoch, ids=ids)
+    def of_first(self, count: int = 1) -> Draws:
+        """Returns draws of the batch's first samples alone, such as draws per batch; of no sample in an empty batch."""
+        ids = None if self._ids is None else self._ids[:count]
+        return Draws(self._seeds[:count], self._place, epoch=self._epoch, ids=ids)
 
     def normal(self, count: int) -> Tensor:
         """Returns ``count`` standard normal draws per sample: float64 [B, count], by Box and Muller."""

@@ -270,7 +270,8 @@ class PreparedBatch:
                     self._drop_boxes()
                 rendered = self._batch.replace(images=images)
                 self._batch = step.changed(rendered, self._draws(at), self._collate.box_rule)
-                images = self._batch.images
+                images, count = self._batch.images, len(self._batch)
+                self._seeds, before = self._seeds[:count], before[:count]  # partners of the samples may be gone
             else:
                 images = step(images)
             images = check_output(step, images, before, self._collate.dtype, self._batch)

@@ -43,8 +43,10 @@ class Views(nn.Module):
             _check_collate_type(f"view {number}", view)
         if not views:
             raise ValueError("the number of views is 0, expected a Collate for each view")
-        if any(view.composer is not None for view in views):
-            raise ValueError("Mosaic cannot be used in Views, whose views show the same rows; use a Collate")
+        for view in views:
+            if view.composer is not None or view.has_partners:
+                name = "CopyPaste" if view.composer is None else "Mosaic"
+                raise ValueError(f"{name} cannot be used in Views, whose views show the same rows; use a Collate")
         devices = dict.fromkeys(view.device for view in views)
         if len(devices) > 1:
             first, second, *_ = devices
@@ -182,9 +184,10 @@ def rendering_device(collate: object, device: torch.device, tier: str, decode: s
     Raises:
         ValueError: if samples are composed, and rows are to be on a device or decoded there.
     """
-    if not isinstance(collate, Collate) or collate.composer is None:
+    if not isinstance(collate, Collate) or (collate.composer is None and not collate.has_partners):
         return device
+    step = "CopyPaste" if collate.composer is None else "Mosaic"
     for name, value in (("tier", tier), ("decode", decode)):
         if value in ("device", "cuda"):
-            raise ValueError(f"{name}={value!r}, but Mosaic is rendered on a CPU; leave {name} out")
+            raise ValueError(f"{name}={value!r}, but {step} is rendered on a CPU; leave {name} out")
     return torch.device("cpu")

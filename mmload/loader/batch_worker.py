@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.augment.collate import Collate, batch_of_epoch
+from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, sample_seeds
+from mmload.augment.epoch_number import batch_of_epoch
 from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.augment.views import Views, collates_of, has_per_sample
@@ -101,6 +102,7 @@ class BatchWorker:
         self._settings, self._split, self._collate = settings, split, collate
         views = collates_of(collate)
         self._composer = collate.composer if isinstance(collate, Collate) else None
+        self._has_partners = isinstance(collate, Collate) and collate.has_partners
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
@@ -135,7 +137,7 @@ class BatchWorker:
             elif settings.decode == "cuda":
                 self._on_device = decoder
             return
-        if self._composer is not None:  # on a CPU
+        if self._composer is not None or self._has_partners:  # on a CPU
             return
         copied = self._others if self._tier is None or settings.tier == "device" else [*self._others, "images"]
         self._device_batches = on_device.DeviceBatches(
@@ -218,7 +220,10 @@ class BatchWorker:
 
     def _begun(self, rows: Tensor, seeds: Tensor, epoch: int) -> Delivery:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
-        batch, collate = self._without_images(rows, seeds), self._collate
+        collate, view = self._collate, self._settings.view
+        if isinstance(collate, Collate) and self._tier is not None:
+            rows, seeds = collate.with_partners(rows, seeds, len(view), view.ids)
+        batch = self._without_images(rows, seeds)
         if self._tier is not None and isinstance(collate, Collate | Views):
             tiles = self._tiles(batch, epoch)
             read = rows if tiles is None else tiles.rows.numbers

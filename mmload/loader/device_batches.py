@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.augment.collate import Collate, batch_of_epoch
+from mmload.augment.collate import Collate
+from mmload.augment.epoch_number import batch_of_epoch
 from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import DamagedError

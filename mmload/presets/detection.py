@@ -10,6 +10,7 @@ from typing import Unpack
 
 from mmload.augment import (
     BoxRule,
+    CopyPaste,
     Mosaic,
     RandomHorizontalFlip,
     RandomHSV,
@@ -144,14 +145,24 @@ def faster_rcnn(*, sizes: int | tuple[int, ...] = 800, max_size: int = 1333, **o
     return Collate(RandomShortestSize(sizes, max_size), RandomHorizontalFlip(0.5), **options)
 
 
-def lsj(*, size: int = 1024, scale_range: tuple[float, float] = (0.1, 2.0), **options: Unpack[Options]) -> Collate:
+def lsj(
+    *,
+    size: int = 1024,
+    scale_range: tuple[float, float] = (0.1, 2.0),
+    copy_paste: float = 0.0,
+    **options: Unpack[Options],
+) -> Collate:
     """Makes large scale jitter as torchvision does: a resize by 0.1 to 2, a crop of a fixed size or padding, a flip.
 
-    Source: Ghiasi et al. 2021 ("Simple copy-paste"), and ``lsj`` of torchvision's ``references/detection/presets.py``.
+    Source: Ghiasi et al. 2021 ("Simple copy-paste"), and ``lsj`` of torchvision's ``references/detection/presets.py``,
+    whose ``--use-copypaste`` is ``copy_paste=1``.
 
     Args:
         size: pixels of a side of the canvas.
         scale_range: least and greatest factor.
+        copy_paste: probability that objects of another image, made in the same way, are pasted; above 0 for datasets
+            with masks of instances.
         options: options of the collate.
     """
-    return Collate(ScaleJitter((size, size), scale_range, fill=_MEAN), RandomHorizontalFlip(0.5), **options)
+    paste = [CopyPaste(copy_paste)] if copy_paste else []
+    return Collate(ScaleJitter((size, size), scale_range, fill=_MEAN), RandomHorizontalFlip(0.5), *paste, **options)

@@ -9,7 +9,8 @@ from every_step import SIDE, STEPS
 from torch import Tensor, nn
 
 from mmload import augment
-from mmload.augment.collate import Collate, batch_of_epoch
+from mmload.augment.collate import Collate
+from mmload.augment.epoch_number import batch_of_epoch
 from mmload.batch import Batch
 
 COUNT = 5

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mmload.augment import AlternatingHorizontalFlip, RandomResizedCrop
-from mmload.augment.collate import Collate, SharedEpoch, batch_of_epoch, epoch_of_loader
+from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
+from mmload.augment.epoch_number import SharedEpoch, batch_of_epoch, epoch_of_loader
 from mmload.augment.views import TwoViews
 from mmload.batch import Batch
 

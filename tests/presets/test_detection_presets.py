@@ -72,3 +72,9 @@ def test_box_rule_drops_boxes_by_their_aspect() -> None:
     assert rule.beyond_torchvision == "max_aspect, here 4"
     with pytest.raises(ValueError, match="max_aspect is 0.5"):
         BoxRule(max_aspect=0.5)
+
+
+def test_lsj_pastes_objects_where_asked() -> None:
+    assert not detection.lsj().has_partners
+    paste = detection.lsj(copy_paste=0.5).steps[-1]
+    assert repr(paste) == "CopyPaste(p=0.5)"

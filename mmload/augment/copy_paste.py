@@ -1,0 +1,223 @@
+"""CopyPaste: objects of another row of the dataset, pasted over each sample with their masks.
+
+The step gets a batch of twice as many samples: the own ones, then a partner of each, made by the steps before it with
+draws of its own. It pastes chosen objects of the partners and returns the own samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from mmload.augment.arguments import chance
+from mmload.augment.boxes import BoxRule
+from mmload.augment.draws import Draws, view_seeds, whole_numbers
+from mmload.augment.step import AfterStep, arguments_of
+from mmload.batch import Batch, fields_of, with_fields
+from mmload.pictures.instance_masks import SEGMENTS, masks_of_boxes, parts_of, runs_of_mask, without_padding
+from mmload.records import PADDING, PER_BOX
+
+Array = npt.NDArray[Any]
+Fields = dict[str, Array]
+
+_PARTNER = 1 << 20
+"""Number of the view as which a partner is drawn: that of no branch of a step's draws."""
+
+
+class CopyPaste(AfterStep):
+    """Objects of another image pasted with their masks (Ghiasi et al. 2021, "Simple Copy-Paste").
+
+    Each sample gets a partner: a row drawn from all that the loader reads, or from the batch if there is no loader,
+    made by the steps before this one with draws of its own. Large scale jitter and a flip before it give the paper's
+    list. The rest is done as in torchvision's ``references/detection`` (``_copy_paste``, without the blur of edges):
+
+    - Of the partner's n objects, n are drawn with replacement, and those that come up are pasted. Crowds, and objects
+      of which no pixel shows, are not.
+    - The pixels of their masks replace those of the sample, also in ``masks`` of classes.
+    - The masks of the sample's own objects lose these pixels. An object that lost some gets the box around what is
+      left, and its share of ``area``; hidden keypoints get the visibility 1. It is dropped if nothing is left, or not
+      as much as the collate's ``box_rule`` asks for: ``min_visible`` is compared with the share of its pixels.
+    - The pasted objects come after the own ones, with all that belongs to them. Everything that belongs to the image,
+      such as targets, is the sample's own.
+
+    The result depends on the sample's seed alone. Each sample costs what two do. It runs on a CPU.
+
+    Args:
+        p: probability that objects are pasted into a sample.
+
+    Raises:
+        ValueError: if ``p`` is no probability, or (when run) samples have no boxes or no masks of instances, or are not
+            on a CPU.
+    """
+
+    takes_uint8 = True
+
+    def __init__(self, p: float = 1.0) -> None:
+        super().__init__()
+        self.p = chance(p)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in arguments_of(self).items())
+
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if there are no boxes."""
+        if not boxes:
+            raise ValueError("CopyPaste needs boxes, and the batches have none; build the dataset with task instances")
+
+    def partners(
+        self, draws: Draws, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Draws a partner of each sample.
+
+        Args:
+            draws: the step's.
+            seeds: int64 [B], seeds of the samples.
+            total: number of rows to draw from.
+            ids: returns the row at each of these places, int64 [...].
+
+        Returns:
+            Rows and seeds of the partners, int64 [B] each.
+        """
+        return ids(whole_numbers(draws.branch(0).uniform(1)[:, 0], total)), view_seeds(seeds, _PARTNER)
+
+    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
+        raise ValueError("CopyPaste needs boxes and masks, not images alone; put it into a Collate")
+
+    def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
+        """Pastes objects of the second half of a batch into the samples of the first, and returns these."""
+        fields, count = fields_of(batch), len(batch) // 2
+        if batch.images.device.type != "cpu":
+            raise ValueError(f"CopyPaste runs on a CPU, and the images are on {batch.images.device}")
+        most = fields["boxes"].shape[1]
+        if batch.counts is None:
+            fields["counts"] = torch.full((2 * count,), most)
+        draws = draws.of_first(count)
+        applied, chosen = draws.chance(self.p).tolist(), draws.uniform(most).numpy()
+        names = _names(fields)
+        rows = [{name: fields[name][k].numpy() for name in names} for k in range(2 * count)]
+        made = []
+        for k in range(count):
+            own, partner = (_Objects(rows[place], batch.images.shape[2:]) for place in (k, count + k))
+            pasted = partner.drawn(chosen[k]) if applied[k] else np.zeros(0, np.int64)
+            if len(pasted):
+                hidden: Array = np.any(partner.masks[pasted], axis=0)
+                # In place, in the memory that this batch was rendered into.
+                where = torch.from_numpy(hidden)
+                for pixels in (batch.images, batch.masks):
+                    if pixels is not None:
+                        pixels[k].copy_(torch.where(where, pixels[count + k], pixels[k]))
+                own.hide(hidden, box_rule)
+            made.append(_joined(own.chosen(own.remaining), partner.chosen(pasted)))
+        first: Batch = batch[:count]
+        return with_fields(first, _padded(made))
+
+
+def _names(fields: Mapping[str, Tensor]) -> list[str]:
+    """Returns the names of the fields of objects."""
+    most = fields["boxes"].shape[1]
+    per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
+    return ["boxes", "counts", *per_box, *(name for pair in SEGMENTS for name in pair if name in fields)]
+
+
+class _Objects:
+    """Objects of one image.
+
+    Attributes:
+        fields: the image's fields of objects, without padding.
+        remaining: int64 [n], the objects that were not dropped.
+    """
+
+    def __init__(self, row: Mapping[str, Array], size: torch.Size) -> None:
+        self.fields = without_padding(row)
+        self.remaining = np.arange(int(row["counts"]))
+        self._row, self._size = row, size
+        self._masks: Array | None = None
+        self._hidden: set[int] = set()
+
+    @property
+    def masks(self) -> Array:
+        """Masks of the objects, bool [n, H, W]."""
+        if self._masks is None:
+            self._masks = masks_of_boxes(self._row, *self._size).astype(np.bool_)
+        return self._masks
+
+    def drawn(self, uniform: Array) -> Array:
+        """Returns which objects are pasted, int64 ascending, of uniform draws [M]."""
+        can_be: Array = np.any(self.masks, axis=(1, 2))
+        can_be &= ~self.fields.get("iscrowd", np.zeros(len(can_be), np.bool_))
+        candidates = np.flatnonzero(can_be)
+        count = len(candidates)
+        return np.unique(candidates[(uniform[:count] * count).astype(np.int64)])
+
+    def hide(self, hidden: Array, rule: BoxRule) -> None:
+        """Takes pixels, bool [H, W], from all masks; objects that lost some get new boxes, or are dropped."""
+        before = self.masks.sum((1, 2))
+        self._masks = self.masks & ~hidden
+        after, boxes = self.masks.sum((1, 2)), self.fields["boxes"].copy()
+        changed = np.flatnonzero(after < before)
+        for box in changed[after[changed] > 0]:
+            rows, columns = (np.flatnonzero(self.masks[box].any(axis)) for axis in (1, 0))
+            boxes[box] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        share = after / np.maximum(before, 1)
+        stays = (after > 0) & (share >= rule.min_visible) & rule.permits(torch.from_numpy(boxes)).numpy()
+        self.remaining = np.flatnonzero(stays | (after == before))
+        self._hidden = set(changed.tolist())
+        self.fields["boxes"] = boxes
+        if "area" in self.fields:
+            self.fields["area"] = np.where(after < before, self.fields["area"] * share, self.fields["area"])
+        if "keypoints" in self.fields:
+            self.fields["keypoints"] = _hidden_keypoints(self.fields["keypoints"], hidden)
+
+    def chosen(self, objects: Array) -> tuple[Fields, dict[str, list[tuple[int, Array]]]]:
+        """Returns the fields of some objects, [m, ...] each, and their polygons and run lengths with their indexes."""
+        values = {name: self.fields[name][objects] for name in self.fields if name == "boxes" or name in PER_BOX}
+        index = {int(box): place for place, box in enumerate(objects)}
+        parts: dict[str, list[tuple[int, Array]]] = {}
+        for owners, name in SEGMENTS:
+            every = parts_of(self.fields, owners, name) if owners in self.fields else []
+            parts[owners] = [(index[box], part) for box, part in every if box in index and box not in self._hidden]
+        parts["run_boxes"] += [
+            (place, runs_of_mask(self.masks[box])) for box, place in index.items() if box in self._hidden
+        ]
+        return values, parts
+
+
+def _hidden_keypoints(points: Array, hidden: Array) -> Array:
+    """Returns keypoints [n, K, 3], of which those under hidden pixels, bool [H, W], are no more than labeled."""
+    height, width = hidden.shape
+    x, y = (np.clip(points[..., axis].astype(np.int64), 0, side - 1) for axis, side in ((0, width), (1, height)))
+    shown = np.where(hidden[y, x], np.minimum(points[..., 2], 1), points[..., 2])
+    return np.concatenate((points[..., :2], shown[..., None]), -1).astype(points.dtype)
+
+
+_Chosen = tuple[Fields, dict[str, list[tuple[int, Array]]]]
+
+
+def _joined(first: _Chosen, second: _Chosen) -> Fields:
+    """Returns the fields of an image with the objects of both."""
+    count = len(first[0]["boxes"])
+    joined = {name: np.concatenate((values, second[0][name])) for name, values in first[0].items()}
+    for owners, name in SEGMENTS:
+        parts = first[1][owners] + [(count + box, part) for box, part in second[1][owners]]
+        entries = [(box, len(part)) for box, part in parts]
+        joined[owners] = np.array(entries, np.int32).reshape(-1, 2)
+        empty = np.zeros((0, 2), np.float32) if owners == "rings" else np.zeros(0, np.int32)
+        joined[name] = np.concatenate([empty, *(part for _, part in parts)])
+    return joined
+
+
+def _padded(images: list[Fields]) -> dict[str, Tensor]:
+    """Pads the fields of images to the most elements, one at least: [B, M, ...]."""
+    padded = {"counts": torch.tensor([len(fields["boxes"]) for fields in images], dtype=torch.int64)}
+    for name in images[0] if images else ():
+        values = [torch.from_numpy(fields[name]) for fields in images]
+        rows = pad_sequence(values, batch_first=True, padding_value=PADDING.get(name, 0))
+        room = rows.new_full((len(images), 1, *rows.shape[2:]), PADDING.get(name, 0))
+        padded[name] = rows if rows.shape[1] else room
+    return padded
