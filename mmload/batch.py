@@ -73,8 +73,38 @@ class Batch(TensorClass):
         lines = [f"    {name}: {_shape_text(value)}," for name, value in (fields | more).items()]
         return "\n".join(["Batch(", *lines, f"    batch_size={list(self.batch_size)}, device={self.device})"])
 
-    def to_torchvision(self) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    def boxes_as(self, box_format: str) -> Tensor:
+        """Returns the boxes in another format, in pixels, as ``torchvision.ops.box_convert`` does.
+
+        Args:
+            box_format: one of :data:`BOX_FORMATS`: "xyxy", two corners, as in ``boxes``; "xywh", the first corner and
+                width and height; "cxcywh", the middle and width and height; or "xyxyxyxy", the four ``corners`` of
+                rotated boxes.
+
+        Returns:
+            [..., M, 4], or [..., M, 8] of four corners; rows past ``counts`` are zero.
+
+        Raises:
+            ValueError: if the format is none of these, or the batch has no boxes, or no corners.
+        """
+        if box_format not in BOX_FORMATS:
+            raise ValueError(f"box_format is {box_format!r}, expected one of {', '.join(BOX_FORMATS)}")
+        field = field_of_boxes(box_format)
+        boxes = fields_of(self).get(field)
+        if boxes is None:
+            raise ValueError(f"box_format={box_format!r} needs the field {field!r}, which the batch does not have")
+        if field != "boxes":
+            return boxes.flatten(-2)
+        first, second = boxes[..., :2], boxes[..., 2:]
+        if box_format == "xyxy":
+            return boxes
+        return torch.cat((first if box_format == "xywh" else (first + second) / 2, second - first), -1)
+
+    def to_torchvision(self, box_format: str = "xyxy") -> tuple[list[Tensor], list[dict[str, Tensor]]]:
         """Converts the batch to what torchvision's detection models take: a list of images and a list of targets.
+
+        Args:
+            box_format: format of the boxes, as :meth:`boxes_as` has it; torchvision's models take "xyxy".
 
         Returns:
             Images [C, H, W], each in its own size if images are variable-size or the batch has ``image_sizes``; and
@@ -84,21 +114,22 @@ class Batch(TensorClass):
             as Keypoint R-CNN takes them, ``iscrowd``, ``area``, ``difficult`` and ``image_id``.
 
         Raises:
-            ValueError: if the batch has no boxes.
+            ValueError: if the batch has no boxes, or not those of the format.
         """
         if self.boxes is None or self.labels is None or self.counts is None:
             raise ValueError("the batch has no boxes, labels and counts; build it for detection")
         if rows := lazy_rows(self):
-            alone = [row.unsqueeze(0).to_torchvision() for row in rows]
+            alone = [row.unsqueeze(0).to_torchvision(box_format) for row in rows]
             return [images[0] for images, _ in alone], [targets[0] for _, targets in alone]
         from torchvision import tv_tensors
 
         targets, images = [], list(self.images.unbind(0))
         sizes = [image.shape[1:] for image in images] if self.image_sizes is None else self.image_sizes.tolist()
         images = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
-        fields, masks = fields_of(self), self.instance_masks()
+        fields, masks, converted = fields_of(self), self.instance_masks(), self.boxes_as(box_format)
         for row, (count, (height, width)) in enumerate(zip(self.counts.tolist(), sizes, strict=True)):
-            boxes = tv_tensors.BoundingBoxes(self.boxes[row, :count], format="XYXY", canvas_size=(height, width))
+            drawn = {"format": box_format.upper(), "canvas_size": (height, width)}
+            boxes = tv_tensors.BoundingBoxes(converted[row, :count], **drawn)
             target = {"boxes": boxes, "labels": self.labels[row, :count] + 1}
             target |= {name: fields[name][row, :count] for name in _OF_BOXES if name in fields}
             if masks:
@@ -160,6 +191,15 @@ class Batch(TensorClass):
             arrays = {name: _array(value) for name, value in fields_of(part).items() if name in SHOWN}
             cells += cells_of(arrays, classes, mean=tuple(mean), std=tuple(std))
         return contact_sheet(cells, columns, classes=classes)
+
+
+BOX_FORMATS = ("xyxy", "xywh", "cxcywh", "xyxyxyxy")
+"""Formats that boxes are given in: see :meth:`Batch.boxes_as`."""
+
+
+def field_of_boxes(box_format: str) -> str:
+    """Returns the field that boxes of a format are made of."""
+    return "corners" if box_format == "xyxyxyxy" else "boxes"
 
 
 BatchOrViews = Batch | tuple[Batch, ...]

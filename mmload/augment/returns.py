@@ -15,7 +15,7 @@ from torch import Tensor
 from mmload.augment.arguments import argument_error, shown
 from mmload.augment.collate import Collate, stacked_rows
 from mmload.augment.views import Views, collates_of
-from mmload.batch import Batch, BatchOrViews, fields_of
+from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, field_of_boxes, fields_of
 from mmload.errors import UsageError, choices
 
 Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
@@ -28,6 +28,9 @@ _OF_EACH_VIEW = ("images", "boxes", "labels", "difficult", "counts", "masks", "s
 """Fields that differ between views, whatever their steps are."""
 
 _BOXES = ("boxes", "labels", "counts")
+
+_FORMATS = {f"boxes_{box_format}": box_format for box_format in BOX_FORMATS}
+"""Names by which a form has boxes of each format, beside the fields."""
 
 _EXPECTED = (
     'a tuple or list of names of fields such as ("images", "targets"), a dict whose values are such names, '
@@ -45,9 +48,10 @@ class Returns:
 
     Args:
         form: a tuple or list of names of fields, for one of their tensors; a dict whose values are names of fields,
-            for a dict with the same keys; "torchvision", for lists as :meth:`Batch.to_torchvision` gives them; "numpy"
-            or "dlpack", for a dict of all fields, by name, as numpy arrays or as what ``from_dlpack`` of JAX, CuPy and
-            others takes, both without a copy; or a function, which gets the Batch, or a tuple of one per view.
+            for a dict with the same keys, where "boxes_xywh", "boxes_cxcywh" and "boxes_xyxyxyxy" are boxes in these
+            formats (see :meth:`Batch.boxes_as`); "torchvision", for lists as :meth:`Batch.to_torchvision` gives them;
+            "numpy" or "dlpack", for a dict of all fields, by name, as numpy arrays or as what ``from_dlpack`` of JAX,
+            CuPy and others takes, both without a copy; or a function, which gets the Batch, or a tuple of one per view.
         collate: makes the batch of rows first; None: the rows as they are stored.
 
     Raises:
@@ -70,10 +74,8 @@ class Returns:
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields that a batch has to have."""
-        if isinstance(self.form, tuple | list):
-            return tuple(self.form)
-        if isinstance(self.form, Mapping):
-            return tuple(self.form.values())
+        if self._names:
+            return tuple(field_of_boxes(_FORMATS[name]) if name in _FORMATS else name for name in self._names)
         return _BOXES if self.form == "torchvision" else ()
 
     def __call__(self, batch: Batch | Sequence[Batch]) -> Any:
@@ -97,7 +99,7 @@ class Returns:
         if self.form == "torchvision":
             self._check_views(isinstance(made, tuple))
             return views[0].to_torchvision()
-        fields = [fields_of(view) for view in views]
+        fields = [self._fields_of(view) for view in views]
         if not isinstance(made, tuple):
             return self._filled(fields[0])
         return self._filled({name: _of_views(name, [view[name] for view in fields]) for name in fields[0]})
@@ -137,6 +139,20 @@ class Returns:
         if several and self.form == "torchvision":
             raise ValueError('returns is "torchvision", but its models take one view; use a Collate, or a function')
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """Names that the form has; none if it is another kind."""
+        if isinstance(self.form, tuple | list):
+            return tuple(self.form)
+        return tuple(self.form.values()) if isinstance(self.form, Mapping) else ()
+
+    def _fields_of(self, view: Batch) -> dict[str, Tensor]:
+        """Returns the fields of a batch, and its boxes in the formats that the form names."""
+        fields = fields_of(view)
+        formats = {name: _FORMATS[name] for name in self._names if name in _FORMATS}
+        there = {name: each for name, each in formats.items() if field_of_boxes(each) in fields}
+        return {**{name: view.boxes_as(each) for name, each in there.items()}, **fields}
+
     def _filled(self, fields: Mapping[str, Any]) -> Any:
         """Returns the form with the fields in place of their names."""
         form = self.form
@@ -144,12 +160,12 @@ class Returns:
             return {name: _each(_numpy, value) for name, value in fields.items()}
         if form == "dlpack":
             return {name: _each(Tensor.detach, value) for name, value in fields.items()}
-        for name in self.fields:
+        for name, field in zip(self._names, self.fields, strict=True):
             if name not in fields:
-                raise ValueError(f"returns={shown(form)} needs the field {name!r}; the batch has {choices(fields)}")
+                raise ValueError(f"returns={shown(form)} needs the field {field!r}; the batch has {choices(fields)}")
         if isinstance(form, Mapping):
             return {key: fields[name] for key, name in form.items()}
-        values = (fields[name] for name in self.fields)
+        values = (fields[name] for name in self._names)
         return list(values) if isinstance(form, list) else tuple(values)
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision.transforms.v2.functional as tv
 from torch.utils.data import ConcatDataset, DataLoader
+from torchvision import tv_tensors
+from torchvision.ops import box_convert
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, TwoViews
 from mmload.augment.collate import Collate
@@ -171,3 +174,44 @@ def test_what_cannot_be_given_is_refused() -> None:
     twice = make_batch({"ids": torch.zeros(2)}, 2, ids=torch.arange(2))
     with pytest.raises(ValueError, match="two fields 'ids'"):
         Returns(("ids",)).given(twice)
+
+
+def test_boxes_are_given_in_torchvisions_formats() -> None:
+    batch = detection_batch()
+    batch.boxes = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(1)) * 16
+    batch.boxes[..., 2:] += batch.boxes[..., :2]
+    for box_format in ("xyxy", "xywh", "cxcywh"):
+        wanted = box_convert(batch.boxes, "xyxy", box_format)
+        assert torch.equal(batch.boxes_as(box_format), wanted)
+        images, boxes = Returns(("images", f"boxes_{box_format}")).given(batch)
+        assert images is batch.images
+        assert torch.equal(boxes, wanted)
+        _, targets = batch.to_torchvision(box_format)
+        got = targets[1]["boxes"]
+        assert got.format == tv_tensors.BoundingBoxFormat[box_format.upper()]
+        same = tv.convert_bounding_box_format(got, new_format="XYXY")
+        assert torch.allclose(same.as_subclass(torch.Tensor), batch.boxes[1, :1], atol=1e-5, rtol=0)
+    assert set(Returns({"x": "boxes_cxcywh", "y": "boxes"}).given(batch)) == {"x", "y"}
+    assert Returns(("boxes_xywh", "boxes")).fields == ("boxes", "boxes")
+
+
+def test_corners_are_boxes_of_four_corners() -> None:
+    batch = detection_batch()
+    with pytest.raises(ValueError, match="box_format='xyxyxyxy' needs the field 'corners', which the batch does not"):
+        batch.boxes_as("xyxyxyxy")
+    with pytest.raises(ValueError, match="needs the field 'corners'"):
+        Returns(("boxes_xyxyxyxy",)).given(batch)
+    with pytest.raises(ValueError, match="box_format is 'yxyx', expected one of xyxy, xywh, cxcywh, xyxyxyxy"):
+        batch.boxes_as("yxyx")
+    batch.extra["corners"] = torch.arange(16.0).view(2, 1, 4, 2)
+    _, targets = batch.to_torchvision("xyxyxyxy")
+    assert targets[1]["boxes"].tolist() == [list(range(8, 16))]
+    assert targets[1]["boxes"].format == tv_tensors.BoundingBoxFormat.XYXYXYXY
+
+
+def test_views_give_boxes_of_a_format_of_each_view() -> None:
+    form = Returns(("boxes_xywh", "targets"), TwoViews(Collate(RandomHorizontalFlip(1.0)), Collate()))
+    (first, second), targets = form(detection_batch())
+    assert first[0, 0].tolist() == [7, 2, 8, 10]
+    assert second[0, 0].tolist() == [1, 2, 8, 10]
+    assert len(targets) == 2
