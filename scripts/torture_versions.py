@@ -1,8 +1,9 @@
-"""Kills updates, clean-ups and compactions of a dataset at random moments, beside a reader and a second updater.
+"""Kills whatever changes a dataset at random moments, beside a reader and a second process that changes it.
 
-After each kill every version is whole, or not there at all; no file of a kept version has changed; and a reader that
-was opened before gets the pixels that it got then. Now and then everything is brought to an end and compared with a
-fresh build.
+Updates, clean-ups, compactions, added fields and subsets are killed. After each kill every version is whole, or not
+there at all; no file of a kept version has changed; a field's values and a subset's rows are those of their samples;
+and a reader that was opened before gets the pixels that it got then. Now and then everything is brought to an end and
+compared with a fresh build.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +21,24 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 from torture_builds import DifferenceError
 
 import mmload
+from mmload.builder.columns import add_field, remove_field
 from mmload.builder.pipeline import build
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.subsets import remove_subset, save_subset
 from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
+from mmload.store.dataset import Dataset
+from mmload.store.unfinished import staging_folder
 
 _SIDE, _EACH, _COMPARED = 24, 12, 25
+_FIELD, _SUBSETS = "score", ("hard", "marked")
 _MOST = 10  # times the rounds, where none of them killed anything before its end
 
 
@@ -61,7 +69,10 @@ def torture(folder: Path, rounds: int, seed: int) -> str:
             if draw.random() < 0.8:
                 os.kill(child, signal.SIGKILL)
         for child in children:
-            killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if ended > 0:
+                raise DifferenceError("a command ended with an error that is none of mmload's; see above")
+            killed += ended < 0
         committed += _check(recipe.out, reader)
         if draw.random() < 0.2:
             reader = _Reader(recipe.out)
@@ -97,7 +108,39 @@ def _compact(recipe: BuildRecipe, _: random.Random) -> None:
     compact(recipe.out)
 
 
-_WORK: tuple[Callable[[BuildRecipe, random.Random], None], ...] = (_update, _update, _update, _remove, _compact)
+def _add_field(recipe: BuildRecipe, draw: random.Random) -> None:
+    assert recipe.out is not None
+    if draw.random() < 0.2:
+        remove_field(recipe.out, _FIELD)
+    else:
+        _finish_field(recipe.out)
+
+
+def _finish_field(out: Path) -> None:
+    """Adds the field; goes on with it where a killed process has begun it."""
+    add_field(out, _FIELD, lambda batch: _sums(batch.images), batch_size=8)
+
+
+def _save_subset(recipe: BuildRecipe, draw: random.Random) -> None:
+    assert recipe.out is not None
+    name = draw.choice(_SUBSETS)
+    if draw.random() < 0.2:
+        remove_subset(recipe.out, name)
+    else:
+        dataset = mmload.open(recipe.out)
+        rows = len(dataset["train"])
+        save_subset(dataset, name, draw.sample(range(rows), draw.randint(1, rows)))
+
+
+_WORK: tuple[Callable[[BuildRecipe, random.Random], None], ...] = (
+    _update,
+    _update,
+    _update,
+    _remove,
+    _compact,
+    _add_field,
+    _save_subset,
+)
 
 
 def _started(work: Callable[[BuildRecipe, random.Random], None], recipe: BuildRecipe, draw: random.Random) -> int:
@@ -109,9 +152,10 @@ def _started(work: Callable[[BuildRecipe, random.Random], None], recipe: BuildRe
     try:
         work(recipe, own)
     except MmloadError:
-        os._exit(1)
+        os._exit(0)
     except BaseException:
-        os._exit(2)
+        traceback.print_exc()
+        os._exit(1)
     os._exit(0)
 
 
@@ -136,15 +180,39 @@ def _check(out: Path, reader: _Reader) -> int:
     for number in numbers:
         if faults := verify(out, number):
             raise DifferenceError(f"version {number} of {numbers}: {faults[0]}")
-        mmload.open(out, version=number)
+        _check_rows(mmload.open(out, version=number))
     if reader.split.version in numbers:
         reader.check()
     return len(numbers)
 
 
+def _check_rows(dataset: Dataset) -> None:
+    """Checks the field of a version, and that its subsets have the rows of their samples."""
+    train = dataset["train"]
+    rows = train[:]
+    if _FIELD in train.fields:
+        values = rows.extra[_FIELD]
+        if not torch.equal(values.nan_to_num(-1), torch.where(values.isnan(), -1, _sums(rows.images))):
+            raise DifferenceError(f"version {train.version}: a row has the value of another one")
+    places = {train.source(row).id: row for row in range(len(train))}
+    for name in dataset:
+        if name in _SUBSETS:
+            subset = dataset[name]
+            of_train = [places[subset.source(row).id] for row in range(len(subset))]
+            if not torch.equal(subset[:].images, rows.images[of_train]):
+                raise DifferenceError(f"version {train.version}: {name} has other pixels than its samples")
+
+
+def _sums(images: Tensor) -> Tensor:
+    """Returns the sum of each row's pixels, float32 [B]."""
+    return images.flatten(1).sum(1).float()
+
+
 def _compare(recipe: BuildRecipe, folder: Path) -> None:
     """Ends what was begun, and compares the dataset with a fresh build."""
     assert recipe.out is not None
+    if staging_folder(recipe.out).exists():
+        _finish_field(recipe.out)
     update(recipe)
     shutil.rmtree(folder / "fresh", ignore_errors=True)
     build(replace(recipe, out=folder / "fresh"))

@@ -46,24 +46,29 @@ def have_same_plan(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 
 
 def difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
-    """Formats how an unfinished build differs from this one, and how to proceed; ``advice`` is the way to drop it."""
-    if begun.get("recipe") != plan["recipe"]:
-        return f"of another recipe; {advice} to drop it"
-    if begun.get("fingerprint") != plan["fingerprint"]:
-        return f"of a source that has changed since; {advice} to drop it"
+    """Formats what is unfinished, how it differs from this build, and what to do; ``advice`` says how to drop it."""
     if COLUMN in begun:
-        return "that adds a field; run that command again, or remove the folder"
+        return column_advice(begun[COLUMN])
+    if begun.get("recipe") != plan["recipe"]:
+        return f"build of another recipe; {advice} to drop it"
+    if begun.get("fingerprint") != plan["fingerprint"]:
+        return f"build of a source that has changed since; {advice} to drop it"
     versions = begun.get("versions")
     was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
     changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
     if not changed:
         return (
-            "of a source with other pixels in files of equal names, sizes and times; "
+            "build of a source with other pixels in files of equal names, sizes and times; "
             f"continue with that source, or {advice} to drop it"
         )
     before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
     after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
     return (
-        f"by {before}, and this machine has {after}, which may make other pixels; "
+        f"build by {before}, and this machine has {after}, which may make other pixels; "
         f"continue with those versions, or {advice} to drop it and start again"
     )
+
+
+def column_advice(column: Mapping[str, Any]) -> str:
+    """Formats which field an unfinished command adds, and how to proceed."""
+    return f"field {column.get('name')}; add the field again, which goes on with it, or remove that folder"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.build_plans import COLUMN
+from mmload.builder.build_plans import COLUMN, column_advice
 from mmload.builder.staging import UPDATES, Staging, has_finished_shards
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url
@@ -52,9 +52,8 @@ def _completed(folder: Path, column: Mapping[str, Any] | None) -> Manifest:
                 column is None or begun is None or any(begun.get(key) != column[key] for key in ("name", "split"))
             )
             if is_other and has_finished_shards(staging.paths):
-                raise BuildError(
-                    f"{staging.paths.folder} holds unfinished work of another command; finish it, or remove that folder"
-                )
+                found = "build; run it again, or remove that folder" if begun is None else column_advice(begun)
+                raise BuildError(f"{staging.paths.folder} holds an unfinished {found}")
         staging.discard()
     return current
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +23,8 @@ from mmload.runtime.regular_files import read_regular
 from mmload.sources import HasChecksums, SourceSplit
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SplitRecord
+
+T = TypeVar("T")
 
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
@@ -48,6 +50,12 @@ class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     squares: list[int] = []
     pixels: int = 0
     losses: dict[str, int] = {}
+
+
+class _SampleLine(msgspec.Struct, gc=False):
+    """What an update reads of a line of ``samples.jsonl``."""
+
+    id: str
 
 
 def _is_recent(revision: str, listed: int) -> bool:
@@ -88,28 +96,33 @@ def read_lists(folder: Path, name: str, record: SplitRecord) -> StoredSplit:
     try:
         return StoredSplit(
             samples=samples,
-            ids=[item["id"] for item in _parsed(samples)],
-            origins=msgspec.convert(_parsed(origins), list[SampleOrigin]),
+            ids=[sample.id for sample in _parsed(samples, _SampleLine)],
+            origins=_parsed(origins, SampleOrigin),
             listed=(folder / name / record.list_name(ORIGINS_NAME)).stat().st_mtime_ns if origins else 0,
         )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"a list of split {name} of {folder} has a line that is none ({error})") from error
 
 
 def sample_id(line: bytes) -> str:
     """Returns the id in a line of ``samples.jsonl``."""
-    name: str = json.loads(line)["id"]
-    return name
+    return _parsed([line], _SampleLine)[0].id
 
 
 def parsed_origins(content: bytes) -> list[SampleOrigin]:
     """Returns the origins in the lines of a list that a build has just written."""
-    return msgspec.convert(_parsed(content.splitlines()), list[SampleOrigin])
+    return _parsed(content.splitlines(), SampleOrigin)
 
 
-def _parsed(lines: Sequence[bytes]) -> Any:
-    """Parses JSON lines with the standard library, which keeps the lone surrogates of file names."""
-    return json.loads(b"[" + b",".join(lines) + b"]")
+def _parsed(lines: Sequence[bytes], kind: type[T]) -> list[T]:
+    """Parses JSON lines."""
+    content = b"[" + b",".join(lines) + b"]"
+    try:
+        return msgspec.json.decode(content, type=list[kind])  # type: ignore[valid-type]
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:  # lone surrogates of file names, which only the slower standard library keeps
+        return msgspec.convert(json.loads(content), list[kind])  # type: ignore[valid-type]
 
 
 def _lines(folder: Path, name: str, record: SplitRecord, kind: str) -> list[bytes]:

@@ -292,14 +292,16 @@ class PlannedUpdate(PlannedBuild):
     def _subsets(self, name: str, places: Mapping[int, int]) -> Iterator[tuple[str, list[int]]]:
         """Yields the subsets of a split, and the rows of each of which the samples are still there."""
         old = self.old.splits.get(name)
+        subsets = {own: record for own, record in self.old.splits.items() if record.subset_of == name}
+        if old is None or not subsets:
+            return
         now = {int(row): places[sample] for sample, row in enumerate(self.changes[name].rows) if sample in places}
-        for subset, record in self.old.splits.items():
-            if old is not None and record.subset_of == name:
-                stored = self._dataset[subset].files.shard_rows(np.arange(record.rows))
-                owner = self._dataset[name].files.shard_rows(np.arange(old.rows))
-                row_of = dict(zip(owner.tolist(), range(old.rows), strict=True))
-                rows = (row_of.get(each) for each in stored.tolist())
-                yield subset, [now[row] for row in rows if row in now]
+        owner = self._dataset[name].files.shard_rows(np.arange(old.rows))
+        row_of = dict(zip(owner.tolist(), range(old.rows), strict=True))
+        for subset, record in subsets.items():
+            stored = self._dataset[subset].files.shard_rows(np.arange(record.rows))
+            rows = (row_of.get(each) for each in stored.tolist())
+            yield subset, [now[row] for row in rows if row in now]
 
 
 @dataclass(kw_only=True)

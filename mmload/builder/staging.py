@@ -268,7 +268,7 @@ class Staging:
         if self.shared or (has_finished_shards(self.paths) and not self._overwrite):
             unlike = difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
             others = "; no part removes the shards of others" if self.shared else ""
-            raise BuildError(f"{folder} holds an unfinished build {unlike}{others}")
+            raise BuildError(f"{folder} holds an unfinished {unlike}{others}")
         return False
 
     def _set_aside(self, file: BinaryIO) -> None:

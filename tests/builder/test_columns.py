@@ -171,7 +171,7 @@ def test_values_of_an_updated_dataset_are_in_the_order_of_its_rows(built, photos
     assert verify(built.out) == []
 
 
-def test_an_interrupted_function_continues_from_the_finished_shards(built):
+def test_an_interrupted_function_continues_from_the_finished_shards(built, photos):
     values, calls = vectors(), []
 
     def of(fails_at):
@@ -186,8 +186,11 @@ def test_an_interrupted_function_continues_from_the_finished_shards(built):
     with pytest.raises(KeyboardInterrupt):
         mmload.add_field(built.out, "vector", of(True), batch_size=1)
     assert mmload.open(built.out).manifest.version == 1
-    with pytest.raises(BuildError, match="unfinished work"):
+    with pytest.raises(BuildError, match="unfinished field vector; add the field again"):
         mmload.save_subset(built.out, "hard", [0])
+    next(photos.rglob("*.jpg")).unlink()
+    with pytest.raises(BuildError, match="unfinished field vector; add the field again"):
+        update(built)
     calls.clear()
     split = mmload.add_field(built.out, "vector", of(False), batch_size=1)["train"]
     assert np.array_equal(column(split), values)
