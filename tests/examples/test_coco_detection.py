@@ -1,0 +1,57 @@
+"""torchvision's detection recipe on a dataset in COCO's layout, and COCO's metric."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import change_scripts
+import pytest
+import torch
+from coco_sets import coco_dataset
+
+import mmload
+from mmload.augment import Letterbox
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, VariableLayout
+from mmload.export.coco import to_coco
+
+NAME = "coco_detection"
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("pycocotools")
+    monkeypatch.syspath_prepend(change_scripts.CLIENTS.parent)
+    return import_module(NAME)
+
+
+def test_coco_detection_the_annotations_themselves_have_an_ap_of_1(example: Any, tmp_path: Path) -> None:
+    split = mmload.open(coco_dataset(tmp_path, "detection", size=None))["train"]
+    truth: list[Any] = []
+    found: list[Any] = []
+    for _, targets in mmload.Loader(split, batch_size=2, collate=mmload.Collate(Letterbox(96)), returns="torchvision"):
+        for target in targets:
+            single = example.without_crowds(target)
+            found += example.found_in(len(truth), {**single, "scores": torch.ones(len(single["labels"]))})
+            truth.append(example.truth_of(len(truth), target))
+    assert any(each["iscrowd"] for image in truth for each in image)
+    assert example.average_precision(truth, found) == pytest.approx(1.0)
+    assert example.average_precision(truth, found[::2]) < 0.8
+    assert example.average_precision(truth, []) == 0
+
+
+@pytest.mark.slow
+def test_coco_detection_learns_raccoons(example: Any, tmp_path: Path, real_data: Path) -> None:
+    sizes: dict[str, Any] = {"variable_layout": VariableLayout(), "transforms": ({"step": "Shrink", "size": 240},)}
+    voc: dict[str, Any] = {"kind": "voc", "root": real_data / "raccoon_voc", "options": {"classes": ["raccoon"]}}
+    build(BuildRecipe(**voc, out=tmp_path / "voc", **sizes))
+    to_coco(mmload.open(tmp_path / "voc"), tmp_path / "coco")
+    build(BuildRecipe(kind="coco", root=tmp_path / "coco", out=tmp_path / "built", **sizes))
+    words = ["--model", "ssdlite320_mobilenet_v3_large", "--size", "200", "--batch-size", "5", "--lr", "0.02"]
+    losses, precision = example.main([str(tmp_path / "built"), *words, "--epochs", "2"])
+    assert len(losses) == 12
+    assert all(torch.tensor(losses).isfinite())
+    assert sum(losses[-5:]) < 0.85 * sum(losses[:5])
+    assert 0 <= precision <= 1
