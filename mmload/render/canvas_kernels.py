@@ -2,14 +2,15 @@
 
 An output pixel belongs to a tile if its center, mapped into the tile's image, lies within the tile's limits; of several
 such tiles the last one is on top. Its value is the mean of the four pixels around that place, weighted by their
-distance in float32 and rounded to the nearest level; beyond the image's edge its last pixels are repeated. Nothing is
-checked here; :mod:`mmload.render.kernel_arguments` describes the arguments.
+distance and rounded to the nearest level; beyond the image's edge its last pixels are repeated. Places are float32,
+weights have 14 bits between lines and 15 between columns, sums 7 bits behind the point: 0.02 of a level or less from
+the exact mean. Nothing is checked here; :mod:`mmload.render.kernel_arguments` describes the arguments.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,22 +21,39 @@ from mmload.render.kernel_arguments import (
     PAINT,
     PLANES,
     Bytes,
-    Floats,
+    Numbers,
     Places,
     Records,
     Words,
 )
-from mmload.render.warp_kernels import byte_level
 from mmload.runtime.declarations import called, divides, inlined
-from mmload.runtime.intrinsics import fma, never_inline, pair
+from mmload.runtime.intrinsics import (
+    LINE_BLOCK,
+    MEAN_BITS,
+    MEAN_HALF,
+    NEAR_WORDS,
+    NEIGHBORS,
+    blend_lines,
+    blend_neighbors,
+    borrowed,
+    never_inline,
+    pair,
+)
 from mmload.runtime.numba_compile import numba_compiled
 
 Columns = npt.NDArray[np.int32]
+Shorts = npt.NDArray[np.int16]
+Picks = npt.NDArray[np.uint16]
 
 _U = np.uintp
 _F = np.float32
 _W = np.uint32
 _NOTHING, _HALF = _F(0), _F(0.5)
+_BYTE = _W(255)
+_WIDE, _HIGH = _F(1 << 15), _F(1 << 14)
+_SEVEN, _FOURTEEN, _FIFTEEN = np.int32(7), np.int32(14), np.int32(15)
+_WHOLE = np.int32(1 << 15)
+_ROUND, _BITS = np.int32(MEAN_HALF), np.int32(MEAN_BITS)
 _NEAR = 1e-6
 """Least divisor of a point: others are behind the point of view."""
 
@@ -96,11 +114,39 @@ def _clip(first: int, stop: int, slope: float, start: float) -> tuple[int, int]:
 
 
 @inlined
-def _level(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.float32, low: np.float32) -> np.uint8:
-    """Returns the weighted mean of the lowest bytes of four words, rounded; the clamp packs by fewer instructions."""
-    first, third = byte_level(a), byte_level(c)
-    upper, lower = fma(right, byte_level(b) - first, first), fma(right, byte_level(d) - third, third)
-    return np.uint8(min(max(np.int32(fma(low, lower - upper, upper) + _HALF), np.int32(0)), np.int32(255)))
+def _weight(share: np.float32, whole: np.float32) -> np.int32:
+    """Returns the weight of a second neighbor, of ``whole`` for both."""
+    return np.int32(share * whole + _HALF)
+
+
+@inlined
+def _between(first: np.int32, second: np.int32, low: np.int32) -> np.int32:
+    """Returns the weighted mean of two levels in units of 1/128, rounded down, as ``blend_lines`` does."""
+    return np.int32(np.int32(np.int32(first << _FOURTEEN) + np.int32(np.int32(second - first) * low)) >> _SEVEN)
+
+
+@inlined
+def _mean(first: np.int32, second: np.int32, right: np.int32) -> np.uint8:
+    """Returns the weighted mean of two numbers of 1/128 of a level, rounded to the nearest level."""
+    total = np.int32(np.int32(first << _FIFTEEN) + np.int32(np.int32(second - first) * right))
+    return np.uint8(np.int32(np.int32(total + _ROUND) >> _BITS))
+
+
+@inlined
+def _second(word: np.uint32) -> np.uint32:
+    return _W(_W(word >> _W(8)) & _BYTE)
+
+
+@inlined
+def _third(word: np.uint32) -> np.uint32:
+    return _W(word >> _W(16))  # of three
+
+
+@inlined
+def _level(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.int32, low: np.int32) -> np.uint8:
+    """Returns the weighted mean of four levels, rounded."""
+    one, other = _between(np.int32(a), np.int32(c), low), _between(np.int32(b), np.int32(d), low)
+    return _mean(one, other, right)
 
 
 @divides
@@ -110,7 +156,7 @@ def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int
     channels, height, width = out.shape
     top, left, rows, columns = part
     u, v = np.empty(width, np.float32), np.empty(width, np.float32)
-    offsets = np.empty(width, np.int32)
+    offsets, rights, lows = np.empty(width, np.int32), np.empty(width, np.int32), np.empty(width, np.int32)
     pairs, corners = np.empty((2, width), np.uint64), np.empty((4, width), np.uint32)
     pitch, most_right, most_low = np.int32(columns + 1), _F(columns - 1), _F(rows - 1)
     size = 1.0 / shrink
@@ -144,7 +190,7 @@ def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int
             column_, row_ = min(max(u[x], _NOTHING), most_right), min(max(v[x], _NOTHING), most_low)
             column, row = np.floor(column_), np.floor(row_)
             offsets[x] = np.int32(row) * pitch + np.int32(column)
-            u[x], v[x] = column_ - column, row_ - row
+            rights[x], lows[x] = _weight(column_ - column, _WIDE), _weight(row_ - row, _HIGH)
         for x in range(_U(count)):  # two loads per pixel, in a loop by themselves: see warp_bilinear
             offset = _U(offsets[x])
             pairs[0, x], pairs[1, x] = pair(packed, offset), pair(packed, offset + _U(pitch))
@@ -155,44 +201,104 @@ def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int
         if channels == 3:  # at once: 0.6 of the time
             for x in range(_U(count)):
                 a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
-                out[0, line, begins + x] = _level(a, b, c, d, u[x], v[x])
-                a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                out[1, line, begins + x] = _level(a, b, c, d, u[x], v[x])
-                a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                out[2, line, begins + x] = _level(a, b, c, d, u[x], v[x])
+                right, low = rights[x], lows[x]
+                out[0, line, begins + x] = _level(
+                    _W(a & _BYTE), _W(b & _BYTE), _W(c & _BYTE), _W(d & _BYTE), right, low
+                )
+                out[2, line, begins + x] = _level(_third(a), _third(b), _third(c), _third(d), right, low)
+                out[1, line, begins + x] = _level(_second(a), _second(b), _second(c), _second(d), right, low)
             continue
         for channel in range(_U(channels)):
             shift = _W(_U(8) * channel) & _W(31)
             for x in range(_U(count)):
-                a, b = _W(corners[0, x] >> shift), _W(corners[1, x] >> shift)
-                c, d = _W(corners[2, x] >> shift), _W(corners[3, x] >> shift)
-                out[channel, line, begins + x] = _level(a, b, c, d, u[x], v[x])
+                a, b = _W(corners[0, x] >> shift) & _BYTE, _W(corners[1, x] >> shift) & _BYTE
+                c, d = _W(corners[2, x] >> shift) & _BYTE, _W(corners[3, x] >> shift) & _BYTE
+                out[channel, line, begins + x] = _level(a, b, c, d, rights[x], lows[x])
+
+
+@inlined
+def _blend_lines(memory: Bytes, starts: tuple[int, int], low: np.int16, count: int, out: Shorts, at: int) -> None:
+    """Computes the weighted means of two lines that begin at ``starts``, as :func:`_between` does.
+
+    Of lines that end within a block the last blocks overlap: a rest took as long as two more.
+    """
+    first, second, sink = _U(starts[0]), _U(starts[1]), _U(at)
+    for k in range(_U(count // LINE_BLOCK + 1) if count >= LINE_BLOCK else _U(0)):
+        begin = min(k * _U(LINE_BLOCK), _U(count - LINE_BLOCK))
+        blend_lines(memory, first + begin, second + begin, low, out, sink + begin)
+    for x in range(_U(count if count < LINE_BLOCK else 0)):
+        out[sink + x] = _between(np.int32(memory[first + x]), np.int32(memory[second + x]), np.int32(low))
+
+
+class _Columns(NamedTuple):
+    """Neighbors and weights of the columns of a straight tile, a multiple of ``NEIGHBORS`` of them.
+
+    Attributes:
+        offsets: int32 [n], the left neighbor of each.
+        bases: int64 [n / NEIGHBORS], the least of each block.
+        picks: uint16 [2 n], both neighbors of each column, counted from the block's base.
+        weights: int16 [2 n], both negative weights, as :func:`_weight` counts them.
+        are_near: whether ``blend_neighbors`` can do it.
+    """
+
+    offsets: Columns
+    bases: Numbers
+    picks: Picks
+    weights: Shorts
+    are_near: bool
 
 
 @divides
-def _resize_line(packed: Words, line: int, offsets: Columns, right: Floats, words: Words, out: Floats) -> None:
-    """Computes the weighted means of neighbors in a line of packed pixels: float32 [C, n], n at ``offsets``."""
-    count = out.shape[1]
-    for x in range(_U(count)):
-        both = pair(packed, _U(line) + _U(offsets[x]))
-        words[0, x], words[1, x] = _W(both), _W(both >> np.uint64(32))
-    for c in range(_U(len(out))):
-        shift = _W(_U(8) * c) & _W(31)
-        for x in range(_U(count)):
-            first, second = byte_level(_W(words[0, x] >> shift)), byte_level(_W(words[1, x] >> shift))
-            out[c, x] = fma(right[x], second - first, first)
+def _columns(step: np.float32, start: np.float32, count: int, most: np.float32) -> _Columns:
+    """Returns the neighbors of columns ``step`` apart from ``start`` on, which are from 0 to ``most``."""
+    blocks = (count + NEIGHBORS - 1) // NEIGHBORS
+    size = blocks * NEIGHBORS
+    offsets, bases = np.empty(size, np.int32), np.empty(blocks, np.int64)
+    picks, weights = np.empty(2 * size, np.uint16), np.empty(2 * size, np.int16)
+    for x in range(_U(size)):
+        place = min(max(step * _F(min(np.int32(x), np.int32(count - 1))) + start, _NOTHING), most)
+        offsets[x] = np.int32(np.floor(place))
+        right = _weight(place - np.floor(place), _WIDE)
+        weights[_U(2) * x], weights[_U(2) * x + _U(1)] = np.int16(right - _WHOLE), np.int16(-right)
+    are_near = True
+    for k in range(blocks):
+        begin, end = offsets[k * NEIGHBORS], offsets[k * NEIGHBORS + NEIGHBORS - 1]
+        bases[k] = min(begin, end)
+        are_near &= abs(end - begin) + 1 < NEAR_WORDS
+    for x in range(_U(size)):
+        pick = offsets[x] - bases[x // _U(NEIGHBORS)]
+        picks[_U(2) * x], picks[_U(2) * x + _U(1)] = np.uint16(pick), np.uint16(pick + 1)
+    return _Columns(offsets, bases, picks, weights, are_near)
 
 
 @divides
-def _paint_straight(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int, int], out: Bytes) -> None:
+def _paint_straight(
+    memory: Bytes,
+    base: int,
+    steps: tuple[int, int, int],
+    tile: Any,
+    shrink: int,
+    part: tuple[int, int, int, int],
+    out: Bytes,
+) -> None:
     """Paints a tile that is neither turned nor sheared as :func:`_paint_tile` does, with the same bits.
 
-    A line of the image serves all lines of the canvas between it and its neighbors: 0.6 of the time.
+    Two lines of the image make one in which columns have neighbors, each a vector at once: 0.2 of the time.
+
+    Args:
+        memory: uint8 [n], where the image is.
+        base: byte of the first pixel of the part of the image.
+        steps: bytes from channel to channel, line to line, and pixel to pixel.
+        tile: the tile.
+        shrink: number of times by which the image is smaller.
+        part: top, left, rows and columns of the part of the image.
+        out: uint8 [C, H, W].
     """
     never_inline()
     channels, height, width = out.shape
+    beside, below, after = steps
     top, left, rows, columns = part
-    size = 1.0 / shrink
+    scale = 1.0 / shrink
     first, stop = _clip(0, width, tile.a, tile.c - tile.u0)
     first, stop = _clip(first, stop, -tile.a, tile.u1 - tile.c)
     begin, end = _clip(0, height, tile.e, tile.f - tile.v0)
@@ -200,31 +306,39 @@ def _paint_straight(packed: Words, tile: Any, shrink: int, part: tuple[int, int,
     count = stop - first
     if count <= 0:
         return
-    offsets, right = np.empty(count, np.int32), np.empty(count, np.float32)
-    words, lines = np.empty((2, count), np.uint32), np.empty((2, channels, count), np.float32)
-    step, start = _F(tile.a * size), _F((tile.a * (first + 0.5) + tile.c) * size - 0.5 - left)
-    for x in range(_U(count)):
-        place = min(max(step * _F(np.int32(x)) + start, _NOTHING), _F(columns - 1))
-        offsets[x] = np.int32(np.floor(place))
-        right[x] = place - np.floor(place)
-    upper, lower = -1, -1  # lines of the image in the two buffers
-    one = 0  # the buffer of the upper line
+    start = _F((tile.a * (first + 0.5) + tile.c) * scale - 0.5 - left)
+    across = _columns(_F(tile.a * scale), start, count, _F(columns - 1))
+    offsets, bases, picks, weights = across.offsets, across.bases, across.picks, across.weights
+    pitch = columns + NEAR_WORDS
+    lines, mixed = np.zeros(channels * pitch, np.int16), np.empty(channels * columns, np.int16)
+    parts, length = (channels, columns) if after == 1 else (1, channels * columns)
+    canvas, rest = borrowed(out.reshape(-1)), np.empty(channels * NEIGHBORS, np.uint8)
+    whole = count // NEIGHBORS if across.are_near else 0
     for y in range(begin, end):
-        place = min(max(_F((tile.e * (y + 0.5) + tile.f) * size - 0.5 - top), _NOTHING), _F(rows - 1))
-        row, low = int(np.floor(place)), place - np.floor(place)
-        if row == lower:
-            one, upper, lower = 1 - one, lower, -1
-        if row != upper:
-            _resize_line(packed, row * (columns + 1), offsets, right, words, lines[one])
-            upper = row
-        if row + 1 != lower:
-            _resize_line(packed, (row + 1) * (columns + 1), offsets, right, words, lines[1 - one])
-            lower = row + 1
-        for c in range(_U(channels)):
-            above, below, line = lines[_U(one), c], lines[_U(1 - one), c], out[c, _U(y)]
-            for x in range(_U(count)):
-                level = np.int32(fma(low, below[x] - above[x], above[x]) + _HALF)
-                line[_U(first) + x] = np.uint8(min(max(level, np.int32(0)), np.int32(255)))
+        place = min(max(_F((tile.e * (y + 0.5) + tile.f) * scale - 0.5 - top), _NOTHING), _F(rows - 1))
+        row, low = int(np.floor(place)), np.int16(_weight(place - np.floor(place), _HIGH))
+        upper, lower = base + row * below, base + min(row + 1, rows - 1) * below
+        for c in range(parts):
+            starts = upper + c * beside, lower + c * beside
+            _blend_lines(memory, starts, low, length, lines if after == 1 else mixed, c * pitch)
+        for c in range(_U(0 if after == 1 else channels)):
+            for x in range(_U(columns)):
+                lines[c * _U(pitch) + x] = mixed[_U(channels) * x + c]
+        at, size = _U(y * width + first), _U(height * width)
+        for k in range(_U(whole)):
+            block = k * _U(NEIGHBORS)
+            blend_neighbors(lines, (bases[k], pitch), picks, weights, block, canvas, (at + block, size), channels)
+        done = _U(whole * NEIGHBORS)
+        if across.are_near and done < _U(count):
+            blend_neighbors(lines, (bases[whole], pitch), picks, weights, done, rest, (0, NEIGHBORS), channels)
+            for c in range(_U(channels)):
+                for x in range(_U(count) - done):
+                    canvas[c * size + at + done + x] = rest[c * _U(NEIGHBORS) + x]
+        elif done < _U(count):
+            for c in range(_U(channels)):
+                for x in range(_U(count)):
+                    one, right = c * _U(pitch) + _U(offsets[x]), -np.int32(weights[_U(2) * x + _U(1)])
+                    canvas[c * size + at + x] = _mean(np.int32(lines[one]), np.int32(lines[one + _U(1)]), right)
 
 
 @numba_compiled(PAINT)
@@ -261,13 +375,14 @@ def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Byt
             beside, below, after = wide, channels * wide, 1
         else:
             beside, below, after = 1, channels * wide, channels
-        packed = np.empty((rows + 1) * (columns + 1), np.uint32)
-        part = top - place.first, left, rows, columns
-        _pack(memory, place.start, (beside, below, after), part, channels, packed)
+        steps, part = (beside, below, after), (top - place.first, left, rows, columns)
         shown = top, left, rows, columns
         if tile.b == 0 and tile.d == 0 and tile.g == 0 and tile.h == 0 and tile.i == 1:
-            _paint_straight(packed, tile, shrink, shown, canvas)
+            base = place.start + part[0] * below + left * after
+            _paint_straight(memory, base, steps, tile, shrink, shown, canvas)
         else:
+            packed = np.empty((rows + 1) * (columns + 1), np.uint32)
+            _pack(memory, place.start, steps, part, channels, packed)
             _paint_tile(packed, tile, shrink, shown, canvas)
 
 

@@ -12,6 +12,15 @@ LINE = 64
 TRANSPOSED_ROWS, TRANSPOSED_COLUMNS = 32, 16
 """Lines of a block that ``transpose`` transposes, and bytes of each."""
 
+NEIGHBORS, NEAR_WORDS = 16, 64
+"""Values that ``blend_neighbors`` computes, and numbers of a line that it reads for them."""
+
+LINE_BLOCK = 32
+"""Values that ``blend_lines`` computes."""
+
+MEAN_BITS, MEAN_HALF = 22, (1 << 21) + (1 << 14)
+"""Bits by which it shifts a weighted sum, and what it adds before: half of a level, and of a unit of the numbers."""
+
 fma: Any = Intrinsic("fma")
 """In compiled functions, ``fma(a, b, c)`` is a * b + c of float32, rounded once, as torch's kernels round it."""
 
@@ -68,4 +77,23 @@ colored: Any = Intrinsic("colored")
 
 It is float32, rounded as ``rounded`` does. Outputs of uint8 have no color map: the level is stored as it is, without
 which a crop of 640 x 640 took 100 us in place of 30.
+"""
+
+blend_lines: Any = Intrinsic("blend_lines")
+"""In compiled functions, ``blend_lines(memory, first, second, low, out, at)`` mixes ``LINE_BLOCK`` levels with others.
+
+It writes ``memory[first]`` + ``low`` / 2^14 of the way to ``memory[second]``, and those after them, to a flat int16
+array, in units of 1/128, rounded down. ``low``, int16, is below 2^14; its 7 upper bits and its 7 lower bits have a
+product each, which 16 bits hold. LLVM has no vectors of 16 bits for products that need 32.
+"""
+
+blend_neighbors: Any = Intrinsic("blend_neighbors")
+"""In compiled functions, it writes ``NEIGHBORS`` weighted means of two numbers for each channel, as bytes.
+
+``blend_neighbors(line, (base, pitch), picks, weights, at, out, (place, size), channels)`` takes numbers from a flat
+int16 array: 1/128 of a level, rounded down. Those of channel c are counted from ``base`` + c ``pitch`` on. Each of the
+sums ``line[picks[i]] * weights[i]`` + ``line[picks[i + 1]] * weights[i + 1]`` for i = 2 ``at``, 2 ``at`` + 2, ... is
+negated and rounded to a level, from ``out[place + c * size]`` on. Picks, flat uint16, are below ``NEAR_WORDS``, and as
+many numbers are there; weights, flat int16, are negative, so that 2^15 is one of them. AVX-512 picks numbers by one
+instruction.
 """

@@ -14,7 +14,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mmload.runtime.intrinsics import LINE, TRANSPOSED_COLUMNS, TRANSPOSED_ROWS
+from mmload.runtime.intrinsics import (
+    LINE,
+    LINE_BLOCK,
+    MEAN_BITS,
+    MEAN_HALF,
+    NEAR_WORDS,
+    NEIGHBORS,
+    TRANSPOSED_COLUMNS,
+    TRANSPOSED_ROWS,
+)
 
 _cgutils: Any = cgutils  # numba is only partially typed
 
@@ -238,3 +247,87 @@ def _to_float16_by_integers(builder: Any, value: Any) -> Any:
     large = builder.icmp_unsigned(">=", size, _WORD((127 + 16) << 23))
     sign = builder.lshr(builder.xor(bits, size), _WORD(16))
     return builder.trunc(builder.or_(builder.select(large, special, finite), sign), _SHORT)
+
+
+def _vector(target: Any, builder: Any, array: Any, begin: Any, kind: Any, size: int | None = None) -> Any:
+    """Returns the address of a vector in a flat array, of which ``size`` elements are used; None: all."""
+    _check_index(target, builder, builder.add(begin, ir.Constant(begin.type, (size or kind.count) - 1)), array.nitems)
+    return builder.bitcast(builder.gep(array.data, [begin]), kind.as_pointer())
+
+
+def _blend_lines(context: Any, memory: Any, first: Any, second: Any, low: Any, out: Any, at: Any) -> Any:
+    shorts, bytes_ = ir.VectorType(_SHORT, LINE_BLOCK), ir.VectorType(ir.IntType(8), LINE_BLOCK)
+    seven = ir.Constant(shorts, [7] * LINE_BLOCK)
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, sink = (_array(target, builder, signature, arguments, k) for k in (0, 4))
+
+        def levels(begin: Any) -> Any:
+            return builder.zext(builder.load(_vector(target, builder, source, begin, bytes_), align=1), shorts)
+
+        def repeated(value: Any) -> Any:
+            one = builder.insert_element(shorts(ir.Undefined), value, _WORD(0))
+            return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_WORD, LINE_BLOCK), [0] * LINE_BLOCK))
+
+        upper, lower = levels(arguments[1]), levels(arguments[2])
+        apart = builder.sub(lower, upper)
+        fine = builder.mul(apart, repeated(builder.and_(arguments[3], _SHORT(127))))
+        rest = builder.mul(apart, repeated(builder.lshr(arguments[3], _SHORT(7))))
+        mixed = builder.add(builder.add(builder.shl(upper, seven), rest), builder.ashr(fine, seven))
+        builder.store(mixed, _vector(target, builder, sink, arguments[5], shorts), align=2)
+        return target.get_dummy_value()
+
+    return types.void(memory, types.uintp, types.uintp, types.int16, out, types.uintp), code
+
+
+blend_lines: Any = intrinsic(_blend_lines)
+
+
+def _blend_neighbors(
+    context: Any, line: Any, begins: Any, picks: Any, weights: Any, at: Any, out: Any, places: Any, channels: Any
+) -> Any:
+    count = 2 * NEIGHBORS
+    shorts, words, bytes_ = (
+        ir.VectorType(kind, size) for kind, size in ((_SHORT, count), (_WORD, NEIGHBORS), (ir.IntType(8), NEIGHBORS))
+    )
+    wide, half_level = ir.VectorType(_WORD, count), ir.Constant(words, [MEAN_HALF] * NEIGHBORS)
+    masks = [ir.Constant(words, list(range(k, count, 2))) for k in range(2)]
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        index = arguments[4].type
+        source, chosen, shares, written = (_array(target, builder, signature, arguments, k) for k in (0, 2, 3, 5))
+        first = builder.mul(arguments[4], ir.Constant(index, 2))
+
+        def picked(begin: Any) -> Any:
+            """Returns the neighbors of a channel whose numbers begin there."""
+            near = _vector(target, builder, source, begin, shorts, NEAR_WORDS)
+            if "+avx512bw" in target.codegen()._tm_features.split(","):
+                kind = ir.FunctionType(shorts, [shorts] * 3)
+                permute = _cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpermi2var.hi.512")
+                halves = [builder.load(builder.gep(near, [_WORD(k)]), align=2) for k in range(NEAR_WORDS // count)]
+                return builder.call(permute, [halves[0], order, halves[1]])
+            pairs = words(ir.Undefined)
+            for k in range(NEIGHBORS):
+                pick = builder.zext(builder.extract_element(order, _WORD(2 * k)), index)
+                address = builder.gep(source.data, [builder.add(begin, pick)])
+                one = builder.load(builder.bitcast(address, _WORD.as_pointer()), align=2)
+                pairs = builder.insert_element(pairs, one, _WORD(k))
+            return builder.bitcast(pairs, shorts)
+
+        order = builder.load(_vector(target, builder, chosen, first, shorts), align=2)
+        share = builder.sext(builder.load(_vector(target, builder, shares, first, shorts), align=2), wide)
+        (begin, pitch), (place, size) = (_cgutils.unpack_tuple(builder, arguments[k], 2) for k in (1, 6))
+        with _cgutils.for_range(builder, arguments[7]) as loop:
+            numbers = picked(builder.add(begin, builder.mul(loop.index, pitch)))
+            products = builder.mul(builder.sext(numbers, wide), share)
+            total = builder.add(*(builder.shuffle_vector(products, products, mask) for mask in masks))
+            total = builder.lshr(builder.sub(half_level, total), ir.Constant(words, [MEAN_BITS] * NEIGHBORS))
+            sink = _vector(target, builder, written, builder.add(place, builder.mul(loop.index, size)), bytes_)
+            builder.store(builder.trunc(total, bytes_), sink, align=1)
+        return target.get_dummy_value()
+
+    pair_of: Any = types.UniTuple(types.intp, 2)  # type: ignore[no-untyped-call]  # numba is only partially typed
+    return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp), code
+
+
+blend_neighbors: Any = intrinsic(_blend_neighbors)
