@@ -1,21 +1,31 @@
-"""Tags a wheel that has machine code: hatchling calls it where it builds a wheel, without mmload's dependencies."""
+"""Tags a wheel that has machine code: hatchling calls it where it builds a wheel, without mmload's dependencies.
+
+``MMLOAD_WHEEL`` chooses the processors that the wheel is for, x86_64 or aarch64; by default they are this machine's.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-TAG = "py3-none-manylinux_2_17_x86_64"
+FILES = {"x86_64": "mmload/machine_code/x86-64*/*.o", "aarch64": "mmload/machine_code/aarch64/*.o"}
+"""Processors -> the files for them, which ``scripts/machine_code`` makes."""
+
+TAG = "py3-none-manylinux_2_17_{}"
 """Any Python 3, as entries use its stable interface; of the C library they need what every release has."""
 
 
 class WheelTag(BuildHookInterface):  # type: ignore[type-arg]  # it is configured by nothing
-    """Makes a wheel one of a platform if ``scripts/machine_code`` has made files; otherwise it is one of any."""
+    """Makes a wheel one of a platform if there is machine code for it; otherwise it is one of any."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Sets the tag."""
-        if version != "editable" and any(Path(self.root, "mmload", "machine_code").glob("x86-64*/*.o")):
+        """Chooses the files, and sets the tag."""
+        processor = os.environ.get("MMLOAD_WHEEL", platform.machine())
+        if version != "editable" and processor in FILES and any(Path(self.root).glob(FILES[processor])):
             build_data["pure_python"] = False
-            build_data["tag"] = TAG
+            build_data["tag"] = TAG.format(processor)
+            build_data["artifacts"].append(FILES[processor])

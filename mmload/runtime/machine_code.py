@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import mmap
 import os
 import pkgutil
 import re
@@ -32,8 +33,11 @@ from mmload.errors import UsageError, choices
 
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
 
-LEVELS = {"x86-64-v4": f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl", "x86-64-v3": _V3}
+LEVELS = {"x86-64-v4": f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl", "x86-64-v3": _V3, "aarch64": ""}
 """Kinds of processors that the package may have machine code for, the best first, and the features that each needs."""
+
+TRIPLES = {level: f"{'aarch64' if level == 'aarch64' else 'x86_64'}-unknown-linux-gnu" for level in LEVELS}
+"""Kind of processor -> the system that its files are for, as LLVM names it."""
 
 ENTRY, NATIVE = "mmload_entry", "mmload_native"
 """Symbols of an object file: the function that Python calls, and the one that other kernels call."""
@@ -120,9 +124,14 @@ def levels() -> tuple[str, ...]:
     if any(os.environ.get(name) for name in _SETTINGS):
         return ()
     has = _llvm().get_host_cpu_features()
-    is_made_for = re.match(r"x86_64-.*-linux", _llvm().get_process_triple())
-    fits = (name for name, needs in LEVELS.items() if is_made_for and all(map(has.get, needs.split())))
+    made_for = [name for name in LEVELS if _system(TRIPLES[name]) == _system(_llvm().get_process_triple())]
+    fits = (name for name in made_for if all(map(has.get, LEVELS[name].split())))
     return tuple(name for name in fits if wanted in (None, "", name))
+
+
+def _system(triple: str) -> tuple[str, bool]:
+    """Returns the architecture of a triple, and whether its system is Linux; vendors name themselves in others."""
+    return triple.partition("-")[0], "-linux" in triple
 
 
 def shipped_counts() -> dict[str, int]:
@@ -192,8 +201,8 @@ def _processor() -> str:
 
 
 def _layout() -> tuple[int, ...]:
-    """Returns the sizes of objects that entries read fields of."""
-    return object.__basicsize__, ctypes.sizeof(ctypes.c_void_p)
+    """Returns the sizes of objects that entries read fields of, and of pages, which aarch64 has in several sizes."""
+    return object.__basicsize__, ctypes.sizeof(ctypes.c_void_p), mmap.PAGESIZE
 
 
 @cache

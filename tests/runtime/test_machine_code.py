@@ -62,7 +62,10 @@ def test_the_best_kind_that_a_processor_is_of_is_taken_first(processor: Any, mon
     assert processor(LEVELS["x86-64-v3"]) == ("x86-64-v3",)
     assert processor(LEVELS["x86-64-v3"].replace("fma", "")) == ()
     assert processor(LEVELS["x86-64-v4"], "x86_64-apple-darwin22") == (), "whose object files are of another kind"
-    assert processor(LEVELS["x86-64-v4"], "aarch64-unknown-linux-gnu") == ()
+    assert processor("", "aarch64-unknown-linux-gnu") == ("aarch64",)
+    assert processor("neon", "aarch64-redhat-linux-gnu") == ("aarch64",)
+    assert processor("neon", "arm64-apple-darwin22") == ()
+    assert processor("", "riscv64-unknown-linux-gnu") == ()
     monkeypatch.setenv("MMLOAD_MACHINE_CODE", "x86-64-v3")
     assert processor(LEVELS["x86-64-v4"]) == ("x86-64-v3",)
     monkeypatch.setenv("MMLOAD_MACHINE_CODE", "own")
@@ -71,7 +74,9 @@ def test_the_best_kind_that_a_processor_is_of_is_taken_first(processor: Any, mon
 
 def test_unknown_kind_of_machine_code_is_refused(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MMLOAD_MACHINE_CODE", "x86-64-v9")
-    with pytest.raises(UsageError, match="MMLOAD_MACHINE_CODE is 'x86-64-v9'; use one of own, x86-64-v3, x86-64-v4"):
+    with pytest.raises(
+        UsageError, match="MMLOAD_MACHINE_CODE is 'x86-64-v9'; use one of aarch64, own, x86-64-v3, x86-64-v4"
+    ):
         processor(LEVELS["x86-64-v4"])
 
 
