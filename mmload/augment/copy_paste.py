@@ -108,10 +108,12 @@ class CopyPaste(AfterStep):
             if len(pasted):
                 hidden: Array = np.any(partner.masks[pasted], axis=0)
                 # In place, in the memory that this batch was rendered into.
-                where = torch.from_numpy(hidden)
+                left, top, right, bottom = _bounds(hidden)
+                part = ..., slice(top, bottom), slice(left, right)
+                where = torch.from_numpy(hidden)[part]
                 for pixels in (batch.images, batch.masks):
                     if pixels is not None:
-                        pixels[k].copy_(torch.where(where, pixels[count + k], pixels[k]))
+                        pixels[k][part] = torch.where(where, pixels[count + k][part], pixels[k][part])
                 own.hide(hidden, box_rule)
             made.append(_joined(own.chosen(own.remaining), partner.chosen(pasted)))
         first: Batch = batch[:count]
@@ -144,12 +146,12 @@ class _Objects:
     def masks(self) -> Array:
         """Masks of the objects, bool [n, H, W]."""
         if self._masks is None:
-            self._masks = masks_of_boxes(self._row, *self._size).astype(np.bool_)
+            self._masks = masks_of_boxes(self._row, *self._size).view(np.bool_)
         return self._masks
 
     def drawn(self, uniform: Array) -> Array:
         """Returns which objects are pasted, int64 ascending, of uniform draws [M]."""
-        can_be: Array = np.any(self.masks, axis=(1, 2))
+        can_be = _pixels_of(self.masks) > 0
         can_be &= ~self.fields.get("iscrowd", np.zeros(len(can_be), np.bool_))
         candidates = np.flatnonzero(can_be)
         count = len(candidates)
@@ -157,13 +159,12 @@ class _Objects:
 
     def hide(self, hidden: Array, rule: BoxRule) -> None:
         """Takes pixels, bool [H, W], from all masks; objects that lost some get new boxes, or are dropped."""
-        before = self.masks.sum((1, 2))
-        self._masks = self.masks & ~hidden
-        after, boxes = self.masks.sum((1, 2)), self.fields["boxes"].copy()
+        before = _pixels_of(self.masks)
+        np.logical_and(self.masks, ~hidden, out=self.masks)
+        after, boxes = _pixels_of(self.masks), self.fields["boxes"].copy()
         changed = np.flatnonzero(after < before)
         for box in changed[after[changed] > 0]:
-            rows, columns = (np.flatnonzero(self.masks[box].any(axis)) for axis in (1, 0))
-            boxes[box] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+            boxes[box] = _bounds(self.masks[box])
         share = after / np.maximum(before, 1)
         stays = (after > 0) & (share >= rule.min_visible) & rule.permits(torch.from_numpy(boxes)).numpy()
         self.remaining = np.flatnonzero(stays | (after == before))
@@ -186,6 +187,17 @@ class _Objects:
             (place, runs_of_mask(self.masks[box])) for box, place in index.items() if box in self._hidden
         ]
         return values, parts
+
+
+def _bounds(mask: Array) -> tuple[int, int, int, int]:
+    """Returns the box x0, y0, x1, y1 around the pixels of a mask, bool [H, W], which has some."""
+    columns, rows = (np.flatnonzero(mask.any(axis)) for axis in (0, 1))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def _pixels_of(masks: Array) -> Array:
+    """Returns the number of pixels of each mask, int64 [n]."""
+    return np.array([np.count_nonzero(mask) for mask in masks], np.int64)
 
 
 def _hidden_keypoints(points: Array, hidden: Array) -> Array:

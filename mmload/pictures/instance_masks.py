@@ -30,16 +30,48 @@ def mask_of_runs(runs: Array, height: int, width: int) -> Mask:
     Raises:
         ValueError: if they are not those of such an image.
     """
-    if (runs < 0).any() or int(runs.sum(dtype=np.int64)) != height * width:
-        raise ValueError(f"its runs cover {int(runs.sum(dtype=np.int64)):,} pixels, the image has {height * width:,}")
-    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+    return _whole(*_columns_of_runs(runs, height, width), width)
+
+
+def _columns_of_runs(runs: Array, height: int, width: int) -> tuple[Mask, int]:
+    """Returns the columns that run lengths show in, bool [columns, H], and the number of the first."""
+    ends = np.cumsum(runs, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    if (runs < 0).any() or total != height * width:
+        raise ValueError(f"its runs cover {total:,} pixels, the image has {height * width:,}")
+    return _columns_between(ends[: len(ends) // 2 * 2], height)
+
+
+def _columns_between(ends: Array, height: int) -> tuple[Mask, int]:
+    """Returns the columns that spans of pixels show in, bool [columns, H], and the number of the first.
+
+    Args:
+        ends: int64 [n], ascending: where spans begin and end, in turn, counted column by column.
+        height: height of the image.
+    """
+    if not len(ends):
+        return np.zeros((0, height), np.bool_), 0
+    first, stop = int(ends[0]) // height, -(-int(ends[-1]) // height)
+    is_shown = np.arange(len(ends) + 1) % 2 == 1
+    is_shown[-1] = False
+    lengths = np.diff(ends, prepend=first * height, append=stop * height)
+    return np.repeat(is_shown, lengths).reshape(stop - first, height), first  # a hundredth of the time of sums
+
+
+def _whole(columns: Mask, first: int, width: int) -> Mask:
+    """Returns a mask, bool [H, W], of some of its columns, bool [columns, H]."""
+    mask = np.zeros((width, columns.shape[1]), np.bool_)
+    mask[first : first + len(columns)] = columns
+    return mask.T
 
 
 def runs_of_mask(mask: Mask) -> npt.NDArray[np.int32]:
     """Encodes a mask, bool [H, W], as run lengths."""
-    flat = mask.T.reshape(-1)
-    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    edges = np.concatenate([[0] if len(flat) and flat[0] else [], [0], changes, [len(flat)]])
+    height, columns = len(mask), np.flatnonzero(mask.any(0))
+    first, stop = (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (0, 0)
+    flat = np.pad(mask[:, first:stop].T.reshape(-1), 1)  # the other columns are zeros
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + first * height
+    edges = np.concatenate([[0], changes, [mask.size] if not len(changes) or changes[-1] < mask.size else []])
     return np.diff(edges).astype(np.int32)
 
 
@@ -103,6 +135,11 @@ def mask_of_polygon(points: Array, height: int, width: int) -> Mask:
     Returns:
         bool [H, W].
     """
+    return _whole(*_columns_of_polygon(points, height, width), width)
+
+
+def _columns_of_polygon(points: Array, height: int, width: int) -> tuple[Mask, int]:
+    """Returns the columns that a polygon shows in, bool [columns, H], and the number of the first."""
     side = max(height, width)
     near = np.clip(np.nan_to_num(points.astype(np.float64)), -16 * side, 17 * side)  # bounds time and memory
     ends = np.trunc(_SCALE * near + 0.5).astype(np.int64)
@@ -127,11 +164,7 @@ def mask_of_polygon(points: Array, height: int, width: int) -> Mask:
     crossing, column = crossing[inside], left[inside] // _SCALE
     top = (np.minimum(y[crossing], y[crossing - 1]) + 0.5) / _SCALE - 0.5
     flat = column * height + np.ceil(np.clip(top, 0, height)).astype(np.int64)
-    mask = np.zeros(width * height, np.bool_)
-    if len(flat):
-        first, last = int(flat.min()), int(flat.max())
-        mask[first:last] = np.cumsum(np.bincount(flat - first, minlength=last - first))[: last - first] % 2 == 1
-    return mask.reshape(width, height).T
+    return _columns_between(np.sort(flat), height)
 
 
 def masks_of_boxes(fields: Mapping[str, Array], height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -145,13 +178,13 @@ def masks_of_boxes(fields: Mapping[str, Array], height: int, width: int) -> npt.
     """
     masks = np.zeros((int(fields["counts"]), height, width), np.uint8)
     real = without_padding(fields)
-    for box, points in parts_of(real, *SEGMENTS[0]):
-        if box >= 0:
-            masks[box] |= mask_of_polygon(points, height, width)
-    if SEGMENTS[1][0] in real:
-        for box, runs in parts_of(real, *SEGMENTS[1]):
-            if box >= 0:
-                masks[box] |= mask_of_runs(runs, height, width)
+    for pair, columns_of in zip(SEGMENTS, (_columns_of_polygon, _columns_of_runs), strict=True):
+        for box, values in parts_of(real, *pair) if pair[0] in real else ():
+            if box >= 0:  # only where it shows: a tenth of the time of whole masks
+                columns, first = columns_of(values, height, width)
+                rows = np.flatnonzero(columns.any(0))
+                shown = slice(rows[0], rows[-1] + 1) if len(rows) else slice(0)
+                masks[box, shown, first : first + len(columns)] |= columns[:, shown].T
     return masks
 
 
