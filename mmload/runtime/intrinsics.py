@@ -36,6 +36,9 @@ never_inline: Any = Intrinsic("never_inline")
 Inside of a large function LLVM no longer recognizes that loops may be vectorized: a blur took three times as long.
 """
 
+prefetch: Any = Intrinsic("prefetch")
+"""In compiled functions, ``prefetch(bytes, at)`` asks for the cache line of a byte of a flat uint8 array."""
+
 borrowed: Any = Intrinsic("borrowed")
 """In compiled functions, ``borrowed(array)`` is the array without counted references: another variable must hold it.
 
@@ -90,10 +93,10 @@ product each, which 16 bits hold. LLVM has no vectors of 16 bits for products th
 blend_neighbors: Any = Intrinsic("blend_neighbors")
 """In compiled functions, it writes ``NEIGHBORS`` weighted means of two numbers for each channel, as bytes.
 
-``blend_neighbors(line, (base, pitch), picks, weights, at, out, (place, size), channels)`` takes numbers from a flat
-int16 array: 1/128 of a level, rounded down. Those of channel c are counted from ``base`` + c ``pitch`` on. Each of the
-sums ``line[picks[i]] * weights[i]`` + ``line[picks[i + 1]] * weights[i + 1]`` for i = 2 ``at``, 2 ``at`` + 2, ... is
-negated and rounded to a level, from ``out[place + c * size]`` on. Picks, flat uint16, are below ``NEAR_WORDS``, and as
-many numbers are there; weights, flat int16, are negative, so that 2^15 is one of them. AVX-512 picks numbers by one
-instruction.
+``blend_neighbors(line, (base, pitch), picks, weights, at, out, (place, size), channels, near)`` takes numbers from a
+flat int16 array: 1/128 of a level, rounded down. Those of channel c are counted from ``base`` + c ``pitch`` on. Each of
+the sums ``line[picks[i]] * weights[i]`` + ``line[picks[i + 1]] * weights[i + 1]`` for i = 2 ``at``, 2 ``at`` + 2, ...
+is negated and rounded to a level, from ``out[place + c * size]`` on. Picks, flat uint16, are below ``near``, at most
+``NEAR_WORDS``, and as many numbers are there; weights, flat int16, are negative, so that 2^15 is one of them. AVX-512
+picks numbers by one instruction, and by a faster one if they are among half of them.
 """

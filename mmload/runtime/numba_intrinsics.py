@@ -73,6 +73,21 @@ def _never_inline(context: Any) -> Any:
 never_inline: Any = intrinsic(_never_inline)
 
 
+def _prefetch(context: Any, values: Any, at: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = _array(target, builder, signature, arguments, 0)
+        _check_index(target, builder, arguments[1], array.nitems)
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), _WORD, _WORD, _WORD])
+        ask = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(ask, [builder.gep(array.data, [arguments[1]]), _WORD(0), _WORD(3), _WORD(1)])
+        return target.get_dummy_value()
+
+    return types.void(values, types.uintp), code
+
+
+prefetch: Any = intrinsic(_prefetch)
+
+
 def _borrowed(context: Any, array: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = _array(target, builder, signature, arguments, 0)
@@ -284,7 +299,16 @@ blend_lines: Any = intrinsic(_blend_lines)
 
 
 def _blend_neighbors(
-    context: Any, line: Any, begins: Any, picks: Any, weights: Any, at: Any, out: Any, places: Any, channels: Any
+    context: Any,
+    line: Any,
+    begins: Any,
+    picks: Any,
+    weights: Any,
+    at: Any,
+    out: Any,
+    places: Any,
+    channels: Any,
+    near_words: Any,
 ) -> Any:
     count = 2 * NEIGHBORS
     shorts, words, bytes_ = (
@@ -292,6 +316,11 @@ def _blend_neighbors(
     )
     wide, half_level = ir.VectorType(_WORD, count), ir.Constant(words, [MEAN_HALF] * NEIGHBORS)
     masks = [ir.Constant(words, list(range(k, count, 2))) for k in range(2)]
+
+    def permuted(builder: Any, name: str, values: list[Any]) -> Any:
+        kind = ir.FunctionType(shorts, [shorts] * len(values))
+        name = f"llvm.x86.avx512.{name}.hi.512"
+        return builder.call(_cgutils.get_or_insert_function(builder.module, kind, name), values)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         index = arguments[4].type
@@ -302,10 +331,17 @@ def _blend_neighbors(
             """Returns the neighbors of a channel whose numbers begin there."""
             near = _vector(target, builder, source, begin, shorts, NEAR_WORDS)
             if "+avx512bw" in target.codegen()._tm_features.split(","):
-                kind = ir.FunctionType(shorts, [shorts] * 3)
-                permute = _cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpermi2var.hi.512")
-                halves = [builder.load(builder.gep(near, [_WORD(k)]), align=2) for k in range(NEAR_WORDS // count)]
-                return builder.call(permute, [halves[0], order, halves[1]])
+                near_half = builder.load(near, align=2)
+                with builder.if_else(builder.icmp_signed("<=", arguments[8], ir.Constant(index, count))) as (one, two):
+                    with one:
+                        alone, at_alone = permuted(builder, "permvar", [near_half, order]), builder.block
+                    with two:
+                        other = builder.load(builder.gep(near, [_WORD(1)]), align=2)
+                        joined, at_joined = permuted(builder, "vpermi2var", [near_half, order, other]), builder.block
+                chosen_ones = builder.phi(shorts)
+                chosen_ones.add_incoming(alone, at_alone)
+                chosen_ones.add_incoming(joined, at_joined)
+                return chosen_ones
             pairs = words(ir.Undefined)
             for k in range(NEIGHBORS):
                 pick = builder.zext(builder.extract_element(order, _WORD(2 * k)), index)
@@ -327,7 +363,7 @@ def _blend_neighbors(
         return target.get_dummy_value()
 
     pair_of: Any = types.UniTuple(types.intp, 2)  # type: ignore[no-untyped-call]  # numba is only partially typed
-    return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp), code
+    return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp, types.intp), code
 
 
 blend_neighbors: Any = intrinsic(_blend_neighbors)
