@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
+from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample
 from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, read_annotations
@@ -231,15 +231,14 @@ class _Meaning(NamedTuple):
     @classmethod
     def of(cls, read: AnnotationFile, task: str) -> _Meaning:
         """Returns the meaning of the content of a file."""
-        strays = read.objects.strays
-        notes = (f"{counted(strays, 'annotation')} of images that the file does not list: left out",) if strays else ()
         names = [category.name for category in read.categories]
         unique = names if len(set(names)) == len(names) else [f"{each.name} {each.id}" for each in read.categories]
         record = ObjectsRecord(
             category_ids=tuple(category.id for category in read.categories),
             **(_keypoints(read.categories) if task == "keypoints" else {}),
         )
-        return cls(str(read.path), tuple(unique), record, notes + notes_on_flip(record), task == "panoptic")
+        notes = read.objects.notes + notes_on_flip(record)
+        return cls(str(read.path), tuple(unique), record, notes, task == "panoptic")
 
 
 class CocoSplit:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmload.errors import counted
 from mmload.sources.objects import ImageObjects
 
 Array = npt.NDArray[Any]
@@ -77,6 +78,17 @@ class CocoObjects:
     strays: int = 0
     maps: Mapping[int, str] = field(default_factory=dict)
     left_out: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on what was left out, and on masks that are missing."""
+        strays = f"{counted(self.strays, 'annotation')} of images that the file does not list: left out"
+        has_mask = np.zeros(len(self.ids), np.bool_)
+        for each in self.segments.values():
+            has_mask[np.repeat(self.starts[:-1], np.diff(each.starts)) + each.owners] = True
+        missing = int((~has_mask).sum()) if self.segments else 0
+        empty = f"{counted(missing, 'object')} without segmentation: no pixel belongs to such a mask"
+        return (strays,) * (self.strays > 0) + (empty,) * (missing > 0)
 
     def of_image(self, image: int) -> ImageObjects:
         """Returns the objects of an image."""

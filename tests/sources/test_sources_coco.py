@@ -208,6 +208,20 @@ def test_coco_annotations_of_unlisted_images_are_a_note(tmp_path):
     assert train.notes() == ("1 annotation of images that the file does not list: left out",)
 
 
+def test_coco_objects_without_segmentation_are_a_note(tmp_path):
+    made = CocoSet(tmp_path)
+    triangle = [[1, 1, 9, 1, 1, 9]]
+    for image, segmentation in ((1, triangle), (2, []), (2, None), (2, triangle)):
+        if image > len(made.body["images"]):
+            made.image(image)
+        made.object(image, [1, 2, 3, 4], segmentation=segmentation)
+    (train,) = made.splits(task="instances").values()
+    assert train.notes() == ("2 objects without segmentation: no pixel belongs to such a mask",)
+    assert train.read(1).fields["rings"].tolist() == [[2, 3]]
+    (train,) = made.splits().values()
+    assert train.notes() == ()
+
+
 def test_coco_paths_that_leave_the_root_are_refused(tmp_path):
     made = CocoSet(tmp_path / "coco")
     made.image(1)
