@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from mmload.render.kernel_arguments import Bytes, ImageLines
+from mmload.render.kernel_arguments import Bytes, Composed, ImageLines
 from mmload.render.plan_parts import Canvas
 from mmload.runtime.memory_pool import MemoryPool
 
@@ -29,9 +29,32 @@ class CpuCanvas:
     def __init__(self, canvas: Canvas, ground: Bytes) -> None:
         self._canvas, self._ground = canvas, ground
         layers = 1 + int(canvas.tiles["layer"].max(initial=0))
-        shape = layers, len(ground), canvas.height, canvas.width
-        self._levels = _POOL.empty(shape, torch.uint8).numpy()
+        self._levels = _POOL.empty((layers, len(ground), canvas.height, canvas.width), torch.uint8).numpy()
         self._next = 0
+
+    def take(self, first: int, lines: ImageLines) -> tuple[slice, Composed]:
+        """Takes tiles from ``first`` on, to be painted; returns the samples whose last tile is among them.
+
+        Args:
+            first: the first tile.
+            lines: lines of the tiles' images.
+
+        Raises:
+            IndexError: if a tile needs other lines.
+            ValueError: if images have another size than in the plan, or tiles before them are missing. The first may
+                come again, and begins the batch anew.
+        """
+        canvas, stop = self._canvas, first + len(lines.places)
+        lines.check_complete(canvas.needed[first:stop], canvas.sizes[first:stop], len(self._ground))
+        if first not in (0, self._next):
+            raise ValueError(f"tile {first} is painted where {self._next} is next: paint a batch's tiles in order")
+        self._next = 0 if stop == len(canvas.samples) else stop
+        ends = np.flatnonzero(np.diff(canvas.samples, append=-1)[first:stop]) + 1
+        starts = np.concatenate((np.zeros(1, np.int64), ends))
+        begin = int(canvas.samples[first]) if stop > first else 0
+        done = slice(begin, begin + len(ends))
+        tiles, shares = canvas.tiles[first:stop], canvas.shares[done]
+        return done, Composed(lines, tiles, starts, self._ground, self._levels, shares)
 
     def paint(self, first: int, lines: ImageLines) -> Iterator[tuple[int, Bytes]]:
         """Paints tiles from ``first`` on and yields each sample whose last tile is painted.
@@ -44,28 +67,17 @@ class CpuCanvas:
             The sample's number and its levels, uint8 [1, C, H, W], valid until the next.
 
         Raises:
-            IndexError: if a tile needs other lines.
-            ValueError: if images have another size than in the plan, or tiles before them are missing. The first may
-                come again, and begins the batch anew.
+            IndexError, ValueError: as :meth:`take` does.
         """
         from mmload.render.canvas_kernels import blend, paint  # compiled only by those who have such steps
 
-        here = slice(first, first + len(lines.places))
-        lines.check_complete(self._canvas.needed[here], self._canvas.sizes[here], len(self._ground))
-        if first not in (0, self._next):
-            raise ValueError(f"tile {first} is painted where {self._next} is next: paint a batch's tiles in order")
-        samples, tiles, shares = self._canvas.samples, self._canvas.tiles, self._canvas.shares
-        stop = first + len(lines.places)
-        ends = np.searchsorted(samples, samples[first:stop], side="right")
-        at = first
-        while at < stop:
-            after = min(int(ends[at - first]), stop)
-            here = slice(at - first, after - first)
-            paint(lines.memory, lines.places[here], tiles[at:after], self._ground, self._levels)
-            self._next = at = after
-            if after == ends[here.start]:
-                sample = int(samples[after - 1])
-                if not np.isnan(shares[sample]):
-                    blend(self._levels, shares[sample])
-                yield sample, self._levels[:1]
-        self._next = 0 if stop == len(samples) else stop
+        done, parts = self.take(first, lines)
+        stops = [*parts.starts[1:].tolist(), len(parts.tiles)]
+        at = 0
+        for k, stop in enumerate(stops):
+            paint(lines.memory, lines.places[at:stop], parts.tiles[at:stop], parts.ground, parts.levels)
+            at = stop
+            if k < len(parts.shares):
+                if not np.isnan(parts.shares[k]):
+                    blend(parts.levels, parts.shares[k])
+                yield done.start + k, parts.levels[:1]

@@ -15,9 +15,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
+    BITS,
     FLIPPED_X,
     FLIPPED_Y,
     Bytes,
@@ -289,3 +292,18 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
 def crop_into(out: Pixels) -> Callable[..., None]:
     """Returns :func:`crop` or :func:`crop_interleaved` for an output."""
     return compiled_for(out, crop if out.ndim == 4 else crop_interleaved, crop_signature)
+
+
+_DIRECT = {torch.float32, torch.uint8, *BITS}
+"""Dtypes that kernels write, contiguous and in channels_last; all others are converted from float32."""
+
+
+def written(out: Tensor) -> Pixels | None:
+    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
+    if out.dtype not in _DIRECT:
+        return None
+    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
+    if out.is_contiguous():
+        return bits.numpy()
+    lines = bits.permute(0, 2, 3, 1)
+    return lines.flatten(2).numpy() if lines.is_contiguous() else None

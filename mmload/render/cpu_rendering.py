@@ -6,7 +6,7 @@ them in order, by one thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -16,18 +16,20 @@ from torch import Tensor
 from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
 from mmload.render.cpu_canvas import CpuCanvas
+from mmload.render.cpu_kernels import written
 from mmload.render.cpu_mixing import CpuMixing
 from mmload.render.holes import holes_in, holes_of
 from mmload.render.kernel_arguments import (
     ANYWHERE,
-    BITS,
     FLIPPED_X,
     FLIPPED_Y,
     IN_PLACE,
     INSIDE,
     RESIZED,
     WINDOW,
+    Addresses,
     Bytes,
+    Composed,
     Crops,
     Floats,
     Holes,
@@ -56,9 +58,6 @@ CHANGED_BYTES = 700_000
 
 RESIZED_BYTES = 700_000
 """Bytes of resized windows before they are colored: they stay in cache."""
-
-_DIRECT = {torch.float32, torch.uint8, *BITS}
-"""Dtypes that kernels write, contiguous and in channels_last; all others are converted from float32."""
 
 ColorMap = tuple[Floats, Floats]
 """Shift and scale, float32 [C] each: a value becomes (x - shift) * scale."""
@@ -98,10 +97,7 @@ class CpuRendering:
             return
         crops = self._crops(samples, images.numpy())
         crops.windows["index"] = numbers
-        if self._operations is None:
-            self._finish(first, crops, out)
-        else:
-            self._change(self._operations, samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
+        self._change(samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Renders samples from the lines of their images.
@@ -141,13 +137,18 @@ class CpuRendering:
         if self._canvas is None:
             raise ValueError("the images are not composed of tiles")
         self._check_output(slice(0, self._plan.count), out)
+        pixels = written(out) if self._mixing is None else None
+        if pixels is not None:
+            from mmload.render.sample_kernels import compose_addresses, compose_into
+
+            samples, composed = self._canvas.take(first, lines)
+            addresses = compose_addresses(pixels, self._operations is not None)
+            full, streamed = torch.from_numpy(composed.levels[:1]), self._streams(out)
+            self._finish_at_once(compose_into(pixels), composed, samples, full, streamed, addresses, pixels[samples])
+            return
         for sample, levels in self._canvas.paint(first, lines):
             here = slice(sample, sample + 1)
-            crops = self._crops(here, levels)
-            if self._operations is None:
-                self._finish(sample, crops, out[here])
-            else:
-                self._change(self._operations, here, crops, self._origin, out[here])
+            self._change(here, self._crops(here, levels), self._origin, out[here])
 
     @lazy_property
     def needed(self) -> Places:
@@ -180,9 +181,13 @@ class CpuRendering:
         """Renders by way of a resize: one sample after the other, or if no kernel can a few at a time, in cache."""
         shape = self._plan.source[0], resampling.height, resampling.width
         by_kernel = is_by_kernel(resampling)
-        pixels = _written(out) if by_kernel and self._mixing is None else None
+        pixels = written(out) if by_kernel and self._mixing is None else None
         if pixels is not None:
-            self._resize_and_color(samples, lines, resampling, self._streams(out), pixels)
+            from mmload.render.sample_kernels import resize_addresses, resize_into
+
+            resizes, full = self._resizes(samples, lines, resampling), scratch("resized", (1, *shape), torch.uint8)
+            addresses = resize_addresses(pixels, self._operations is not None)
+            self._finish_at_once(resize_into(pixels), resizes, samples, full, self._streams(out), addresses, pixels)
             return
         for part in chunks(len(out), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
@@ -198,28 +203,30 @@ class CpuRendering:
                     target.copy_(on_canvas_of(image, window, resampling, self._plan.padding, placed))
             crops = self._crops(here, full.numpy())
             crops.windows["index"] = np.arange(len(full))
-            if self._operations is None:
-                self._finish(here.start, crops, out[part])
-            else:
-                self._change(self._operations, here, crops, self._origin, out[part])
+            self._change(here, crops, self._origin, out[part])
 
-    def _resize_and_color(
-        self, samples: slice, lines: ImageLines, resampling: Resampling, streamed: bool, out: Pixels
+    def _finish_at_once(
+        self,
+        kernel: Callable[..., None],
+        source: Resizes | Composed,
+        samples: slice,
+        full: Tensor,
+        streamed: bool,
+        addresses: Addresses,
+        out: Pixels,
     ) -> None:
-        """Resizes samples' windows, changes their levels and colors them by one call."""
-        from mmload.render.sample_kernels import changes_of, no_operations, resize_addresses, resize_into
+        """Makes samples, each in the image ``full``, cuts them out, changes and colors them by one call."""
+        from mmload.render.sample_kernels import changes_of, no_operations
 
-        full = scratch("resized", (1, self._plan.source[0], resampling.height, resampling.width), torch.uint8)
         origin = self._origin
         levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
-        changing = self._operations is not None
         operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
-        resize_into(out)(
-            self._resizes(samples, lines, resampling),
+        kernel(
+            source,
             self._crops(samples, full.numpy()),
             self._paint(samples, streamed),
             changes_of(operations, samples, levels, origin, out),
-            resize_addresses(out, changing),
+            addresses,
             out,
         )
 
@@ -249,11 +256,15 @@ class CpuRendering:
     def _paint(self, samples: slice, streamed: bool) -> Paint:
         return Paint(*self._color_map, holes_in(self._holes, samples, self._plan.width), streamed)
 
-    def _change(self, operations: Operations, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
+    def _change(self, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
         """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
+        operations = self._operations
+        if operations is None:
+            self._finish(samples.start, crops, out)
+            return
         from mmload.render.sample_kernels import change_into, changes_of  # compiled only by those who have such steps
 
-        pixels = _written(out) if self._mixing is None else None
+        pixels = written(out) if self._mixing is None else None
         if pixels is not None:
             room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
             changes = changes_of(operations, samples, room, origin, pixels)
@@ -276,7 +287,7 @@ class CpuRendering:
         if self._mixing is not None:
             self._mixing.mix(first, crops, out)
             return
-        pixels = _written(out)
+        pixels = written(out)
         if pixels is not None:
             kernels.crop_into(pixels)(crops, self._paint(slice(first, first + len(out)), self._streams(out)), pixels)
             return
@@ -381,17 +392,6 @@ class CpuRendering:
 
 
 _NO_OUTPUT = np.empty((0, 0, 0, 0), np.float32)
-
-
-def _written(out: Tensor) -> Pixels | None:
-    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
-    if out.dtype not in _DIRECT:
-        return None
-    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
-    if out.is_contiguous():
-        return bits.numpy()
-    lines = bits.permute(0, 2, 3, 1)
-    return lines.flatten(2).numpy() if lines.is_contiguous() else None
 
 
 @lru_cache(maxsize=64)

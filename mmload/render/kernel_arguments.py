@@ -26,7 +26,6 @@ Words = npt.NDArray[np.uint32]
 Pixels = npt.NDArray[Any]
 Records = npt.NDArray[np.void]
 Addresses = npt.NDArray[np.uintp]
-
 Places = npt.NDArray[np.void]
 
 _PLACE = ("start", "first", "count", "height", "width", "layout", "shrink")
@@ -287,6 +286,26 @@ class Resizes(NamedTuple):
     reach: int
 
 
+class Composed(NamedTuple):
+    """Tiles of some samples, in order, perhaps with some of the next sample.
+
+    Attributes:
+        lines: lines of the tiles' images, at least all that they need.
+        tiles: :data:`TILE` [T].
+        starts: int64 [B + 1], the first tile of each sample, and of the next.
+        ground: uint8 [C], the canvas beside the tiles.
+        levels: uint8 [L, C, H, W], a canvas for each layer of one sample after the other.
+        shares: float32 [B], the share of the first of two layers; NaN: there is one.
+    """
+
+    lines: ImageLines
+    tiles: Records
+    starts: Numbers
+    ground: Bytes
+    levels: Bytes
+    shares: Floats
+
+
 class Mixtures(NamedTuple):
     """Settings of a mixing of samples, and the levels that are cached from call to call.
 
@@ -308,8 +327,7 @@ class Mixtures(NamedTuple):
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 """Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
 
-BYTES, FLOATS = "uint8[:, :, :, ::1]", "float32[:, :, :, ::1]"
-"""Types of contiguous outputs."""
+BYTES, FLOATS = "uint8[:, :, :, ::1]", "float32[:, :, :, ::1]"  # types of contiguous outputs
 
 OUTPUTS = {
     (np.dtype(kind), ndim): f"{kind}[{':, ' * (ndim - 1)}::1]"
@@ -327,6 +345,8 @@ _OPERATIONS = tuple_type(Operations, "int64[:, ::1]", "float32[:, :, ::1]", "int
 _SCRATCH = tuple_type(Scratch, _BYTES, _FLOATS, "uint32[::1]")
 _CHANGES = tuple_type(Changes, _OPERATIONS, _SCRATCH, BYTES, _WINDOWS, _PAINT, "int64", _ADDRESSES)
 _RESIZES = tuple_type(Resizes, _BYTES, RecordArray(PLACE), RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
+_LINES = tuple_type(ImageLines, _BYTES, RecordArray(PLACE))
+_COMPOSED = tuple_type(Composed, _LINES, RecordArray(TILE), "int64[::1]", _BYTES, BYTES, _FLOATS)
 _MIXTURES = tuple_type(Mixtures, _FLOATS, "int64[:, ::1]", _BYTES, "int64", "boolean")
 
 PAINT = void(_BYTES, RecordArray(PLACE), RecordArray(TILE), _BYTES, BYTES)
@@ -339,13 +359,7 @@ _Signatures = Callable[[Type], Signature]
 
 
 def compiled_for(out: Pixels, kernel: Callable[..., None], signature: _Signatures) -> Callable[..., None]:
-    """Returns a kernel for an output of this dtype and dimensions.
-
-    Args:
-        out: the output.
-        kernel: declared for it.
-        signature: returns the kernel's signature for the type of an output.
-    """
+    """Returns the variant of a kernel for an output; ``signature`` returns the kernel's for the type of an output."""
     return _compiled_for(out.dtype, out.ndim, kernel, signature)
 
 
@@ -369,6 +383,11 @@ def changed_signature(output: Type) -> Signature:
 def resized_signature(output: Type) -> Signature:
     """Returns the signature of a resized crop to an output of this type."""
     return void(_RESIZES, _CROPS, _PAINT, _CHANGES, _ADDRESSES, output)
+
+
+def composed_signature(output: Type) -> Signature:
+    """Returns the signature of a composition to an output of this type."""
+    return void(_COMPOSED, _CROPS, _PAINT, _CHANGES, _ADDRESSES, output)
 
 
 def mix_signature(output: Type) -> Signature:

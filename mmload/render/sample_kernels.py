@@ -16,19 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.render.cpu_kernels import crop, crop_into
+from mmload.render.cpu_kernels import crop, crop_interleaved, crop_into
 from mmload.render.holes import no_holes
 from mmload.render.kernel_arguments import (
+    BLEND,
     BYTES,
     COPY_WINDOWS,
     IN_PLACE,
     INSIDE,
     OUTPUTS,
+    PAINT,
     RESIZE,
     RUN,
     WINDOW,
     Addresses,
     Changes,
+    Composed,
     Crops,
     Holes,
     Operations,
@@ -38,11 +41,12 @@ from mmload.render.kernel_arguments import (
     Scratch,
     changed_signature,
     compiled_for,
+    composed_signature,
     crop_signature,
     resized_signature,
 )
 from mmload.render.level_program import MOST_NUMBERS, Program
-from mmload.runtime.declarations import CallBy, inlined
+from mmload.runtime.declarations import CallBy, Signature, inlined
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled, variant
 
@@ -52,6 +56,7 @@ _NO_ADDRESSES: Addresses = np.zeros(0, np.uintp)
 _NO_SCRATCH = Scratch(np.empty(0, np.uint8), np.empty(0, np.float32), np.empty(0, np.uint32))
 
 _copy_windows, _crop_bytes, _run, _resize = map(CallBy, (COPY_WINDOWS, crop_signature(BYTES), RUN, RESIZE))
+_paint_tiles, _blend = map(CallBy, (PAINT, BLEND))
 _change = CallBy(*map(changed_signature, _KINDS))
 _color = CallBy(*map(crop_signature, _KINDS))
 
@@ -95,33 +100,60 @@ def render_changed(crops: Crops, paint: Paint, changes: Changes, out: Pixels) ->
             _color(addresses[3], (still, _paint_of(paint, k), out[k : k + 1]))
 
 
+@inlined
+def _finish(k: int, crops: Crops, paint: Paint, changes: Changes, addresses: Addresses, out: Pixels) -> None:
+    """Cuts sample ``k`` out of the only image of ``crops``, changes its levels, colors and erases it.
+
+    Without operations no levels change. The addresses are :func:`render_changed` or 0, and a crop to ``out``.
+    """
+    window = Crops(crops.images, crops.windows[k : k + 1], crops.fill, crops.mode)
+    if changes.operations.codes.shape[1]:
+        own = Changes(
+            _operations_of(changes.operations, k),
+            changes.scratch,
+            changes.levels,
+            changes.still,
+            changes.plain,
+            changes.origin,
+            changes.addresses,
+        )
+        _change(addresses[0], (window, _paint_of(paint, k), own, out[k : k + 1]))
+    else:
+        _color(addresses[1], (window, _paint_of(paint, k), out[k : k + 1]))
+
+
 @numba_compiled(*map(resized_signature, _KINDS))
 def render_resized(
     resizes: Resizes, crops: Crops, paint: Paint, changes: Changes, addresses: Addresses, out: Pixels
 ) -> None:
-    """Resizes samples into the image of ``crops``, cuts them out of it, changes their levels, colors and erases them.
+    """Resizes samples into the image of ``crops`` and finishes them.
 
-    Without operations no levels change. The addresses are those of :func:`~mmload.render.resized_windows.resize`, of
-    :func:`render_changed` or 0, and of a crop to ``out``.
+    The addresses are those of :func:`_finish`, and :func:`~mmload.render.resized_windows.resize`.
     """
     for k in range(len(resizes.windows)):
         place, resized = resizes.places[k : k + 1], resizes.windows[k : k + 1]
         one = Resizes(resizes.memory, place, resized, resizes.fill, resizes.mode, resizes.ground, resizes.reach)
-        _resize(addresses[0], (one, crops.images))
-        window = Crops(crops.images, crops.windows[k : k + 1], crops.fill, crops.mode)
-        if changes.operations.codes.shape[1]:
-            own = Changes(
-                _operations_of(changes.operations, k),
-                changes.scratch,
-                changes.levels,
-                changes.still,
-                changes.plain,
-                changes.origin,
-                changes.addresses,
-            )
-            _change(addresses[1], (window, _paint_of(paint, k), own, out[k : k + 1]))
-        else:
-            _color(addresses[2], (window, _paint_of(paint, k), out[k : k + 1]))
+        _resize(addresses[2], (one, crops.images))
+        _finish(k, crops, paint, changes, addresses, out)
+
+
+@numba_compiled(*map(composed_signature, _KINDS))
+def render_composed(
+    composed: Composed, crops: Crops, paint: Paint, changes: Changes, addresses: Addresses, out: Pixels
+) -> None:
+    """Paints samples, whose canvas is the image of ``crops``, and finishes them; paints tiles of the next one.
+
+    The addresses are those of :func:`_finish`, and those of :func:`~mmload.render.canvas_kernels.paint` and ``blend``.
+    """
+    count = len(composed.shares)
+    for k in range(count + 1):
+        begin, end = composed.starts[k], composed.starts[k + 1] if k < count else len(composed.tiles)
+        places, tiles = composed.lines.places[begin:end], composed.tiles[begin:end]
+        _paint_tiles(addresses[2], (composed.lines.memory, places, tiles, composed.ground, composed.levels))
+        if k < count:
+            if not np.isnan(composed.shares[k]):
+                _blend(addresses[3], (composed.levels, composed.shares[k]))
+            _finish(k, crops, paint, changes, addresses, out)
 
 
 def change_into(out: Pixels) -> Callable[..., None]:
@@ -134,20 +166,33 @@ def resize_into(out: Pixels) -> Callable[..., None]:
     return compiled_for(out, render_resized, resized_signature)
 
 
+def compose_into(out: Pixels) -> Callable[..., None]:
+    """Returns :func:`render_composed` for an output."""
+    return compiled_for(out, render_composed, composed_signature)
+
+
 def resize_addresses(out: Pixels, changing: bool) -> Addresses:
     """Returns the addresses that :func:`render_resized` takes for an output, with operations or without."""
-    return _resize_addresses(out.dtype, out.ndim, crop_into(out), change_into(out) if changing else None)
-
-
-@lru_cache(maxsize=2 * len(OUTPUTS))
-def _resize_addresses(
-    dtype: np.dtype[Any], ndim: int, color: Callable[..., None], change: Callable[..., None] | None
-) -> Addresses:
     from mmload.render.resized_windows import resize  # compiled only by those who resize
 
+    return _finish_addresses(out.dtype, out.ndim, changing, ((resize, RESIZE),))
+
+
+def compose_addresses(out: Pixels, changing: bool) -> Addresses:
+    """Returns the addresses that :func:`render_composed` takes for an output, with operations or without."""
+    from mmload.render.canvas_kernels import blend, paint  # compiled only by those who have such steps
+
+    return _finish_addresses(out.dtype, out.ndim, changing, ((paint, PAINT), (blend, BLEND)))
+
+
+@lru_cache(maxsize=4 * len(OUTPUTS))
+def _finish_addresses(
+    dtype: np.dtype[Any], ndim: int, changing: bool, more: tuple[tuple[Callable[..., None], Signature], ...]
+) -> Addresses:
     kind = OUTPUTS[dtype, ndim]
-    changes = 0 if change is None else address_of(change, changed_signature(kind))
-    return np.array([address_of(resize, RESIZE), changes, address_of(color, crop_signature(kind))], np.uintp)
+    change = address_of(render_changed, changed_signature(kind)) if changing else 0
+    color = address_of(crop if ndim == 4 else crop_interleaved, crop_signature(kind))
+    return np.array([change, color, *(address_of(kernel, signature) for kernel, signature in more)], np.uintp)
 
 
 @lru_cache(maxsize=len(OUTPUTS) + 1)
