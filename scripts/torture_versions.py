@@ -15,6 +15,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,7 +213,8 @@ def _compare(recipe: BuildRecipe, folder: Path) -> None:
     """Ends what was begun, and compares the dataset with a fresh build."""
     assert recipe.out is not None
     if staging_folder(recipe.out).exists():
-        _finish_field(recipe.out)
+        with suppress(MmloadError):  # another command was killed
+            _finish_field(recipe.out)
     update(recipe)
     shutil.rmtree(folder / "fresh", ignore_errors=True)
     build(replace(recipe, out=folder / "fresh"))

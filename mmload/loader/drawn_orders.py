@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mmload.loader.order import shuffled
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, mix_word
+from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, mix_word, permute_words
 from mmload.store.row_numbers import rows_digest
 
 _DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4
@@ -124,7 +124,7 @@ class ClassMembers:
     def drawn(self, classes: Words, numbers: Words, cycles: Words, key: int) -> Words:
         """Returns row ``numbers`` of each class, in an order that differs by class and cycle."""
         keys = keys_of(cycles * np.uint64(self.count) + classes, key)
-        places = permuted(numbers, self.sizes(classes), keys)
+        places = permute_words(numbers, self.sizes(classes), keys)
         rows: Words = self.rows[self.starts.view(np.uint64)[classes] + places].astype(np.uint64)
         return rows
 
@@ -160,7 +160,7 @@ class BalancedOrder:
     def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
         """Returns the next row of each position's class, and how often the class has given all of its rows before."""
         runs, places = np.divmod(positions, np.uint64(self.members.count))
-        classes = permuted(places, self.members.count, keys_of(runs, key_of(self.seed, epoch, _CLASS)))
+        classes = permute_words(places, self.members.count, keys_of(runs, key_of(self.seed, epoch, _CLASS)))
         cycles, numbers = np.divmod(runs, self.members.sizes(classes))
         return self.members.drawn(classes, numbers, cycles, key_of(self.seed, epoch, _MEMBER)), cycles
 
@@ -214,7 +214,7 @@ class ClassOrder:
         groups, places = np.divmod(positions, np.uint64(self.each))
         usable = self.members.count // self.per_batch * self.per_batch
         cycles, numbers = np.divmod(groups, np.uint64(usable))
-        classes = permuted(numbers, self.members.count, keys_of(cycles, key_of(self.seed, epoch, _CLASS)))
+        classes = permute_words(numbers, self.members.count, keys_of(cycles, key_of(self.seed, epoch, _CLASS)))
         sizes, each = self.members.sizes(classes), np.uint64(self.each)
         rounds, turns = np.divmod(cycles, np.maximum(sizes // each, np.uint64(1)))
         again, numbers = np.divmod(turns * each + places, sizes)
@@ -265,12 +265,12 @@ class MixedOrder:
         firsts = np.cumsum(sizes) - sizes
         keys = np.array([key_of(self.seed, epoch, _OF_PART, part) for part in range(len(sizes))], dtype=np.uint64)
         cycles, places = np.divmod(numbers, sizes[parts])
-        return permuted(places, sizes[parts], keys_of(cycles, keys[parts])) + firsts[parts], cycles
+        return permute_words(places, sizes[parts], keys_of(cycles, keys[parts])) + firsts[parts], cycles
 
     def _places(self, positions: Words, epoch: int) -> tuple[NDArray[np.int64], Words]:
         """Returns the range of each position, and how many positions the range had before it."""
         runs, places = np.divmod(positions, np.uint64(self.run))
-        places = permuted(places, self.run, keys_of(runs, key_of(self.seed, epoch, _PART)))
+        places = permute_words(places, self.run, keys_of(runs, key_of(self.seed, epoch, _PART)))
         before = self._positions_below(runs)
         within = self._positions_below(runs + np.uint64(1)) - before
         parts = (places >= within[1:-1]).sum(0)
@@ -317,15 +317,6 @@ class ListOrder:
         places = shuffled(positions, len(self.listed), self.seed, epoch)
         again = None if self.occurrences is None else self.occurrences[places].view(np.uint64)
         return self.listed[places].view(np.uint64), again
-
-
-def permuted(x: Words, sizes: Words | int, keys: Words) -> Words:
-    """Permutes each number by a permutation of its own: of range(sizes[k]), by keys[k]."""
-    from mmload.loader.order_loops import permute_each  # compiled only by those who draw by class
-
-    out = x.copy()
-    permute_each(out, np.full(len(x), sizes, np.uint64) if isinstance(sizes, int) else sizes, keys)
-    return out
 
 
 def _units(positions: Words, key: int) -> NDArray[np.float64]:
