@@ -41,7 +41,9 @@ class BucketState:
 
     Attributes:
         counts: requests by method, those that failed on purpose too; ``bytes`` of all GETs.
-        fail_every: answers 503 to every n-th request; 0: to none.
+        fail_every: answers 503 to every n-th request, but from 2 on not to its next try, so that requests that come at
+            once do not exhaust one's tries; 0: to none.
+        failed: (method, key) of the requests whose last try was answered so.
         skewed: answers that the client's clock is wrong.
         corrupt: the end of keys whose objects come with a flipped byte.
         stall: the end of keys whose objects come only in half.
@@ -51,6 +53,7 @@ class BucketState:
     counts: Counter[str] = field(default_factory=Counter)
     seen: int = 0
     fail_every: int = 0
+    failed: set[tuple[str, str]] = field(default_factory=set)
     skewed: bool = False
     corrupt: str = ""
     stall: str = ""
@@ -120,7 +123,13 @@ class Connection(socketserver.StreamRequestHandler):
         with self.server.lock:
             bucket.seen += 1
             bucket.counts[asked.method] += 1
+            request = asked.method, asked.key
             fails = bucket.fail_every and bucket.seen % bucket.fail_every == 0
+            if fails and (bucket.fail_every == 1 or request not in bucket.failed):
+                bucket.failed.add(request)
+            else:
+                fails = False
+                bucket.failed.discard(request)
         if bucket.delay_s:
             time.sleep(bucket.delay_s)
         if fails:
