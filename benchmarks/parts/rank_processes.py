@@ -19,7 +19,8 @@ import torch
 
 import mmload
 from mmload.augment import CenterCrop
-from mmload.builder.shard_writer import BuildPaths, Chunk, ShardWriter
+from mmload.builder.finished_shards import BuildPaths, Chunk
+from mmload.builder.shard_writer import ShardWriter
 from mmload.loader import Loader
 from mmload.records import VARIABLE, FieldSpec
 from mmload.runtime import processes

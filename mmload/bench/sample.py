@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from mmload.bench.machine import Coldness, files_below, make_cold
+from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import has_boxes, splits_of
 from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_side, square
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan, fields_of, probes
-from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, UsageError, bytes_text, counted
 from mmload.records import Sample

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from mmload.builder.finished_shards import Chunk, first_names, total_losses
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.sample_geometry import Pixels
-from mmload.builder.shard_writer import Chunk, first_names, total_losses
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, IMAGES_EMPTIED, FieldSpec, Sample

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mmload.builder.build_plans import COLUMN
 from mmload.builder.dataset_change import commit_version, only_split, open_to_change
-from mmload.builder.shard_writer import BuildPaths
+from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.split_records import moved_into_place
 from mmload.builder.staging import UPDATES, Staging
 from mmload.errors import BuildError, UsageError, choices, counted

@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
+from mmload.builder.finished_shards import ShardSummary
 from mmload.builder.shard_job import OnProgress, ShardJob
 from mmload.builder.shard_layout import ShardPlan
-from mmload.builder.shard_writer import ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.resources import MOST_THREADS, available_cores, check_threads, single_op_pool

@@ -20,6 +20,7 @@ from mmload.builder.build_plans import asked_by, made_by
 from mmload.builder.chunk_assembly import finished
 from mmload.builder.destination import Existing, check_apart, inspect_destination
 from mmload.builder.engines import Engine
+from mmload.builder.finished_shards import BuildPaths, ShardSummary, first_names, total_losses
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import (
@@ -32,7 +33,7 @@ from mmload.builder.shard_layout import (
     samples_per_shard,
     variable_samples_per_shard,
 )
-from mmload.builder.shard_writer import BuildPaths, ShardSummary, bytes_of, first_names, total_losses
+from mmload.builder.shard_writer import bytes_of
 from mmload.builder.split_records import split_notes, split_record, split_warnings
 from mmload.builder.staging import Staging
 from mmload.builder.transforms import TransformChain

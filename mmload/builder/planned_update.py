@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
+from mmload.builder.finished_shards import BuildPaths, ShardSummary
 from mmload.builder.origins import (
     SampleOrigin,
     SplitChanges,
@@ -31,7 +32,6 @@ from mmload.builder.planned_build import PlannedBuild, Progress, Summaries
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import row_order
 from mmload.builder.shard_layout import ShardLayout, ShardPlan, plan_shards, row_size
-from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.builder.split_records import objects_of, skipped_in, split_notes, split_warnings, write_list
 from mmload.builder.staging import UPDATES, Staging
 from mmload.builder.version_rows import RowsKind, VersionRows, has_classes

@@ -21,10 +21,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from mmload.builder.engines import pickled
+from mmload.builder.finished_shards import BuildPaths, ShardSummary
 from mmload.builder.ray_nodes import ExpectedRows, check_nodes, expected_rows, last_line, usable
 from mmload.builder.shard_job import OnProgress, ShardJob, private_paths
 from mmload.builder.shard_layout import ShardPlan
-from mmload.builder.shard_writer import BuildPaths, ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit

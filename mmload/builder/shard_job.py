@@ -25,10 +25,11 @@ from typing import BinaryIO
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
 from mmload.builder.destination import PARTS
+from mmload.builder.finished_shards import BuildPaths, Chunk, ShardSummary
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.shard_layout import ShardPlan, row_bytes
-from mmload.builder.shard_writer import BuildPaths, Chunk, ShardSummary, ShardWriter
+from mmload.builder.shard_writer import ShardWriter
 from mmload.builder.staging import hold_worker_lock
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, SampleError

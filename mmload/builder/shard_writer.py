@@ -12,9 +12,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import islice
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -22,14 +19,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.origins import SampleOrigin
-from mmload.errors import BuildError, DamagedError
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE, FieldSpec
+from mmload.builder.finished_shards import BuildPaths, Chunk, ShardSummary
+from mmload.errors import BuildError
+from mmload.records import FieldSpec
 from mmload.runtime.durable_files import sync, write_atomically
-from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
-from mmload.store.json_schema import convert_json
-from mmload.store.manifest import shard_name
 from mmload.store.shard_table import (
     BYTES,
     ENCODINGS,
@@ -49,168 +43,6 @@ if TYPE_CHECKING:
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _FLUSH_BYTES = 32 * 2**20
-
-_NAMED = (OTHER_SIZE, SWAPPED_SIZE)
-"""Losses whose first samples are named, as a person has to look at them."""
-_FIRST = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Neighboring rows, ready to be stored.
-
-    Attributes:
-        fields: name -> contiguous tensor [n, *row shape], or n variable-size rows.
-        samples: (sample id, (height, width) of the image in its file, or None) of each row.
-        skipped: (sample id, reason) of the samples left out.
-        sums: int64 [2, C], the sum and the sum of squares of each channel over the images' pixels, without the borders
-            that transforms added; None without uint8 images.
-        pixels: number of pixels per channel that are summed.
-        class_counts: class index -> rows.
-        losses: counts of what was left out of these samples, by names such as :data:`mmload.records.CLIPPED`.
-        first: for some of these counts, the first samples.
-        origins: of each row, if the source can tell which samples have changed.
-    """
-
-    fields: Mapping[str, Tensor | VariableRows]
-    samples: Sequence[tuple[str, tuple[int, int] | None]]
-    skipped: Sequence[tuple[str, str]] = ()
-    sums: Tensor | None = None
-    pixels: int = 0
-    class_counts: Mapping[int, int] = field(default_factory=dict)
-    losses: Mapping[str, int] = field(default_factory=dict)
-    first: Mapping[str, list[str]] = field(default_factory=dict)
-    origins: Sequence[SampleOrigin] = ()
-
-
-class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Counts and checksums that a build records for a sealed shard.
-
-    Attributes:
-        record: its rows and files.
-        sums: per channel, the sum of the images' pixels, without borders; exact. Empty without uint8 images.
-        squares: per channel, the sum of their squares; exact.
-        pixels: number of pixels per channel that are summed.
-        class_counts: class index -> rows.
-        skipped: number of samples that were left out.
-        losses: counts of what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`.
-        first: for some of these counts, the first samples.
-    """
-
-    record: ShardRecord = ShardRecord(rows=0, files={})
-    sums: list[int] = []
-    squares: list[int] = []
-    pixels: int = 0
-    class_counts: dict[int, int] = {}
-    skipped: int = 0
-    losses: dict[str, int] = {}
-    first: dict[str, list[str]] = {}
-
-    def add(self, chunk: Chunk) -> None:
-        """Adds a chunk's statistics."""
-        self.skipped += len(chunk.skipped)
-        if chunk.sums is not None and chunk.samples:
-            sums, squares = chunk.sums.tolist()
-            self.sums = [*map(add, self.sums, sums)] or sums
-            self.squares = [*map(add, self.squares, squares)] or squares
-            self.pixels += chunk.pixels
-        self.losses = total_losses([self.losses, chunk.losses])
-        self.first = first_names([*self.first.items(), *chunk.first.items()])
-        for target, count in chunk.class_counts.items():
-            self.class_counts[target] = self.class_counts.get(target, 0) + count
-
-    def dumps(self) -> str:
-        """Returns the summary as JSON text."""
-        return json.dumps(msgspec.to_builtins(self, str_keys=True))
-
-    @staticmethod
-    def loads(text: str, path: str) -> ShardSummary:
-        """Parses a summary as :meth:`dumps` writes it.
-
-        Raises:
-            DamagedError: if it is not a summary.
-        """
-        try:
-            return convert_json(json.loads(text), ShardSummary, path, advice="run the same command again")
-        except (ValueError, RecursionError) as error:
-            raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
-
-
-def total_losses(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sum of the losses of several samples, chunks or shards, sorted by name, without zeros."""
-    total: dict[str, int] = {}
-    for losses in parts:
-        for name, count in losses.items():
-            total[name] = total.get(name, 0) + count
-    return {name: total[name] for name in sorted(total) if total[name]}
-
-
-def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
-    """Returns the first samples of each loss that is reported with names.
-
-    Args:
-        found: (loss, samples that added to it), in the order of the rows.
-    """
-    first: dict[str, list[str]] = {}
-    for name, samples in found:
-        if name in _NAMED:
-            shown = first.setdefault(name, [])
-            shown.extend(islice(samples, _FIRST - len(shown)))
-    return first
-
-
-@dataclass(frozen=True)
-class BuildPaths:
-    """Paths of an unfinished build: the dataset as it grows, and notes beside it. Picklable."""
-
-    folder: Path
-
-    @property
-    def dataset(self) -> Path:
-        """Folder that will become the dataset."""
-        return self.folder / "dataset"
-
-    def shard(self, split: str, index: int) -> Path:
-        """Returns the folder of a shard."""
-        return self.dataset / split / shard_name(index)
-
-    def summary_file(self, split: str, index: int) -> Path:
-        """Returns the file of a shard's summary."""
-        return self.folder / "notes" / split / f"{shard_name(index)}.json"
-
-    def samples_file(self, split: str, index: int) -> Path:
-        """Returns the file with one JSON line per row of a shard."""
-        return self.folder / "notes" / split / f"{shard_name(index)}.samples.jsonl"
-
-    def skipped_file(self, split: str, index: int) -> Path:
-        """Returns the file with one JSON line per sample that a shard left out."""
-        return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
-
-    def origins_file(self, split: str, index: int) -> Path:
-        """Returns the file with one JSON line per row of a shard, of what an update must know."""
-        return self.folder / "notes" / split / f"{shard_name(index)}.origins.jsonl"
-
-    def make_folders(self, split: str) -> None:
-        """Creates a split's folders, but not the build's: that goes when another process commits, and must not return.
-
-        Raises:
-            OSError: if the build's folder is missing, or cannot be written.
-        """
-        for top in (self.dataset, self.folder / "notes"):
-            top.mkdir(exist_ok=True)
-            (top / split).mkdir(exist_ok=True)
-
-    def sealed(self, split: str, index: int) -> ShardSummary | None:
-        """Returns the summary of a sealed shard, if all its files exist and have their sizes; else None."""
-        path = self.summary_file(split, index)
-        try:
-            summary = ShardSummary.loads(read_regular(path).decode("utf-8"), str(path))
-            for name, file in summary.record.files.items():
-                if (self.shard(split, index) / f"{name}.memmap").stat().st_size != file.bytes:
-                    return None
-        except (OSError, ValueError, DamagedError):
-            return None
-        return summary
 
 
 class ShardWriter:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from mmload.builder.shard_writer import BuildPaths, ShardSummary
+from mmload.builder.finished_shards import BuildPaths, ShardSummary
 from mmload.errors import BuildError, counted
 from mmload.records import (
     BOXES,

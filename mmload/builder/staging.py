@@ -48,7 +48,7 @@ from mmload.builder.destination import (
     remove_set_aside,
     remove_working_folder,
 )
-from mmload.builder.shard_writer import BuildPaths
+from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.split_records import moved_into_place
 from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.destination import owned_files, remove_own
-from mmload.builder.shard_writer import Chunk, ShardWriter
+from mmload.builder.finished_shards import Chunk
+from mmload.builder.shard_writer import ShardWriter
 from mmload.builder.split_records import write_list
 from mmload.builder.staging import Staging
 from mmload.builder.version_rows import RowsKind, stored_rows

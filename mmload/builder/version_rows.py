@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mmload.builder.finished_shards import first_names, total_losses
 from mmload.builder.origins import SampleOrigin, read_lists
-from mmload.builder.shard_writer import first_names, json_lines, total_losses
+from mmload.builder.shard_writer import json_lines
 from mmload.builder.split_records import columns, mean_std
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.store.dataset import Split

@@ -10,9 +10,9 @@ from conftest import contents
 
 from mmload.builder.build_plans import made_by
 from mmload.builder.destination import MARK, remove_own
+from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import fingerprint
-from mmload.builder.shard_writer import BuildPaths
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, MmloadError
 from mmload.runtime.durable_files import remove
