@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -188,6 +189,13 @@ SLOTS = 64
 BATCH, PREFETCH, STATISTICS, END = range(4)
 """Kinds of requests: make a batch, prefetch for an epoch, report counters, end a thread."""
 
+_PAUSES = (1e-4, 2e-4, *[4e-4] * 250)
+"""Seconds between looks for a request, before a thread waits until the training process wakes it.
+
+Linux starts a thread that is woken on the core of the one that wakes it, where it would stop the training thread:
+beside 4,000 crops/s that kept 0.87 to 0.92 of its rate on two cores, and keeps 0.93 to 0.98 with these looks.
+"""
+
 DONE, FAILED = range(2)
 """Kinds of replies."""
 
@@ -288,10 +296,7 @@ class _Server:
     def answer_requests(self) -> None:
         """Answers requests until one says to end."""
         while True:
-            self._signals.requested.acquire()
-            with self._lock:
-                number = int(self._records.queue[self._next % SLOTS])
-                self._next += 1
+            number = self._next_request()
             slot = self._records.slots[number]
             kind = int(slot["request"])
             if not slot["is_cancelled"]:
@@ -303,6 +308,19 @@ class _Server:
             self._signals.done[number].release()
             if kind == END:
                 return
+
+    def _next_request(self) -> int:
+        """Waits for a request, one thread at a time, and returns its slot."""
+        with self._lock:
+            for pause in _PAUSES:
+                if self._signals.requested.acquire(False):
+                    break
+                time.sleep(pause)
+            else:
+                self._signals.requested.acquire()
+            number = int(self._records.queue[self._next % SLOTS])
+            self._next += 1
+            return number
 
     def _answer(self, number: int, slot: Any, kind: int) -> None:
         """Writes the reply to a request; nothing here refers to a batch afterwards."""
