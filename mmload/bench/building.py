@@ -32,17 +32,23 @@ from mmload.bench.contenders.entry import not_installed
 from mmload.bench.contenders.source import check_image
 from mmload.bench.contenders.tutorial import ImageNetData
 from mmload.bench.machine import machine
+from mmload.bench.options import check_count
 from mmload.builder.pipeline import build
 from mmload.builder.ray_engine import RayEngine, start_local
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.errors import SourceError, UsageError, counted
+from mmload.errors import MmloadError, SourceError, UsageError, bytes_text, counted
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.resources import available_cores, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.sources.files import EXTENSIONS
 
 _BATCH = 64  # as in the tutorial
 _OURS = "mmload build"
+_ROOM = 1.25  # times the pixels of all rows: labels, links and file systems need some, too
 _SHARDS = 8  # a thread, of builds on Ray: enough that no CPU waits long for the last
+
+
+MOST_LINKS = 1_000_000
+"""Links to photographs that are made, one an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +129,16 @@ def measure_builds(
         progress: called with the name of the next step.
 
     Raises:
-        UsageError: if a number is too small, or Ray is requested and not installed.
+        UsageError: if a number is too small or large, or Ray is requested and not installed.
         SourceError: if there are no photographs.
+        MmloadError: if the rows do not fit where temporary files go.
     """
+    check_count("--size", size)
+    check_count("--images", images, MOST_LINKS)
+    check_count("--rounds", rounds)
+    check_threads(threads)
+    _check_room(size, images)
     count = available_cores() if threads is None else threads
-    for name, value in (("--size", size), ("--images", images), ("--rounds", rounds), ("--threads", count)):
-        if value < 1:
-            raise UsageError(f"{name} is {value}; use at least 1")
     missing = [why for name in ("ray", "pyarrow") if (why := not_installed(name, "pip install 'ray[data]'"))]
     if on_ray and missing:
         raise UsageError(f"--ray: {missing[0]}")
@@ -151,6 +160,17 @@ def measure_builds(
                 if turn:
                     way.rates.append(rate)
     return BuildingRecord(settings=settings, ways=ways)
+
+
+def _check_room(size: int, images: int) -> None:
+    """Checks that the rows fit where temporary files go; a full disk would kill the tutorial's loop."""
+    place = Path(tempfile.gettempdir())
+    need, free = int(_ROOM * images * 3 * size * size), shutil.disk_usage(place).free
+    if need > free:
+        raise MmloadError(
+            f"{counted(images, 'image')} of {size} x {size} take {bytes_text(need)} of temporary files, "
+            f"{bytes_text(free)} are free in {place}; set TMPDIR to a place with more, or lower --images or --size"
+        )
 
 
 def linked(root: Path, images: int, train: Path) -> Path:

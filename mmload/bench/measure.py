@@ -20,7 +20,8 @@ from mmload.bench.contender_process import ContenderFault, Worker
 from mmload.bench.contender_server import CEILINGS, LoadSample
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import Coldness, files_below, make_cold, tree_memory
-from mmload.bench.plan import Budget, MeasurementPlan, is_own, no_room, start_order
+from mmload.bench.options import MeasurementPlan
+from mmload.bench.plan import Budget, is_own, no_room, start_order
 from mmload.bench.task import Task
 from mmload.bench.train import NEIGHBORS, BesideSample, TrainSample
 from mmload.runtime.resources import available_cores

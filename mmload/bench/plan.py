@@ -1,4 +1,4 @@
-"""The plan and the time budget of a bench: which processes to start, and how long each turn may take.
+"""The time budget of a bench: which processes to start, and how long each turn may take.
 
 Takes entries and a clock, returns decisions. It never sleeps and starts no process.
 """
@@ -25,30 +25,6 @@ OWN_PATIENCE = 300.0
 nothing. A limit of half a minute once lost them on a busy machine."""
 _TO_MAKE_AT_LEAST = 10.0  # seconds for each of them
 _LEAST_PATIENCE = 5.0  # seconds: lower bound of a turn's patience, however little time is left
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasurementPlan:
-    """Number and length of each contender's turns.
-
-    Attributes:
-        epochs: measured turns of each contender, after one warm-up turn.
-        budget: total seconds, including starting and ending the processes; to stay within it, turns are cut short, and
-            rounds and contenders left out.
-        cold: evict all files before each measured epoch. The contender is created again for it while no other exists,
-            because memory-mapped pages cannot be evicted.
-        beside: measure each contender as often beside each of the :data:`~mmload.bench.train.NEIGHBORS`.
-        train: a model to train with each contender's batches, at least two steps; None: no training.
-            Contenders for which the budget does not allow two steps are not trained.
-        patience: seconds that a contender may overrun its time without a response before it is killed.
-    """
-
-    epochs: int = 3
-    budget: float = 300.0
-    cold: bool = False
-    beside: bool = False
-    train: str | None = None
-    patience: float = 30.0
 
 
 @dataclass(kw_only=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mmload.bench.ceilings import COPY, DISK, FILL, PINNED
 from mmload.bench.contender_server import CEILINGS
@@ -54,7 +55,7 @@ class Row:
         training: the raw data of each turn of training.
 
     Raises:
-        TypeError: if a numeric attribute is not a number.
+        ValueError: if it has a rate and no epochs.
     """
 
     name: str
@@ -78,19 +79,8 @@ class Row:
     training: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        numbers = (
-            *(self.images_per_second, self.of_ceiling, self.cpu_seconds_per_1000, self.peak_bytes),
-            *(self.trained_per_second, self.step_seconds, self.waited),
-        )
-        if not isinstance(self.beside, dict) or not isinstance(self.neighbors_keep, dict):
-            raise TypeError(f"the row {self.name!r} has no objects where they should be")
-        turns = [*self.beside.values(), *self.neighbors_keep.values()]
-        texts = (self.name, self.group, self.differs, self.failure, self.ceiling)
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"the row {self.name!r} has no texts where they should be")
-        values = [*self.epochs, *(number for number in numbers if number is not None), *chain.from_iterable(turns)]
-        if not all(isinstance(number, int | float) for number in values) or (self.rate and not self.epochs):
-            raise TypeError(f"the row {self.name!r} has no numbers where they should be")
+        if self.rate and not self.epochs:
+            raise ValueError(f"the row {self.name!r} has a rate and no epochs")
 
     @property
     def rate(self) -> float:
@@ -114,9 +104,6 @@ class Record:
         rows: each contender's and ceiling's, in the order of the table.
         notes: context for the numbers: whether the cache was cold, the cost of a build.
         verdict: one or two sentences that identify the bottleneck.
-
-    Raises:
-        TypeError: if an attribute has the wrong type, as in a damaged file.
     """
 
     settings: dict[str, Any]
@@ -125,13 +112,6 @@ class Record:
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
     verdict: str = ""
-
-    def __post_init__(self) -> None:
-        bodies = (self.settings, self.machine, self.versions)
-        if not all(isinstance(body, dict) for body in bodies):
-            raise TypeError("settings, machine and versions are not all objects")
-        if not isinstance(self.notes, list) or not all(isinstance(text, str) for text in [*self.notes, self.verdict]):
-            raise TypeError("the notes and the verdict are not all texts")
 
     @property
     def contenders(self) -> list[Row]:
@@ -173,19 +153,9 @@ def read_record(path: str | Path) -> Record:
     if body.get("version") != VERSION:
         raise UsageError(f"{path} is of record version {body.get('version')!r}, this mmload reads version {VERSION}")
     try:
-        rows = [Row(**row) for row in body["results"]]
-        return Record(rows=rows, **{name: body[name] for name in _names() if name != "rows"})
-    except (KeyError, TypeError) as error:
+        return msgspec.convert({**body, "rows": body.get("results")}, Record)
+    except msgspec.ValidationError as error:
         raise UsageError(f"{path} is a damaged record ({error}); run the bench again") from error
-
-
-def write_record(record: Record, path: str | Path) -> None:
-    """Writes a record to a file.
-
-    Raises:
-        MmloadError: if it cannot be written.
-    """
-    write_json(record.as_json(), Path(path))
 
 
 def write_json(body: Mapping[str, Any], path: Path) -> None:
@@ -198,10 +168,6 @@ def write_json(body: Mapping[str, Any], path: Path) -> None:
         path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise MmloadError(f"cannot write the record {path} ({error.strerror})") from error
-
-
-def _names() -> list[str]:
-    return [each.name for each in fields(Record)]
 
 
 def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:

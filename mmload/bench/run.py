@@ -15,11 +15,11 @@ from mmload.bench.contender_server import CEILINGS
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import machine, versions
 from mmload.bench.measure import Measurement, measure
-from mmload.bench.options import BenchOptions
-from mmload.bench.plan import Budget, MeasurementPlan, overrun
+from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.plan import Budget, overrun
 from mmload.bench.record import Record, Row, rows_of
 from mmload.bench.sample import build_sample
-from mmload.bench.task import Task
+from mmload.bench.task import Task, task_of
 from mmload.bench.train import check_model
 from mmload.bench.verdict import verdict
 from mmload.errors import bytes_text, counted
@@ -55,7 +55,7 @@ def run_on_dataset(
     """
     plan = options.plan()
     budget = Budget(seconds=plan.budget, began=began)
-    task = options.task(Path(dataset), None if source is None else Path(source))
+    task = task_of(options, Path(dataset), None if source is None else Path(source))
     if plan.train is not None:
         check_model(plan.train, task)
     ceilings = ceiling_entries(task)

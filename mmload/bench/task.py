@@ -1,6 +1,7 @@
 """The task of every contender: a :class:`Task` with the rows, output shape, dtype and statistics.
 
-It is picklable, as each contender runs in its own process. Never loads an image.
+:func:`task_of` makes it from the options of a bench and a dataset. It is picklable, as each contender runs in its own
+process. Never loads an image.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mmload.bench.options import BenchOptions
+from mmload.bench.training_recipes import task_of_recipe
 from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError, bytes_text
 from mmload.runtime.resources import available_cores, free_memory
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset import open as open_dataset
 
-AUGMENTS = ("crop", "resized-crop", "none")
 _BATCHES = 8  # batches in memory at the same time, in all the contenders' processes
 
 
@@ -53,7 +55,7 @@ class Task:
         seed: for contenders that accept one.
 
     Raises:
-        UsageError: if a setting is invalid.
+        UsageError: if there are no images, or crop, padding or batches do not fit.
     """
 
     dataset: Path
@@ -77,17 +79,6 @@ class Task:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.augment not in AUGMENTS:
-            raise UsageError(f"--augment is {self.augment!r}; use one of {', '.join(AUGMENTS)}")
-        least = {"--batch-size": self.batch_size, "--images": self.images, "--threads": self.threads}
-        for name, value in least.items():
-            if value < 1:
-                raise UsageError(f"{name} is {value}; use at least 1")
-        if self.padding < 0 or any(count < 0 for count in self.workers):
-            raise UsageError(f"--padding is {self.padding} and --workers {self.workers}; use numbers from 0")
-        self._check_images()
-
-    def _check_images(self) -> None:
         """Checks that the split has images, and that the crop fits them."""
         spec = self.rows.fields.get("images")
         if spec is None:
@@ -245,3 +236,57 @@ class Task:
         gathered = self.rows.reader.gather("targets", torch.arange(len(self.rows)))
         indices: list[int] = gathered.tolist()
         return indices
+
+
+def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
+    """Returns the task of the contenders for a dataset.
+
+    Raises:
+        UsageError: if the split is empty or unknown, the crop does not fit, or CUDA is requested and not available.
+        StoreError: if there is no dataset.
+    """
+    opened = open_dataset(dataset, options.version)
+    split = options.split or next(iter(opened))
+    spec = opened[split].fields.get("images")
+    variable_size = spec is not None and spec.variable_size
+    side = 1 if spec is None else _usual_side(opened[split]) if variable_size else min(spec.shape[1:])
+    if not len(opened[split]):
+        raise UsageError(f"split {split!r} of {dataset} has no rows; there is nothing to measure")
+    made: dict[str, Any] = {
+        "augment": options.augment,
+        "crop": options.crop or (side if options.padding else max(1, side * 7 // 8)),
+        "padding": options.padding,
+    }
+    if options.recipe is not None and spec is not None:
+        height, width = (side, side) if variable_size else spec.shape[1:]
+        made |= task_of_recipe(options.recipe, options.crop, (spec.shape[0], height, width))
+    return Task(
+        dataset=dataset,
+        split=split,
+        version=options.version,
+        source=source,
+        **made,
+        batch_size=options.batch_size,
+        images=options.epoch_images(),
+        threads=options.threads or available_cores(),
+        workers=options.worker_counts,
+        device=_device_of(options, variable_size),
+    )
+
+
+def _device_of(options: BenchOptions, variable_size: bool) -> str:
+    """Returns the requested device, else the available one; variable-size images are measured on the CPU."""
+    if variable_size:
+        if options.device == "cuda":
+            raise UsageError("--device is cuda, and variable-size images are measured on the CPU; leave it out")
+        return "cpu"
+    has_cuda = torch.cuda.is_available()
+    if options.device == "cuda" and not has_cuda:
+        raise UsageError("--device is cuda, and torch finds no CUDA device here; leave it out for the CPU")
+    return options.device or ("cuda" if has_cuda else "cpu")
+
+
+def _usual_side(split: Split) -> int:
+    """Returns the short side of most variable-size photographs of a split."""
+    sides = split.files.field("images").sizes.min(1)
+    return int(sorted(sides.tolist())[len(sides) // 2]) if len(sides) else 1

@@ -1,7 +1,7 @@
 """Every option of a build, declared once: its flag of ``mmload build``, its help text, its key in a recipe file.
 
 The command line, the keys that a recipe file may have, and the table in docs/recipes.md derive from
-:class:`BuildOptions`. Imports neither torch nor typer.
+:class:`BuildOptions`. Options of other commands are declared in the same way. Imports neither torch nor typer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mmload.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Name and help text of an option: the metadata of a field of :class:`BuildOptions`.
+    """Name and help text of an option: the metadata of a field of a dataclass such as :class:`BuildOptions`.
 
     Attributes:
         help: the help text of its flag.
@@ -32,7 +32,7 @@ class Declaration:
     metavar: str = ""
 
 
-def _option(help: str, default: Any = None, **more: str) -> Any:
+def option(help: str, default: Any = None, **more: str) -> Any:
     """Returns a field with its declaration; flag and key are the field's name, unless ``more`` says otherwise."""
     return field(default=default, metadata={"help": help, **more})
 
@@ -45,91 +45,91 @@ class BuildOptions:
         UsageError: if options exclude each other.
     """
 
-    words: list[str] | None = _option(
+    words: list[str] | None = option(
         "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, list (a list "
         "of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
         flag="",
         metavar="KIND ROOT OUT",
     )
-    config: Path | None = _option("A recipe, such as configs/imagefolder_256.toml.")
+    config: Path | None = option("A recipe, such as configs/imagefolder_256.toml.")
 
     # What is built.
-    size: str | None = _option(
+    size: str | None = option(
         "Without --config: the short side is resized to this, then the center square is cropped (for detection: the "
         "image is fitted into the square). Default: 256 for imagefolder and voc, 640 for coco and yolo, no resize for "
         "others. With --layout variable: the short side is at most this; or original."
     )
-    layout: str | None = _option(
+    layout: str | None = option(
         "Without --config: variable: images keep their aspect ratio and differ in size; nothing is cut.", table="store"
     )
-    encode: str | None = _option(
+    encode: str | None = option(
         "With --layout variable: raw (pixels), jpeg, source (the source's own JPEGs where they are within --size), or "
         "mixed.",
         table="store",
     )
-    quality: int | None = _option("Of JPEGs, 1 to 100; 90 by default. Colors are subsampled 4:2:0.", table="store")
-    raw_share: float | None = _option(
+    quality: int | None = option("Of JPEGs, 1 to 100; 90 by default. Colors are subsampled 4:2:0.", table="store")
+    raw_share: float | None = option(
         "With --encode mixed: the share of rows that are pixels; 0.25 by default.", table="store"
     )
 
     # The source.
-    val_fraction: float | None = _option("Hold out this share of each class as split val.", table="source")
-    seed: int | None = _option("Which samples --val-fraction holds out.", table="source")
-    allow_empty: bool = _option("Class folders may be empty.", False, table="source")
-    task: str | None = _option(
+    val_fraction: float | None = option("Hold out this share of each class as split val.", table="source")
+    seed: int | None = option("Which samples --val-fraction holds out.", table="source")
+    allow_empty: bool = option("Class folders may be empty.", False, table="source")
+    task: str | None = option(
         "voc: detection, classification, segmentation or single-label. coco: detection, instances, keypoints or "
         "panoptic.",
         table="source",
     )
-    labels: str | None = _option("cifar100: fine or coarse.", table="source")
-    dataset: str | None = _option("python: package.module:callable.", table="source")
-    download: bool = _option("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
-    setting: list[str] | None = _option(
+    labels: str | None = option("cifar100: fine or coarse.", table="source")
+    dataset: str | None = option("python: package.module:callable.", table="source")
+    download: bool = option("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
+    setting: list[str] | None = option(
         "Any other key of a source in docs/recipes.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"
     )
 
     # How images are decoded and stored.
-    threads: int | None = _option("Decoding threads; the cores available by default.")
-    processes: int | None = _option("Processes over shards; one for every 8 cores by default.")
-    shard_size: str | None = _option("Bytes of a shard at most; 1GiB by default.", table="store")
-    shuffle_seed: int | None = _option("Shuffle samples over rows, for reading in block order later.", table="store")
-    mode: str | None = _option("RGB, or L for gray levels.", flag="", table="decode")
-    background: Any = _option(
+    threads: int | None = option("Decoding threads; the cores available by default.")
+    processes: int | None = option("Processes over shards; one for every 8 cores by default.")
+    shard_size: str | None = option("Bytes of a shard at most; 1GiB by default.", table="store")
+    shuffle_seed: int | None = option("Shuffle samples over rows, for reading in block order later.", table="store")
+    mode: str | None = option("RGB, or L for gray levels.", flag="", table="decode")
+    background: Any = option(
         "Background color of transparent pixels: a gray level or [red, green, blue].", flag="", table="decode"
     )
-    exif_orient: bool = _option("Rotate images as their EXIF orientation says.", False, table="decode")
-    decode: str | None = _option(
+    exif_orient: bool = option("Rotate images as their EXIF orientation says.", False, table="decode")
+    decode: str | None = option(
         "Where JPEGs are decoded: cpu, or cuda, which gives slightly other pixels.", table="decode", key="device"
     )
 
     # How the build runs.
-    on_error: str = _option("A sample that cannot be read: fail, or skip it.", "fail")
-    max_errors: str | None = _option("With --on-error skip: the most to leave out, as 20 or 1%.")
-    exclude: Path | None = _option("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
-    overwrite: bool = _option("Replace the dataset at OUT.", False)
-    update: bool = _option(
+    on_error: str = option("A sample that cannot be read: fail, or skip it.", "fail")
+    max_errors: str | None = option("With --on-error skip: the most to leave out, as 20 or 1%.")
+    exclude: Path | None = option("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
+    overwrite: bool = option("Replace the dataset at OUT.", False)
+    update: bool = option(
         "Update the dataset at OUT, as a new version: build what is new or changed, drop what is gone; see mmload log.",
         False,
     )
-    append: bool = _option("With --update: rows keep their order, and new ones come last.", False)
-    checksum: bool = _option("With --update: compare the content of all files, not only sizes and times.", False)
-    dry_run: bool = _option("With --update: only say what would be done.", False)
-    advise: bool = _option(
+    append: bool = option("With --update: rows keep their order, and new ones come last.", False)
+    checksum: bool = option("With --update: compare the content of all files, not only sizes and times.", False)
+    dry_run: bool = option("With --update: only say what would be done.", False)
+    advise: bool = option(
         "Build nothing: try each layout with 64 images, and show what all images would cost here.", False
     )
-    engine: str = _option(
+    engine: str = option(
         "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
     )
-    address: str | None = _option(
+    address: str | None = option(
         "With --engine ray: the cluster, or auto for the one that this machine is part of. By default that of "
         "RAY_ADDRESS, else a new one on this machine, for this build.",
         metavar="HOST:PORT",
     )
-    part: str | None = _option(
+    part: str | None = option(
         "Build only the Kth of N parts of the shards. They may run at once, on one file system; the last commits.",
         metavar="K/N",
     )
-    commit: bool = _option("Build nothing: commit what parts have built.", False)
+    commit: bool = option("Build nothing: commit what parts have built.", False)
 
     def __post_init__(self) -> None:
         self._check_layout()
@@ -144,7 +144,9 @@ class BuildOptions:
 
     def table(self, name: str) -> dict[str, Any]:
         """Returns the given keys of a table of recipe files, "source", "decode" or "store", with their values."""
-        values = {its.key: getattr(self, option) for option, its in declarations().items() if its.table == name}
+        values = {
+            its.key: getattr(self, option) for option, its in declarations(BuildOptions).items() if its.table == name
+        }
         return {key: value for key, value in values.items() if value is not None and value is not False}
 
     def _check_layout(self) -> None:
@@ -152,7 +154,7 @@ class BuildOptions:
         for name in ("size", "layout", "encode", "quality", "raw_share"):
             if getattr(self, name) is None:
                 continue
-            flag = declarations()[name].flag
+            flag = declarations(BuildOptions)[name].flag
             if self.config is not None:
                 raise UsageError(f"{flag} and --config are both given; leave {flag} out and set it in {self.config}")
             if self.advise and name != "size":
@@ -161,7 +163,7 @@ class BuildOptions:
     def _check_update(self) -> None:
         for name in ("append", "checksum", "dry_run"):
             if getattr(self, name) and not self.update:
-                raise UsageError(f"{declarations()[name].flag} is for --update; add that, or leave it out")
+                raise UsageError(f"{declarations(BuildOptions)[name].flag} is for --update; add that, or leave it out")
         for name in ("overwrite", "advise"):
             if getattr(self, name) and self.update:
                 raise UsageError(f"--update and --{name} are both given; give one of them")
@@ -188,16 +190,16 @@ class BuildOptions:
             )
 
 
-def declarations() -> dict[str, Declaration]:
-    """Returns the name of each option -> its declaration."""
+def declarations(options: type[Any]) -> dict[str, Declaration]:
+    """Returns the name of each option of a dataclass -> its declaration."""
     return {
         option.name: Declaration(
             **{"flag": f"--{option.name.replace('_', '-')}", "key": option.name, **option.metadata}
         )
-        for option in fields(BuildOptions)
+        for option in fields(options)
     }
 
 
 def recipe_keys(table: str) -> set[str]:
     """Returns the keys that a table of recipe files may have; ``[source]`` has those of its kind in addition."""
-    return {its.key for its in declarations().values() if its.table == table}
+    return {its.key for its in declarations(BuildOptions).values() if its.table == table}

@@ -2,104 +2,98 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmload.cli import bench_options as options
-from mmload.cli.bench_options import JsonFile
+from mmload.bench.options import BenchOptions, check_count
+from mmload.builder.options import option
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.options import DecodingThreads, Version, on_a_disk
+from mmload.cli.options import DecodingThreads, dataset_on_a_disk, on_a_disk, takes
 from mmload.cli.terminal import check_target, show, status_line
 from mmload.cli.waiting import report
-from mmload.errors import MmloadError, UsageError, bytes_text, counted
+from mmload.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mmload.bench import BenchOptions, Record
+    from mmload.bench.record import Record
 
 _RAW = ("samples", "beside_turns", "training")
 
 
-def bench(
-    dataset: options.Dataset = None,
-    source: options.Source = None,
-    compare: options.Compare = None,
-    split: options.Split = None,
-    version: Version = None,
-    augment: options.Augment = "crop",
-    recipe: options.Recipe = None,
-    crop: options.Crop = None,
-    padding: options.Padding = 0,
-    size: options.Size = None,
-    batch_size: options.BatchSize = 64,
-    epochs: options.Epochs = None,
-    images: options.Images = None,
-    workers: options.Workers = "0,2,4",
-    threads: options.Threads = None,
-    device: options.Device = None,
-    cold: options.Cold = False,
-    beside: options.Beside = None,
-    train: options.Train = None,
-    time_budget: options.TimeBudget = None,
-    quick: options.Quick = False,
-    json_file: options.JsonFile = None,
-    plot: options.Plot = None,
-    keep: options.KeepRecord = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BenchArguments(BenchOptions):
+    """What the command takes beside the options of a bench: what is measured, and where results go."""
+
+    dataset: Path | None = option("A built dataset; write ./build for one called build.", flag="")
+    source: Path | None = option("The folder it was built from. Without DATASET: estimate the gain of a build of it.")
+    size: int | None = option("Without DATASET: pixels of the stored square; 256 for image folders.")
+    compare: tuple[Path, Path] | None = option(
+        "Show two records side by side; measures nothing.", metavar="A.json B.json"
+    )
+    json_file: Path | None = option("Write the record here, too.", flag="--json")
+    plot: Path | None = option("Draw a chart; needs matplotlib.", metavar="FILE.png")
+    record: bool = option("Record the results in the dataset's card.", False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        dataset_on_a_disk(self.dataset)
+        on_a_disk(self.source)
+        outputs = (self.json_file, self.plot)
+        if self.compare is not None:
+            if any(each is not None for each in (self.dataset, self.source, *outputs)):
+                raise UsageError("--compare shows two records and measures nothing; leave the other arguments out")
+            return
+        if self.dataset is None and self.source is None:
+            raise UsageError(
+                "bench needs a DATASET and its --source ROOT, or --source ROOT alone; see mmload bench --help"
+            )
+        if self.dataset is not None and self.size is not None:
+            raise UsageError(f"--size is {self.size}, and {self.dataset} has its size already; leave one of them out")
+        check_count("--size", self.size)
+        if self.record and self.dataset is None:
+            raise UsageError(
+                "--record saves the results in a dataset, and none is given; name one, or write --json FILE"
+            )
+        for name, path in zip(("--json", "--plot"), outputs, strict=True):  # before minutes of measuring
+            check_target(name, path, self.dataset, self.source)
+
+
+@takes(BenchArguments)
+def bench(options: BenchArguments) -> None:
     """Measure the stored dataset against stock and other loaders, like for like, and say where the limit is.
 
     Building is measured by: mmload bench build --help
     """
-    if compare is not None:
-        _compare(compare, unused=(dataset, source, json_file, plot))
+    if options.compare is not None:
+        _compare(*options.compare)
         return
-    if dataset is None and source is None:
-        raise UsageError("bench needs a DATASET and its --source ROOT, or --source ROOT alone; see mmload bench --help")
-    if dataset is not None and size is not None:
-        raise UsageError(f"--size is {size}, and {dataset} has its size already; leave one of them out")
-    if keep and dataset is None:
-        raise UsageError("--record saves the results in a dataset, and none is given; name one, or write --json FILE")
-    _check_outputs(json_file, plot, dataset, source)
     began = time.monotonic()  # of the time budget: the imports are part of it
-    from mmload.bench import BenchOptions, table
-    from mmload.bench.options import check_count
+    from mmload.bench.record import write_json
+    from mmload.bench.report import check_plot, draw, table
     from mmload.store.manifest import read
 
-    check_count("--size", size)
-    options = BenchOptions(
-        split=split,
-        version=version,
-        augment=augment,
-        recipe=recipe,
-        crop=crop,
-        padding=padding,
-        batch_size=batch_size,
-        images=images,
-        epochs=epochs,
-        workers=_numbers(workers),
-        threads=threads,
-        device=device,
-        cold=cold,
-        beside=beside,
-        train=train,
-        time_budget=time_budget,
-        quick=quick,
-    )
+    if options.plot is not None:
+        check_plot(options.plot)
     report(_length_of(options))
-    contents = read(dataset).contents if keep and dataset is not None else ""  # so that no other dataset gets it
+    contents = read(options.dataset).contents if options.record and options.dataset is not None else ""
     with interruptible("nothing was changed"), status_line() as progress:
-        record = _measure(dataset, source, size, options, progress, began)
-    written = _write(record, json_file, plot)  # first: what took minutes to measure is not lost to a full stdout
-    if keep and dataset is not None:
-        _keep(dataset, record, contents)
-        written.append(f"recorded in the card of {dataset}")
+        record = _measure(options, progress, began)
+    written = []  # first: what took minutes to measure is not lost to a full stdout
+    if options.json_file is not None:
+        write_json(record.as_json(), options.json_file)
+        written.append(f"record: {options.json_file}")
+    if options.plot is not None:
+        draw(record, options.plot)
+        written.append(f"chart: {options.plot}")
+    if options.record and options.dataset is not None:
+        _keep(options.dataset, record, contents)  # the contents that were measured: no other dataset gets it
+        written.append(f"recorded in the card of {options.dataset}")
     show(*table(record).split("\n"), *written)
     if not any(row.rate for row in record.contenders):
         fail(_all_failed(record), 1)
@@ -113,21 +107,12 @@ def _length_of(options: BenchOptions) -> str:
     return f"measuring for about {plan.budget:g} s, {counted(plan.epochs, 'epoch')} of each loader{beside}{shorter}"
 
 
-def _measure(
-    dataset: Path | None,
-    source: Path | None,
-    size: int | None,
-    options: BenchOptions,
-    progress: Callable[[str], None],
-    began: float,
-) -> Record:
-    from mmload.bench import run_on_dataset, run_on_sample
+def _measure(options: BenchArguments, progress: Callable[[str], None], began: float) -> Record:
+    from mmload.bench.run import run_on_dataset, run_on_sample
 
-    if dataset is not None:
-        return run_on_dataset(dataset, source, options, progress=progress, began=began)
-    if source is None:
-        raise UsageError("bench needs --source ROOT if no DATASET is given")
-    return run_on_sample(source, options, side=size, progress=progress, began=began)
+    if options.dataset is not None:
+        return run_on_dataset(options.dataset, options.source, options, progress=progress, began=began)
+    return run_on_sample(options.source or "", options, side=options.size, progress=progress, began=began)
 
 
 def _all_failed(record: Record) -> str:
@@ -137,30 +122,11 @@ def _all_failed(record: Record) -> str:
     return f"none of {len(record.contenders)} loaders could be measured: {first}{others}"
 
 
-def _compare(files: tuple[Path, Path], unused: tuple[Path | None, ...]) -> None:
-    if any(each is not None for each in unused):
-        raise UsageError("--compare shows two records and measures nothing; leave the other arguments out")
-    from mmload.bench import read_record
+def _compare(first: Path, second: Path) -> None:
+    from mmload.bench.record import read_record
     from mmload.bench.report import compare
 
-    records = [read_record(file) for file in files]
-    show(*compare(records[0], records[1], (str(files[0]), str(files[1]))).split("\n"))
-
-
-def _write(record: Record, json_file: Path | None, plot: Path | None) -> list[str]:
-    """Writes the requested files; returns the lines that name them."""
-    from mmload.bench import write_record
-
-    lines = []
-    if json_file is not None:
-        write_record(record, json_file)
-        lines.append(f"record: {json_file}")
-    if plot is not None:
-        from mmload.bench.report import draw
-
-        draw(record, plot)
-        lines.append(f"chart: {plot}")
-    return lines
+    show(*compare(read_record(first), read_record(second), (str(first), str(second))).split("\n"))
 
 
 def _keep(dataset: Path, record: Record, contents: str) -> None:
@@ -173,32 +139,6 @@ def _keep(dataset: Path, record: Record, contents: str) -> None:
     write_card(dataset, "bench", {**body, "date": date, "results": results}, contents)
 
 
-def _check_outputs(json_file: Path | None, plot: Path | None, *inputs: Path | None) -> None:
-    """Checks the files of results before minutes of measuring."""
-    for name, path in (("--json", json_file), ("--plot", plot)):
-        check_target(name, path, *inputs)
-    if plot is not None:
-        from mmload.bench.report import check_plot
-
-        check_plot(plot)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [-1]
-    if min(numbers) < 0:
-        raise UsageError(f"--workers is {text!r}; give integers, as in 0,2,4")
-    return tuple(numbers)
-
-
-MOST_LINKS = 1_000_000
-"""Links to photographs that ``bench build`` makes, one an image."""
-
-_ROOM = 1.25  # times the pixels of all rows: labels, links and file systems need some, too
-
-
 def bench_build(
     source: Annotated[Path, typer.Option(help="A folder of class folders of images.", callback=on_a_disk)],
     size: Annotated[int, typer.Option(help="Pixels of the square rows.")] = 256,
@@ -208,18 +148,10 @@ def bench_build(
     ray: Annotated[
         bool, typer.Option("--ray", help="Also Ray Data, and mmload's build as Ray tasks, on this machine.")
     ] = False,
-    json_file: JsonFile = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record here, too.")] = None,
 ) -> None:
     """Measure building: a bare decode loop, the tensordict tutorial's loop, FFCV's writer where it is, and mmload."""
     check_target("--json", json_file, source)
-    from mmload.bench.options import check_count
-    from mmload.runtime.resources import check_threads
-
-    check_count("--size", size)
-    check_count("--images", images, MOST_LINKS)
-    check_count("--rounds", rounds)
-    check_threads(threads)
-    _check_room(size, images)
     from mmload.bench.building import measure_builds
 
     with interruptible("nothing was changed"), status_line() as progress:
@@ -233,14 +165,3 @@ def bench_build(
         write_json(record.as_json(), json_file)
         written = [f"record: {json_file}"]
     show(*record.table().split("\n"), *written)
-
-
-def _check_room(size: int, images: int) -> None:
-    """Checks that the rows fit where temporary files go; a full disk would kill the tutorial's loop."""
-    place = Path(tempfile.gettempdir())
-    need, free = int(_ROOM * images * 3 * size * size), shutil.disk_usage(place).free
-    if need > free:
-        raise MmloadError(
-            f"{counted(images, 'image')} of {size} x {size} take {bytes_text(need)} of temporary files, "
-            f"{bytes_text(free)} are free in {place}; set TMPDIR to a place with more, or lower --images or --size"
-        )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mmload.builder import recipe as recipes
-from mmload.builder.options import BuildOptions, declarations
+from mmload.builder.options import BuildOptions
 from mmload.cli.info import show_splits
 from mmload.cli.interrupt import interruptible
+from mmload.cli.options import takes
 from mmload.cli.terminal import note, progress_bar, show
 from mmload.errors import SourceError, UsageError, bytes_text, counted
 from mmload.remote.urls import place
@@ -34,9 +31,9 @@ _ADVISED_SIZE = 256
 _FOLDER_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100")
 
 
-def build(**values: Any) -> None:
+@takes(BuildOptions)
+def build(options: BuildOptions) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
-    options = BuildOptions(**values)
     recipe = _recipe(options)
     _check_first(recipe, options)
     if options.advise:
@@ -91,28 +88,6 @@ def _update_options(options: BuildOptions, recipe: recipes.BuildRecipe) -> Updat
     if not options.update or recipe.out is None or dataset_at(recipe.out) is None:
         return None
     return UpdateOptions(append=options.append, checksum=options.checksum)
-
-
-def _parameters() -> Iterator[inspect.Parameter]:
-    """Yields the parameters of the command for typer: all options except keys that only recipe files have."""
-    hints, declared = get_type_hints(BuildOptions), declarations()
-    for option in fields(BuildOptions):
-        declared_option = declared[option.name]
-        info: Any = typer.Argument if not declared_option.flag else typer.Option
-        words = (declared_option.flag,) if declared_option.flag else ()
-        if declared_option.flag or not declared_option.table:
-            yield inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=option.default,
-                annotation=Annotated[
-                    hints[option.name], info(*words, help=declared_option.help, metavar=declared_option.metavar or None)
-                ],
-            )
-
-
-build.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]  # inspect.signature reads it
-build.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters()}
 
 
 def _engine_arguments(options: BuildOptions) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.bench import BenchOptions, run_on_dataset, table
 from mmload.bench.contenders import ContenderEntry, entries
-from mmload.bench.report import draw
+from mmload.bench.options import BenchOptions
+from mmload.bench.report import draw, table
+from mmload.bench.run import run_on_dataset
 from mmload.bench.task import Task
 from mmload.builder import recipe as recipes
 from mmload.builder.destination import listed
@@ -96,7 +97,7 @@ def run_demo(
     say(f"3. read it back: images {list(batch.images.shape)} {batch.images.dtype}, classes {', '.join(train.classes)}")
 
     say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
-    options = BenchOptions(images=images, epochs=2, workers=(2,), beside=False, time_budget=_BENCH_SECONDS)
+    options = BenchOptions(images=images, epochs=2, workers="2", beside=False, time_budget=_BENCH_SECONDS)
     slow(f"measuring, about {_BENCH_SECONDS} s: each loader starts in a process of its own")
     record = run_on_dataset(dataset, photos, options, entries=_stock_and_own)
     for line in table(record).split("\n"):

@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from mmload.builder.options import declarations
 from mmload.errors import UsageError, choices
 from mmload.remote.urls import check_no_url, is_url
+
+
+def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Gives a command the parameters that a dataclass declares; the command is called with an instance of it."""
+
+    def with_parameters(command: Callable[[Any], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**values: Any) -> None:
+            command(options(**values))
+
+        parameters = list(_parameters(options))
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect.signature reads it
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return called
+
+    return with_parameters
+
+
+def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
+    """Yields the parameters for typer: all options except keys that only recipe files have, inherited ones last."""
+    hints, declared = get_type_hints(options), declarations(options)
+    for option in sorted(fields(options), key=lambda each: each.name not in options.__annotations__):
+        its = declared[option.name]
+        info: Any = typer.Option if its.flag else typer.Argument
+        words = (its.flag,) if its.flag else ()
+        if its.flag or not its.table:
+            yield inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=Annotated[hints[option.name], info(*words, help=its.help, metavar=its.metavar or None)],
+            )
 
 
 def dataset_on_a_disk(dataset: Path | None) -> Path | None:

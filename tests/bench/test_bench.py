@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmload.bench import Record, read_record, write_record
 from mmload.bench.machine import files_below, make_cold, resident_bytes
 from mmload.bench.options import BenchOptions
-from mmload.bench.record import Row
+from mmload.bench.record import Record, Row, read_record, write_json
 from mmload.bench.report import COLORS, INK, _title, check_plot, compare, draw, number, rates, table, trained
+from mmload.bench.task import task_of
 from mmload.bench.train import SMALL, check_model
 from mmload.bench.verdict import verdict
 from mmload.errors import MmloadError, UsageError
@@ -164,7 +164,7 @@ def test_columns_of_great_ratios_stay_apart() -> None:
 
 
 def test_a_record_comes_back_from_its_file(whole: Record, tmp_path: Path) -> None:
-    write_record(whole, tmp_path / "a.json")
+    write_json(whole.as_json(), tmp_path / "a.json")
     assert read_record(tmp_path / "a.json") == whole
 
 
@@ -288,7 +288,7 @@ def test_a_chart_that_cannot_be_is_refused_before_anything_is_measured(
         ({"batch_size": -1}, "--batch-size is -1"),
         ({"threads": 0}, "threads is 0"),
         ({"padding": -1}, "--padding is -1"),
-        ({"workers": ()}, "--workers is"),
+        ({"workers": ""}, "--workers is"),
         ({"time_budget": 0.0}, "--time-budget is 0"),
         ({"time_budget": float("nan")}, "--time-budget is nan"),
         ({"device": "tpu"}, "--device is 'tpu'; use one of cpu, cuda"),
@@ -308,7 +308,7 @@ def test_quick_asks_for_less_and_what_is_given_stays() -> None:
 
 
 def test_a_model_that_does_not_exist_or_does_not_fit_is_refused(dataset: Dataset) -> None:
-    task = BenchOptions(images=1, crop=24, device="cpu").task(dataset.path, None)
+    task = task_of(BenchOptions(images=1, crop=24, device="cpu"), dataset.path, None)
     check_model("resnet18", task)
     check_model(SMALL, task)
     with pytest.raises(

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from fake_contenders import fake
 
-from mmload.bench import BenchOptions, measure
+from mmload.bench import measure
 from mmload.bench.contender_process import ContenderFault
 from mmload.bench.contender_server import LoadSample
 from mmload.bench.contenders import ContenderEntry, entries
 from mmload.bench.measure import Measurement
-from mmload.bench.plan import CLOSE_SHARE, OWN_PATIENCE, START_SHARE, Budget, MeasurementPlan, overrun, start_order
+from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.plan import CLOSE_SHARE, OWN_PATIENCE, START_SHARE, Budget, overrun, start_order
 from mmload.bench.record import rows_of
 from mmload.bench.run import above_limit
+from mmload.bench.task import task_of
 from mmload.store.dataset import Dataset
 
 
@@ -74,7 +76,7 @@ def test_a_turn_gets_its_share_and_never_less_than_the_least(seconds: float, tur
 
 
 def test_what_the_verdict_needs_is_started_first(dataset: Dataset, folder: Path) -> None:
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=2, device="cpu").task(dataset.path, folder)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=2, device="cpu"), dataset.path, folder)
     made = entries(task)
     needed = {made[number].name for number in start_order(made) if not made[number].need}
     assert needed == {
@@ -127,7 +129,7 @@ def test_all_of_a_bench_stays_within_its_budget(
     clock = Slow.clock = Clock()
     Slow.to_make, Slow.extra = to_make, extra
     monkeypatch.setattr(measure, "Worker", Slow)
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
     asked = [fake(f"needed {number}") for number in range(3)] + [fake(f"more {number}", need=1) for number in range(13)]
     results = measure.measure(
         task, asked, MeasurementPlan(epochs=1, budget=60.0), None, Budget(seconds=60, clock=clock)
@@ -149,7 +151,7 @@ def test_contenders_that_take_long_beyond_their_time_leave_room_for_the_needed(
     clock = Slow.clock = Clock()
     Slow.to_make, Slow.extra = 0.5, 6.0
     monkeypatch.setattr(measure, "Worker", Slow)
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
     asked = [fake(f"more {number}", need=1) for number in range(13)] + [fake(f"needed {number}") for number in range(2)]
     results = measure.measure(
         task, asked, MeasurementPlan(epochs=1, budget=60.0), None, Budget(seconds=60, clock=clock)
@@ -182,7 +184,7 @@ def test_own_rows_are_measured_on_a_machine_that_is_too_slow_for_the_budget(
     clock = Slow.clock = Clock()
     Slow.to_make, Slow.extra = 100.0, 100.0
     monkeypatch.setattr(measure, "Worker", Limited)
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
     asked = [fake("stock", group="stock"), fake("peer", group="peer", need=2), fake("own", group="mmload")]
     plan = MeasurementPlan(epochs=1, budget=60.0)
     stock, peer, own = measure.measure(task, asked, plan, None, Budget(seconds=60, clock=clock))
@@ -208,7 +210,7 @@ def test_a_limit_that_was_passed_is_measured_again(dataset: Dataset, monkeypatch
     clock = Slow.clock = Clock()
     Slow.to_make, Slow.extra = 0.1, -0.1
     monkeypatch.setattr(measure, "Worker", Busy)
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
     asked = [fake("own"), fake("limit", group="ceiling"), fake("other limit", group="ceiling", need=2)]
     results = measure.measure(
         task, asked, MeasurementPlan(epochs=1, budget=60.0), None, Budget(seconds=60, clock=clock)
@@ -226,7 +228,7 @@ def test_the_needed_are_measured_even_without_time(dataset: Dataset, monkeypatch
     clock = Slow.clock = Clock()
     Slow.to_make, Slow.extra = 9.0, 0.0
     monkeypatch.setattr(measure, "Worker", Slow)
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
     results: list[Measurement] = measure.measure(
         task,
         [fake("a", need=2), fake("b"), fake("c")],

@@ -73,7 +73,7 @@ def test_what_cannot_be_measured(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no photographs below"):
         measure_builds(tmp_path, images=3)
     for name in ("size", "images", "rounds", "threads"):
-        with pytest.raises(UsageError, match=f"--{name} is 0"):
+        with pytest.raises(UsageError, match=f"{name} is 0"):
             measure_builds(folder, **{name: 0})  # type: ignore[arg-type]  # each is an integer
 
 

@@ -15,9 +15,8 @@ from conftest import complaint, mmload
 from fake_contenders import alive
 from forked_program import MMLOAD, Program
 
-from mmload.bench import Record, read_record
 from mmload.bench.machine import process_tree
-from mmload.bench.record import Row
+from mmload.bench.record import Record, Row, read_record
 from mmload.errors import UsageError
 from mmload.store.dataset import Dataset
 
@@ -54,7 +53,7 @@ def test_building_is_measured_by_a_command_of_two_words(folder: Path, tmp_path: 
         (["nowhere", "--size", 3], 2, "--size is 3, and nowhere has its size already"),
         (["nowhere", "--workers", "two"], 2, "--workers is 'two'"),
         (["nowhere", "--workers", ""], 2, "--workers is ''"),
-        (["nowhere", "--workers", "0,5000"], 2, "--workers is 0,5000; give integers from 0 to 1024"),
+        (["nowhere", "--workers", "0,5000"], 2, "--workers is '0,5000'; give integers from 0 to 1024"),
         (["nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
         (["--source", "nowhere", "--size", "0"], 2, "--size is 0; use at least 1"),
         (["build", "--source", "nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),

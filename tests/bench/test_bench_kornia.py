@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_bench_training_recipes import task_of
+from test_bench_training_recipes import recipe_task
 from torch import nn
 from torchvision.transforms import v2
 
@@ -33,7 +33,7 @@ def entry_of(task: Task) -> ContenderEntry:
 def test_a_training_recipe_gives_what_the_task_asks_for(
     recipe: str, dataset: Dataset, folder: Path, tmp_path: Path
 ) -> None:
-    task = task_of(dataset, folder, recipe)
+    task = recipe_task(dataset, folder, recipe)
     assert not entry_of(task).missing
     server = ContenderServer(entry_of(task), task, tmp_path)
     server.make()
@@ -78,14 +78,14 @@ def test_a_share_of_the_samples_gets_one_of_several() -> None:
 
 
 def test_what_it_does_differently_is_said(dataset: Dataset, folder: Path, monkeypatch: Any) -> None:
-    simclr = entry_of(task_of(dataset, folder, "simclr"))
+    simclr = entry_of(recipe_task(dataset, folder, "simclr"))
     assert simclr.differs.startswith("steps on floats; crops not antialiased; one order of a jitter's parts a batch")
-    reference = entry_of(task_of(dataset, folder, "torchvision_reference"))
+    reference = entry_of(recipe_task(dataset, folder, "torchvision_reference"))
     assert "one operation for all of a batch" in reference.differs
     assert "MixUp's shares are uniform" in reference.differs
     lacking = Collate(RandomResizedCrop(24), RandomEqualize(), Normalize.imagenet())
     monkeypatch.setattr(presets, "mae", lambda size=24: lacking)
-    assert entry_of(task_of(dataset, folder, "mae")).missing == "kornia has no RandomEqualize here"
+    assert entry_of(recipe_task(dataset, folder, "mae")).missing == "kornia has no RandomEqualize here"
 
 
 def test_it_is_there_for_training_recipes_alone(dataset: Dataset, folder: Path) -> None:

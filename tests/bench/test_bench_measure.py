@@ -17,7 +17,7 @@ import torch
 from fake_contenders import alive, fake
 from torch import Tensor
 
-from mmload.bench import BenchOptions, Record, ceilings, table
+from mmload.bench import ceilings
 from mmload.bench import contender_process as process
 from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contender_process import _keep_below, reason
@@ -25,10 +25,11 @@ from mmload.bench.contender_server import ContenderServer, LoadSample
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import process_tree, processor_seconds, tree_memory
 from mmload.bench.measure import Measurement, measure
-from mmload.bench.plan import MeasurementPlan
-from mmload.bench.record import rows_of
+from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.record import Record, rows_of
+from mmload.bench.report import table
 from mmload.bench.run import notes_of
-from mmload.bench.task import Task
+from mmload.bench.task import Task, task_of
 from mmload.bench.train import SMALL, TrainSample
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def task(dataset: Dataset) -> Task:
     """Crops of 24 from 18 rows."""
-    return BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    return task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
 
 
 @pytest.fixture(scope="module")
@@ -268,10 +269,11 @@ from pathlib import Path
 
 from mmload.bench.contender_process import ContenderFault, Worker
 from mmload.bench.options import BenchOptions
+from mmload.bench.task import task_of
 from fake_contenders import fake
 
 if __name__ == "__main__":
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(Path("{dataset}"), None)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), Path("{dataset}"), None)
     worker = Worker(fake("held", "semaphores"), task, Path("."), Path("log"))
     worker.start()
     worker.ask("make", 120.0)

@@ -11,14 +11,15 @@ from conftest import complaint, mmload
 from fake_contenders import fake
 from test_bench_budget import Clock, Slow
 
-from mmload.bench import BenchOptions, Record, measure, read_record, table, write_record
+from mmload.bench import measure
 from mmload.bench.contender_server import ContenderServer
 from mmload.bench.measure import Measurement
-from mmload.bench.plan import Budget, MeasurementPlan
-from mmload.bench.record import Row, rows_of
-from mmload.bench.report import beside
+from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.plan import Budget
+from mmload.bench.record import Record, Row, read_record, rows_of, write_json
+from mmload.bench.report import beside, table
 from mmload.bench.run import notes_of
-from mmload.bench.task import Task
+from mmload.bench.task import Task, task_of
 from mmload.bench.train import NEIGHBORS, BesideSample, Neighbor, running
 from mmload.errors import MmloadError, UsageError
 from mmload.store.dataset import Dataset
@@ -27,7 +28,7 @@ from mmload.store.dataset import Dataset
 @pytest.fixture(scope="module")
 def task(dataset: Dataset) -> Task:
     """Crops of 24 from 18 rows."""
-    return BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    return task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
 
 
 def turn(neighbor: str, images: int, keeps: float) -> BesideSample:
@@ -92,7 +93,7 @@ def test_a_bench_measures_each_contender_beside_each_neighbor_in_every_round(
 def test_turns_beside_a_neighbor_stay_within_the_budget(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, to_make: float, beside: bool
 ) -> None:
-    task = BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu").task(dataset.path, None)
+    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
     clock = Slow.clock = Clock()
     Slow.to_make, Slow.extra = to_make, 0.0
     monkeypatch.setattr(measure, "Worker", Slow)
@@ -131,12 +132,13 @@ def test_the_table_has_the_rate_beside_each_neighbor_and_what_that_keeps(task: T
         "(45%)",
     ]
     assert "beside" not in table(replace(record, rows=[replace(rows[0], beside={})]))
-    write_record(record, tmp_path / "a.json")
+    write_json(record.as_json(), tmp_path / "a.json")
     assert read_record(tmp_path / "a.json") == record
-    with pytest.raises(TypeError, match="no numbers where they should be"):
-        replace(rows[0], beside={"python": ["many"]})
-    with pytest.raises(TypeError, match="no objects where they should be"):
-        replace(rows[0], beside=[1.0])
+    for wrong in ({"python": ["many"]}, [1.0]):
+        damaged = replace(record, rows=[replace(rows[0], beside=wrong)])  # type: ignore[arg-type]  # on purpose
+        write_json(damaged.as_json(), tmp_path / "a.json")
+        with pytest.raises(UsageError, match="is a damaged record"):
+            read_record(tmp_path / "a.json")
 
 
 def test_neighbors_are_left_out_of_quick_and_cold_benches_unless_asked_for() -> None:

@@ -17,7 +17,7 @@ from mmload.bench.ceilings import ceiling_entries
 from mmload.bench.contender_server import ContenderServer, check_batch, output_of
 from mmload.bench.contenders import entries
 from mmload.bench.options import BenchOptions
-from mmload.bench.task import Task
+from mmload.bench.task import Task, task_of
 from mmload.bench.training_recipes import Collated, OneByOne, collate_of_recipe, published_steps
 from mmload.errors import MmloadError, UsageError
 from mmload.store.dataset import Dataset
@@ -38,15 +38,15 @@ def mine(size):
 SEVERAL = {"simclr": 2, "dinov2": 10}
 
 
-def task_of(dataset: Dataset, folder: Path, recipe: str) -> Task:
+def recipe_task(dataset: Dataset, folder: Path, recipe: str) -> Task:
     """24 pixels a side, in batches of 5."""
-    given = {"images": 9, "batch_size": 5, "threads": 1, "workers": (0,), "device": "cpu"}
-    return BenchOptions(recipe=recipe, crop=24, **given).task(dataset.path, folder)  # type: ignore[arg-type]
+    given = {"images": 9, "batch_size": 5, "threads": 1, "workers": "0", "device": "cpu"}
+    return task_of(BenchOptions(recipe=recipe, crop=24, **given), dataset.path, folder)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("recipe", TRAINING)
 def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset, folder: Path, tmp_path: Path) -> None:
-    task = task_of(dataset, folder, recipe)
+    task = recipe_task(dataset, folder, recipe)
     assert len(task.views) == SEVERAL.get(recipe, 1)
     ready = [entry for entry in entries(task) if entry.group in ("stock", "mmload") and not entry.missing]
     assert [entry.name for entry in ready] == [
@@ -67,17 +67,17 @@ def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset
 
 
 def test_the_ceiling_fills_all_views(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
-    task = task_of(dataset, folder, "dinov2")
+    task = recipe_task(dataset, folder, "dinov2")
     assert task.filled == (5, 3 * (2 * 24**2 + 8 * 96**2))
     for entry in ceiling_entries(task).values():
         if entry.name.startswith(("fill", "uncached")):
             buffers = [pixels for pixels, _ in entry.make(task, tmp_path).epoch()]
             assert {buffer.numel() for buffer in buffers} == {5 * 3 * (2 * 24**2 + 8 * 96**2)}
-    assert task_of(dataset, folder, "mae").filled == (5, 3, 24, 24)
+    assert recipe_task(dataset, folder, "mae").filled == (5, 3, 24, 24)
 
 
 def test_each_contender_says_what_it_does_less(dataset: Dataset, folder: Path, monkeypatch: Any) -> None:
-    made = {entry.name.split(",")[0]: entry for entry in entries(task_of(dataset, folder, "dinov2"))}
+    made = {entry.name.split(",")[0]: entry for entry in entries(recipe_task(dataset, folder, "dinov2"))}
     for name in ("FFCV raw", "NVIDIA DALI"):
         assert made[name].missing == "it makes one view of an image, the training recipe 10"
     for name in ("LitData", "WebDataset", "tensordict tutorial"):
@@ -87,24 +87,24 @@ def test_each_contender_says_what_it_does_less(dataset: Dataset, folder: Path, m
         "mae",
         lambda size=24: Collate(*presets.simclr(size=size, normalize=Normalize.imagenet()).collates[0].steps),
     )
-    less = {entry.name.split(",")[0]: entry for entry in entries(task_of(dataset, folder, "mae"))}
+    less = {entry.name.split(",")[0]: entry for entry in entries(recipe_task(dataset, folder, "mae"))}
     for name in ("FFCV raw", "NVIDIA DALI"):
         assert "does less: no ColorJitter, RandomGrayscale, GaussianBlur" in less[name].differs
     assert "resized by area, not bicubic" in less["FFCV raw"].differs
-    stock = {entry.differs for entry in entries(task_of(dataset, folder, "airbench")) if entry.group == "stock"}
+    stock = {entry.differs for entry in entries(recipe_task(dataset, folder, "airbench")) if entry.group == "stock"}
     assert stock == {"flips are random, not alternating"}
 
 
 def test_the_task_has_the_recipes_crop(dataset: Dataset, folder: Path) -> None:
-    mae, airbench = task_of(dataset, folder, "mae"), task_of(dataset, folder, "airbench")
+    mae, airbench = recipe_task(dataset, folder, "mae"), recipe_task(dataset, folder, "airbench")
     assert (mae.augment, mae.scale, mae.interpolation, mae.crop) == ("resized-crop", (0.2, 1.0), "bicubic", 24)
     assert (airbench.augment, airbench.padding, airbench.left_out) == ("crop", 2, "padding by reflect")
     assert mae.mean == pytest.approx([0.485, 0.456, 0.406])
     assert mae.std == pytest.approx([0.229, 0.224, 0.225])
-    simclr, deit3 = task_of(dataset, folder, "simclr"), task_of(dataset, folder, "deit3")
+    simclr, deit3 = recipe_task(dataset, folder, "simclr"), recipe_task(dataset, folder, "deit3")
     assert (simclr.mean, simclr.std) == ([0.0] * 3, [1.0] * 3)  # as published
     assert deit3.left_out == "RandomGrayscale, RandomSolarize, GaussianBlur, ColorJitter, MixUp, CutMix"
-    published = BenchOptions(recipe="ffcv_rn50", images=9, batch_size=2, device="cpu").task(dataset.path, None)
+    published = task_of(BenchOptions(recipe="ffcv_rn50", images=9, batch_size=2, device="cpu"), dataset.path, None)
     assert published.views == ((160, 160),)
 
 
@@ -128,7 +128,7 @@ def test_a_list_of_ones_own_is_a_recipe(
 ) -> None:
     (tmp_path / "own_lists.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    task = task_of(dataset, folder, "own_lists:mine")
+    task = recipe_task(dataset, folder, "own_lists:mine")
     assert (task.crop, task.left_out) == (24, "RandomErasing")
     assert collates_of(collate_of_recipe("own_lists:mine", 24, 2))[0].steps[0].size == (24, 24)
     for name, match in {
@@ -144,7 +144,7 @@ def test_a_list_of_ones_own_is_a_recipe(
 def test_a_recipe_that_does_not_fit_the_rows_is_refused(dataset: Dataset, monkeypatch: Any) -> None:
     monkeypatch.setattr(presets, "mae", lambda: Collate(CenterCrop(8), Normalize((0.5,), (0.5,))))
     with pytest.raises(UsageError, match=r"--recipe mae cannot be done to images \[3, 32, 32\]: Normalize has 1"):
-        BenchOptions(recipe="mae").task(dataset.path, None)
+        task_of(BenchOptions(recipe="mae"), dataset.path, None)
 
 
 def test_what_mixes_samples_comes_after_torchs_collate() -> None:
@@ -162,7 +162,7 @@ def test_what_mixes_samples_comes_after_torchs_collate() -> None:
 
 
 def test_batches_of_other_views_are_refused(dataset: Dataset, folder: Path) -> None:
-    wanted = output_of(task_of(dataset, folder, "simclr"))
+    wanted = output_of(recipe_task(dataset, folder, "simclr"))
     right, labels = torch.zeros(5, 3, 24, 24), torch.zeros(5, dtype=torch.int64)
     check_batch(wanted, (right, right), labels)
     for wrong in ((right,), (right, right[:, :, 1:]), (right, right.half()), right):

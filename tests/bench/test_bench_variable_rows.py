@@ -10,12 +10,14 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from mmload.bench import BenchOptions, Record, table
 from mmload.bench.ceilings import COPY, DISK, ceiling_entries
 from mmload.bench.contenders import entries
 from mmload.bench.contenders.source import recipe_steps
+from mmload.bench.options import BenchOptions
+from mmload.bench.record import Record
+from mmload.bench.report import table
 from mmload.bench.run import settings_of
-from mmload.bench.task import Task
+from mmload.bench.task import Task, task_of
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.errors import UsageError
@@ -60,11 +62,11 @@ def task(photos: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest
         variable_layout=VariableLayout(encode=request.param),
     )
     build(recipe, threads=1)
-    return options(batch_size=5, images=32).task(out, photos)
+    return task_of(options(batch_size=5, images=32), out, photos)
 
 
 def options(**more: object) -> BenchOptions:
-    return BenchOptions(**({"augment": "resized-crop", "crop": CROP, "workers": (0,), "threads": 2} | more))  # type: ignore[arg-type]
+    return BenchOptions(**({"augment": "resized-crop", "crop": CROP, "workers": "0", "threads": 2} | more))  # type: ignore[arg-type]
 
 
 def left_red(images: torch.Tensor) -> float:
@@ -103,7 +105,7 @@ def test_the_others_say_why_they_are_missing(task: Task) -> None:
 
 
 def test_crops_without_a_resize_are_of_photographs_as_large_as_the_rows(task: Task) -> None:
-    crop = options(augment="crop").task(task.dataset, task.source)
+    crop = task_of(options(augment="crop"), task.dataset, task.source)
     (shrink,) = recipe_steps(crop)
     assert min(v2.functional.get_size(shrink(Image.new("RGB", (90, 48))))) == SHORT
     assert shrink(Image.new("RGB", (20, 28))).size == (20, 28)
@@ -122,12 +124,12 @@ def test_crops_without_a_resize_are_of_photographs_as_large_as_the_rows(task: Ta
 )
 def test_bench_unsupported_options_for_variable_rows_raise(task: Task, more: dict[str, object], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        options(**more).task(task.dataset, task.source)
+        task_of(options(**more), task.dataset, task.source)
 
 
 def test_a_resized_crop_may_be_larger_than_the_photographs(task: Task) -> None:
-    assert options(crop=48).task(task.dataset, task.source).shape == (64, 3, 48, 48)
-    assert options(crop=None).task(task.dataset, task.source).crop == SHORT * 7 // 8
+    assert task_of(options(crop=48), task.dataset, task.source).shape == (64, 3, 48, 48)
+    assert task_of(options(crop=None), task.dataset, task.source).crop == SHORT * 7 // 8
 
 
 def test_the_ceilings_are_of_the_stored_bytes(task: Task, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Done, mmload
 
-from mmload.bench import read_record
+from mmload.bench.record import read_record
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
 

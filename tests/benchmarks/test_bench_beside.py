@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from forked_program import run_script
 
-from mmload.bench import read_record
+from mmload.bench.record import read_record
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 def table() -> str:
     """Returns the table of the page: each option, its key in a recipe file, its help."""
     rows = ["| option | key in a recipe | |", "|---|---|---|"]
-    for its in declarations().values():
+    for its in declarations(BuildOptions).values():
         flag = its.flag or ("" if its.table else its.metavar)
         shown = f"`{flag} {its.metavar}`" if its.flag and its.metavar else f"`{flag}`" if flag else ""
         key = f"`[{its.table}] {its.key}`" if its.table else ""
@@ -44,7 +44,7 @@ def test_the_recipe_on_the_page_has_every_key() -> None:
 
 
 def test_the_command_has_every_option_with_its_default() -> None:
-    on_the_page = {name for name, its in declarations().items() if its.flag or not its.table}
+    on_the_page = {name for name, its in declarations(BuildOptions).items() if its.flag or not its.table}
     taken = signature(command.build).parameters
     assert taken.keys() == on_the_page
     assert BuildOptions(**{name: parameter.default for name, parameter in taken.items()}) == BuildOptions()

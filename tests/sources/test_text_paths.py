@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 import mmload
-from mmload import bench, parity
+from mmload import parity
+from mmload.bench.options import BenchOptions
+from mmload.bench.record import read_record
+from mmload.bench.run import run_on_dataset, run_on_sample
 from mmload.builder import recipe, repair, verify
 from mmload.errors import RecipeError, SourceError, StoreError, UsageError
 from mmload.sources import make_source
@@ -68,8 +71,8 @@ def test_parity_and_bench(out: str, folder: Path, tmp_path: Path) -> None:
     parity.record(out, report)
     assert "parity" in read(out).card
     with pytest.raises(UsageError, match="cannot read the record"):
-        bench.read_record(f"{tmp_path}/none.json")
+        read_record(f"{tmp_path}/none.json")
     with pytest.raises(StoreError, match="no such dataset"):
-        bench.run_on_dataset(f"{tmp_path}/none", str(folder), bench.BenchOptions(quick=True))
+        run_on_dataset(f"{tmp_path}/none", str(folder), BenchOptions(quick=True))
     with pytest.raises(SourceError, match="no such folder"):
-        bench.run_on_sample(f"{tmp_path}/none", bench.BenchOptions(quick=True))
+        run_on_sample(f"{tmp_path}/none", BenchOptions(quick=True))
