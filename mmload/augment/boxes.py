@@ -23,9 +23,8 @@ from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
-from mmload.render.torch_levels import moved_masks
+from mmload.render.torch_levels import moved_masks, warped_points
 from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
-from mmload.render.torch_warps import warped_points
 from mmload.runtime.memory_pool import constant
 
 _ROUNDING = 1e-3

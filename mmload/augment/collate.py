@@ -17,8 +17,7 @@ from mmload.augment.arguments import argument_error, integer, shown, torch_devic
 from mmload.augment.boxes import BoxRule
 from mmload.augment.checks import check_batch, check_fields, check_instances, check_steps, check_targets
 from mmload.augment.copy_paste import CopyPaste
-from mmload.augment.draws import Draws, fresh_seeds
-from mmload.augment.epoch_number import SharedEpoch, epoch_of_loader
+from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
 from mmload.batch import Batch, lazy_rows

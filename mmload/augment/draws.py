@@ -2,13 +2,19 @@
 
 Integer arithmetic only, so the bits are the same on CPU and CUDA, in any batch and on any thread. Never touches a
 global generator, except in :func:`fresh_seeds`, for batches without seeds.
+
+A loader sets the epoch around the making of each batch, in the thread that makes it, so that batches of two epochs may
+be made at once. Without a loader the user sets it on the collate; it lies in shared memory, so that the worker
+processes of a ``DataLoader`` see it, persistent ones included.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 import numpy as np
@@ -298,3 +304,55 @@ def _write_log_gammas(words: Words, alpha: float, out: npt.NDArray[np.float64]) 
             if one == tries or (cube > 0 and math.log1p(-unit_of_word(words[k, 2 * tries + at])) < bound):
                 break
         out[k] = found + math.log1p(-unit_of_word(words[k, 3 * tries])) / alpha + math.log(d)
+
+
+_of_loader: ContextVar[int | None] = ContextVar("epoch of the batch that a loader makes", default=None)
+
+
+@contextmanager
+def batch_of_epoch(epoch: int) -> Iterator[None]:
+    """Sets the epoch of the batches that collates make in this thread while it runs."""
+    before = _of_loader.set(epoch)
+    try:
+        yield
+    finally:
+        _of_loader.reset(before)
+
+
+def epoch_of_loader() -> int | None:
+    """Returns the epoch of the batch that a loader is making in this thread; None: none is."""
+    return _of_loader.get()
+
+
+class SharedEpoch:
+    """The number of an epoch, the same in the process that sets it and in the workers that it starts.
+
+    A pickle of it has the number. Only what ``torch.multiprocessing`` sends to a worker shares the memory too; other
+    copies have memory of their own, and share that.
+    """
+
+    def __init__(self) -> None:
+        self._number: Tensor | None = None
+
+    def set(self, epoch: int) -> None:
+        """Sets it; the first call takes the shared memory, so it has to come before workers start."""
+        if self._number is None:
+            self._number = _shared(torch.full((1,), epoch, dtype=torch.int64))
+        self._number.fill_(epoch)
+
+    def get(self) -> int | None:
+        """Returns the number; None: it was never set."""
+        return None if self._number is None else int(self._number)
+
+    def __getstate__(self) -> tuple[Tensor | None]:
+        return (self._number,)  # pickle would not call __setstate__ with a bare None
+
+    def __setstate__(self, state: tuple[Tensor | None]) -> None:
+        (number,) = state
+        self._number = None if number is None else _shared(number)
+
+
+def _shared(number: Tensor) -> Tensor:
+    """Moves the tensor to shared memory, unless it is there already."""
+    shared: Tensor = number.share_memory_()  # type: ignore[no-untyped-call]  # torch has none
+    return shared

@@ -18,7 +18,7 @@ from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
-from mmload.render.torch_warps import warped_points
+from mmload.render.torch_levels import warped_points
 
 KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
 """Fields of ``batch.extra`` with points: float32 [B, M, K, 3], [B, M, 4, 2] and [B, P, 2]; and uint8 [B, K], for each

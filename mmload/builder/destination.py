@@ -20,7 +20,7 @@ from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import is_partial, remove
 from mmload.runtime.regular_files import is_same, is_within
-from mmload.store.dataset_files import dataset_files
+from mmload.store.dataset_folder import dataset_files
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.unfinished import PLAN_NAME, is_staging_folder, staging_folder

@@ -16,8 +16,8 @@ from mmload.builder.origins import SampleOrigin
 from mmload.errors import DamagedError
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE
 from mmload.runtime.regular_files import read_regular
-from mmload.store.json_schema import convert_json
 from mmload.store.manifest import shard_name
+from mmload.store.manifest_text import convert_json
 from mmload.store.shard_table import (
     ShardRecord,
 )

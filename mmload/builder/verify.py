@@ -28,7 +28,7 @@ from mmload.errors import BuildError, DamagedError, StoreError, UsageError, coun
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.store.checksum import file_crc32
-from mmload.store.dataset_files import DatasetFile, dataset_files
+from mmload.store.dataset_folder import DatasetFile, dataset_files
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.shard_table import files_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import folder_lock, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
-from mmload.store.dataset_files import dataset_files
+from mmload.store.dataset_folder import dataset_files
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.manifest_text import VERSIONS
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mmload.augment.collate import Collate
-from mmload.augment.epoch_number import batch_of_epoch
+from mmload.augment.draws import batch_of_epoch
 from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of, has_per_sample

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate
-from mmload.augment.epoch_number import batch_of_epoch
+from mmload.augment.draws import batch_of_epoch
 from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import DamagedError

@@ -245,7 +245,7 @@ def _weights(weights: object) -> NDArray[np.floating]:
 
 def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
     """Returns the cumulative weights: a copy, as the caller may change the weights."""
-    from mmload.loader.order_loops import cumulate  # compiled only by those who draw by weight
+    from mmload.loader.drawn_orders import cumulate  # compiled only by those who draw by weight
 
     sums = np.empty(len(weights))
     lowest = cumulate(weights, sums)
@@ -256,7 +256,7 @@ def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def _members(labels: object, view: View) -> ClassMembers:
     """Returns the rows of each class."""
-    from mmload.loader.order_loops import count_labels, group_rows  # compiled only by those who draw by class
+    from mmload.loader.drawn_orders import count_labels, group_rows  # compiled only by those who draw by class
 
     values = _labels_of(labels, view)
     if not len(values):

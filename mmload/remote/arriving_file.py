@@ -17,7 +17,7 @@ from mmload.runtime.durable_files import (
 )
 from mmload.runtime.regular_files import open_regular, read_at, write_at
 from mmload.store.checksum import crc32, joined_crc32
-from mmload.store.dataset_files import DatasetFile
+from mmload.store.dataset_folder import DatasetFile
 
 _TRIES = 2  # for a file with a checksum mismatch: parts of an earlier pull may be the cause
 _ARRIVED = 1 << 32

@@ -37,8 +37,7 @@ from mmload.runtime.durable_files import (
     sync_folder,
     write_atomically,
 )
-from mmload.store.dataset_files import DatasetFile, dataset_files
-from mmload.store.dataset_folder import open_folder
+from mmload.store.dataset_folder import DatasetFile, dataset_files, open_folder
 from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.versions import kept_manifests

@@ -23,7 +23,7 @@ from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.object_store import Objects
 from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32, joined_crc32
-from mmload.store.dataset_files import DatasetFile
+from mmload.store.dataset_folder import DatasetFile
 from mmload.store.manifest import FILE_NAME, MOST_BYTES, Manifest, SplitRecord, loads
 from mmload.store.row_reader import SMALL_ROW
 from mmload.store.shard_table import BYTES, FileRecord, file_name

@@ -21,11 +21,11 @@ from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import Folder, open_folder
 from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
-from mmload.store.mapped_shards import map_shards
 from mmload.store.row_numbers import is_single_row, row_array, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
 from mmload.store.shard_table import files_of
+from mmload.store.whole_splits import map_shards
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -322,7 +322,7 @@ class Split:
             UsageError: if neither is installed.
             DamagedError, StoreError: as :meth:`rows` and :meth:`source`.
         """
-        from mmload.store.split_table import table_of
+        from mmload.store.whole_splits import table_of
 
         return table_of(self.files, self.reader, self.source(slice(None)))
 

@@ -1,4 +1,4 @@
-"""Folder of an open dataset: opened, compared with its manifest, and watched for a dataset that replaces it.
+"""Folder of an open dataset: its files, opened, compared with the manifest, and watched for a dataset in their place.
 
 Files are opened relative to a descriptor of the folder, many of them lazily. Renaming or replacing the folder and
 changing the working directory therefore have no effect; a dataset written into the same folder is detected by its
@@ -14,7 +14,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from numpy.typing import NDArray
 from mmload.errors import DamagedError, StoreError
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import allow_more_files, open_regular
+from mmload.store.checksum import crc32
 from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read
-from mmload.store.shard_table import files_of
+from mmload.store.shard_table import BYTES, META_NAME, OFFSETS, FileRecord, files_of, tensordict_meta
 from mmload.store.versions import read_version
 
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
@@ -310,3 +312,51 @@ def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
             revisions[name].append(revision_of(status))
     for name, found in revisions.items():
         folder.record_revisions(split, name, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFile:
+    """File that a dataset must have.
+
+    Attributes:
+        split: the split's name.
+        shard: the shard's number; None for the split's lists of samples.
+        name: relative to the dataset's folder.
+        record: its size and checksum.
+        row_bytes: bytes of a row, in a file of rows; else None.
+        offsets: for a file of variable-size rows, the file that says where each begins; else None.
+        content: content of a file that follows from the manifest; else None.
+    """
+
+    split: str
+    shard: int | None
+    name: str
+    record: FileRecord
+    row_bytes: int | None = None
+    offsets: str | None = None
+    content: bytes | None = None
+
+
+def dataset_files(manifest: Manifest) -> Iterator[DatasetFile]:
+    """Yields all files of a dataset but ``dataset.json``, split by split, shard by shard."""
+    for name, split in manifest.splits.items():
+        files = files_of(split.fields)
+        own = split.shards if split.subset_of is None else ()
+        for index, shard in enumerate(own):
+            folder = split.shard_folder(name, index)
+            meta = tensordict_meta(split.fields, shard).encode()
+            record = FileRecord(bytes=len(meta), crc32=f"{crc32(meta):08x}")
+            yield DatasetFile(split=name, shard=index, name=f"{folder}/{META_NAME}", record=record, content=meta)
+            for field, record in shard.files.items():
+                yield DatasetFile(
+                    split=name,
+                    shard=index,
+                    name=f"{folder}/{field}.memmap",
+                    record=record,
+                    row_bytes=files[field].spec.row_bytes,
+                    offsets=None
+                    if files[field].counted or files[field].is_list
+                    else f"{folder}/{field.removesuffix(BYTES)}{OFFSETS}.memmap",
+                )
+        for file, record in split.lists.items():
+            yield DatasetFile(split=name, shard=None, name=f"{name}/{file}", record=record)

@@ -20,8 +20,7 @@ from mmload.errors import DamagedError, StoreError
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
-from mmload.store.json_schema import convert_json, shown
-from mmload.store.manifest_text import COLUMNS, LISTS, VERSIONS, parsed_text, sealed_text
+from mmload.store.manifest_text import COLUMNS, LISTS, VERSIONS, convert_json, parsed_text, sealed_text, shown
 from mmload.store.shard_table import Count, FileRecord, ShardTable, files_of
 from mmload.store.unfinished import how_to_go_on
 

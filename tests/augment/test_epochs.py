@@ -12,8 +12,7 @@ from torch import Tensor
 
 from mmload.augment import AlternatingHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.epoch_number import SharedEpoch, batch_of_epoch, epoch_of_loader
+from mmload.augment.draws import Draws, SharedEpoch, batch_of_epoch, epoch_of_loader
 from mmload.augment.views import TwoViews
 from mmload.batch import Batch
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.epoch_number import batch_of_epoch
+from mmload.augment.draws import batch_of_epoch
 from mmload.augment.step import LevelStep
 from mmload.batch import make_batch
 

@@ -19,9 +19,8 @@ from mmload.augment.collate import Collate
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import UsageError
 from mmload.loader import Loader
-from mmload.loader.drawn_orders import RepeatedOrder
+from mmload.loader.drawn_orders import APART, RepeatedOrder, cumulate, find_rows
 from mmload.loader.order import Order
-from mmload.loader.order_loops import APART, cumulate, find_rows
 from mmload.loader.orders import Sampling, _members, balanced, classes, mixed, repeated, subset, weighted
 from mmload.store.dataset import Dataset, Split
 

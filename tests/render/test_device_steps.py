@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmload import augment, presets
 from mmload.augment.collate import Collate
-from mmload.augment.epoch_number import batch_of_epoch
+from mmload.augment.draws import batch_of_epoch
 from mmload.augment.views import Views
 from mmload.batch import Batch
 
