@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.points import MovingTiles, mapped_points, move_points, move_tile_points
+from mmload.augment.points import move_points, move_tile_points
+from mmload.augment.tile_geometry import MovingTiles, moved_tile_boxes
 from mmload.augment.tile_segments import composed_segments
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
@@ -331,31 +333,23 @@ def composed_boxes(
         size: height and width of the output.
     """
     boxes, count = fields["boxes"], batch.batch_size[0]
-    most = torch.full((len(boxes),), boxes.shape[1]) if "counts" not in fields else fields["counts"]
-    tile, place = (torch.arange(boxes.shape[1]) < most[:, None]).nonzero(as_tuple=True)
-    on_canvas = boxes[tile, place].to(torch.float64) * tiles.factors[tile].repeat(1, 2)
-    on_canvas = (on_canvas + tiles.corners[tile].repeat(1, 2))[:, None]
-    width, height = tiles.canvas[tile].unbind(1)
-    on_canvas, _, shown = _cut(on_canvas, width, height)
-    points = mapped_points(_corners(on_canvas)[:, 0], tiles.maps[tile])
-    around = torch.cat((points.amin(1), points.amax(1)), 1)[:, None]
-    moved, _, still = _cut(around, int(size[1]), int(size[0]))
-    samples = tiles.samples[tile]
-    counts = torch.bincount(samples, minlength=count)
-    longest = max(int(counts.max()) if count else 0, 1)
-    column = torch.arange(len(samples)) - (counts.cumsum(0) - counts)[samples]
-    packed = {"counts": counts, "boxes": boxes.new_zeros((count, longest, 4))}
-    packed["boxes"][samples, column] = moved[:, 0].to(boxes.dtype)
+    counts = np.full(len(boxes), boxes.shape[1]) if "counts" not in fields else fields["counts"].to(torch.int64).numpy()
+    moved = moved_tile_boxes(boxes, counts, tiles, count, size)
+    longest = moved.boxes.shape[1]
+    tile, place, samples, column = (torch.from_numpy(each) for each in moved[2:])
+    packed = {
+        "counts": torch.from_numpy(np.bincount(moved.samples, minlength=count)),
+        "boxes": torch.from_numpy(moved.boxes).to(boxes.dtype),
+    }
     if "rings" in fields:
-        columns = torch.full(boxes.shape[:2], -1)
-        columns[tile, place] = column
+        columns = np.full(boxes.shape[:2], -1)
+        columns[moved.tiles, moved.places] = moved.columns
         packed |= composed_segments(fields, tiles, columns, count, size)
     for name, value in fields.items():
         if name not in packed:
             packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))
-            packed[name][samples, column] = move_tile_points(name, value[tile, place], tiles.selected(tile), size)
-    share = boxes.new_zeros((count, longest))
-    share[samples, column] = (shown * still)[:, 0].to(share.dtype)
+            own = move_tile_points(name, value[tile, place], tiles, moved.tiles, size)
+            packed[name][samples, column] = own
     nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)
     frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
-    return with_fields(batch, packed), Trail(frames, whole, nothing, share, nothing)
+    return with_fields(batch, packed), Trail(frames, whole, nothing, torch.from_numpy(moved.shares), nothing)

@@ -12,46 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import Trail, composed_boxes
 from mmload.augment.draws import Draws, beta, whole_numbers
-from mmload.augment.points import MovingTiles
 from mmload.augment.step import arguments_of
+from mmload.augment.tile_geometry import MAP_NUMBERS, MapRanges, TileRows, listed_tiles, placed_tiles
 from mmload.batch import Batch, fields_of
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PER_BOX
-from mmload.render.antialiased_resize import SHRINKS
-from mmload.render.kernel_arguments import NEEDED, TILE, Numbers, Places, Records
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Canvas
 
 _MOST_CHANNELS = 4
 """Upper bound on the channels of images: a pixel is packed into one word."""
-
-_NUMBERS = 10
-"""Numbers drawn per canvas: place of the mosaic (2), perspective (2), angle, scale, shear (2), translation (2)."""
-
-
-class TileRows(NamedTuple):
-    """Rows that the samples of a batch are composed of: one per tile, sample after sample.
-
-    Attributes:
-        numbers: int64 [T], row of each tile.
-        samples: int64 [T], sample of each tile.
-        layers: int64 [T], 0, or 1 for the tiles of the image that is blended in.
-        places: int64 [T], place of each tile in its mosaic, descending; 0 is the sample's own.
-        alone: bool [T], whether the tile is the only one of its canvas.
-    """
-
-    numbers: Tensor
-    samples: Tensor
-    layers: Tensor
-    places: Tensor
-    alone: Tensor
 
 
 class Tiles(NamedTuple):
@@ -168,22 +144,14 @@ class Mosaic(nn.Module):
             ids: returns the row at each of these places, int64 [...].
         """
         active = self.stop_epoch is None or draws.epoch("stop_epoch") < self.stop_epoch
-        places = torch.arange(self.tiles).flip(0)
-        rows, shown, alone = [], [], []
+        rows, composed, blended = [], [], []
         for layer in range(2 if active and self.mixup else 1):
             own_draws = draws.branch(layer)
-            composed = own_draws.chance(self.p if active else 0.0)
-            blended = own_draws.chance(self.mixup)
-            drawn = ids(whole_numbers(own_draws.uniform(self.tiles), total))
-            if layer == 0:
-                drawn[:, -1] = own
-            used = (places < torch.where(composed, self.tiles, 1)[:, None]) & (blended[:, None] | (layer == 0))
-            rows.append(drawn)
-            shown.append(used)
-            alone.append(~composed)
-        samples, layers, columns = torch.stack(shown, 1).nonzero(as_tuple=True)
-        numbers = torch.stack(rows, 1)[samples, layers, columns]
-        return TileRows(numbers, samples, layers, places[columns], torch.stack(alone, 1)[samples, layers])
+            composed.append(own_draws.chance(self.p if active else 0.0))
+            blended.append(own_draws.chance(self.mixup))
+            rows.append(ids(whole_numbers(own_draws.uniform(self.tiles), total)))
+        rows[0][:, -1] = own
+        return listed_tiles(rows, composed, blended)
 
     def tiles_of(
         self, batch: Batch, draws: Draws, shape: Sequence[int], source: torch.dtype, sizes: Tensor | None
@@ -229,155 +197,44 @@ class Mosaic(nn.Module):
             )
         rows, count = tiles.rows, batch.batch_size[0]
         layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
-        uniform = torch.stack([draws.branch(2 + layer).uniform(_NUMBERS) for layer in range(layers)], 1)
-        own = uniform[rows.samples, rows.layers]
-        canvas = torch.tensor(self.size) * torch.where(rows.alone, 1, 2)[:, None]
-        corners, placed = self._placed(tiles, own, layers)
-        factors = placed.to(torch.float64) / tiles.sizes
-        forward = self._maps(own, canvas)
+        uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS).numpy() for layer in range(layers)])
         shares = torch.full((count,), math.nan)
         if layers == 2:
             blended = torch.zeros(count, dtype=torch.bool).index_fill_(0, rows.samples[rows.layers == 1], True)
             shares = torch.where(blended, beta(draws.branch(4), self.alpha).to(torch.float32), shares)
-        records, needed = _records(rows, tiles.sizes.numpy(), _Geometry(corners, factors, canvas, forward), self.size)
+        sizes = tiles.sizes.numpy()
+        records, needed, moving = placed_tiles(rows, sizes, uniform, self._ranges, _LAYOUTS[self.tiles])
         parts = Canvas(
             height=self.size[0],
             width=self.size[1],
-            samples=rows.samples.numpy(),
+            samples=moving.samples,
             tiles=records,
-            sizes=tiles.sizes.numpy(),
+            sizes=sizes,
             needed=needed,
             fill=self.fill,
             shares=shares.numpy(),
         )
-        heights = tiles.sizes[:, 0]
-        moving = MovingTiles(rows.samples, heights, factors.flip(1), corners.flip(1), canvas.flip(1), forward)
         batch, trail = composed_boxes(batch, tiles.fields, moving, self.size)
         return Plan.composed(count, channels, parts), batch, trail
 
-    def _placed(self, tiles: Tiles, uniform: Tensor, layers: int) -> tuple[Tensor, Tensor]:
-        """Returns where tiles lie on their canvases: top left corners and sizes, int64 [T, 2]."""
-        rows, size = tiles.rows, torch.tensor(self.size)
-        share = (size / tiles.sizes.to(torch.float64)).amin(1, keepdim=True)
-        placed = torch.minimum((tiles.sizes * share).round().to(torch.int64).clamp(min=1), size)
-        sides = torch.zeros((int(rows.samples.max()) + 1 if len(placed) else 0, layers, 2), dtype=torch.int64)
-        middle = rows.places == 0
-        sides[rows.samples[middle], rows.layers[middle]] = placed[middle]
-        inner = sides[rows.samples, rows.layers]
-        meeting = ((0.5 + uniform[:, :2]) * size).to(torch.int64)
-        before, within = torch.tensor(_LAYOUTS[self.tiles])[rows.places].unbind(1)
-        if self.tiles == 9:
-            meeting = meeting - inner // 2
-        corners = meeting - before * placed + within * inner
-        return torch.where(rows.alone[:, None], (size - placed) // 2, corners), placed
-
-    def _maps(self, uniform: Tensor, canvas: Tensor) -> Tensor:
-        """Returns matrices from canvas to output, float64 [T, 3, 3], of numbers [T, 10] and canvas sizes [T, 2]."""
-        signed = 2 * uniform - 1
-        height, width = (float(side) for side in self.size)
-        nothing, one = torch.zeros(len(uniform), dtype=torch.float64), torch.ones(len(uniform), dtype=torch.float64)
-
-        def matrix(*rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-            return torch.stack([torch.stack(row, 1) for row in rows], 1)
-
-        center = matrix((one, nothing, -canvas[:, 1] / 2), (nothing, one, -canvas[:, 0] / 2), (nothing, nothing, one))
-        seen = matrix(
-            (one, nothing, nothing),
-            (nothing, one, nothing),
-            (self.perspective * signed[:, 2], self.perspective * signed[:, 3], one),
-        )
-        angle, scale = (math.pi / 180) * self.degrees * signed[:, 4], 1 + self.scale * signed[:, 5]
-        cos, sin = scale * angle.cos(), scale * angle.sin()
-        turned = matrix((cos, sin, nothing), (-sin, cos, nothing), (nothing, nothing, one))
-        across, over = ((math.pi / 180 * self.shear * signed[:, place]).tan() for place in (6, 7))
-        sheared = matrix((one, across, nothing), (over, one, nothing), (nothing, nothing, one))
-        right, down = (0.5 + self.translate * signed[:, place] for place in (8, 9))
-        moved = matrix((one, nothing, right * width), (nothing, one, down * height), (nothing, nothing, one))
-        return moved @ sheared @ turned @ seen @ center
+    @property
+    def _ranges(self) -> MapRanges:
+        angle, shear = math.pi / 180 * self.degrees, math.pi / 180 * self.shear
+        return MapRanges(*self.size, self.perspective, angle, self.scale, shear, self.translate)
 
 
-_LAYOUTS = {
-    4: [[[1, 1], [0, 0]], [[1, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 0], [0, 0]]],
-    9: [
-        [[0, 0], [0, 0]],
-        [[1, 0], [0, 0]],
-        [[0, 0], [0, 1]],
-        [[0, 1], [1, 1]],
-        [[1, 1], [1, 0]],
-        [[1, 1], [0, 0]],
-        [[1, 0], [0, 1]],
-        [[0, 0], [1, 1]],
-        [[0, 1], [1, 0]],
-    ],
-}
-"""Rows and columns of each place of a mosaic: how many times its size the tile lies before the point where images
-meet, and how many times the size of the one in the middle behind it. Of nine, the point is the corner of that one; 1 to
-4 are above, right, below and left, 5 to 8 at the corners."""
-
-
-class _Geometry(NamedTuple):
-    """Geometry of tiles; rows come before columns.
-
-    Attributes:
-        corners: int64 [T, 2], where they lie on their canvases.
-        factors: float64 [T, 2], factors by which their images are resized.
-        canvas: int64 [T, 2], sizes of their canvases.
-        forward: float64 [T, 3, 3], from (x, y, 1) of the canvas to the output.
-    """
-
-    corners: Tensor
-    factors: Tensor
-    canvas: Tensor
-    forward: Tensor
-
-
-def _records(rows: TileRows, sizes: Numbers, geometry: _Geometry, frame: Sequence[int]) -> tuple[Records, Places]:
-    """Returns tiles and the lines that they need of their images, as kernels take them.
-
-    Args:
-        rows: the tiles' rows.
-        sizes: int64 [T, 2], of their images.
-        geometry: the tiles' geometry.
-        frame: height and width of the output.
-    """
-    count = len(sizes)
-    corners, canvas = geometry.corners.numpy().astype(np.float64), geometry.canvas.numpy()
-    scale = 1 / geometry.factors.numpy()
-    to_image = np.zeros((count, 3, 3))
-    to_image[:, 0, 0], to_image[:, 0, 2] = scale[:, 1], -corners[:, 1] * scale[:, 1]
-    to_image[:, 1, 1], to_image[:, 1, 2] = scale[:, 0], -corners[:, 0] * scale[:, 0]
-    to_image[:, 2, 2] = 1
-    maps = to_image @ np.linalg.inv(geometry.forward.numpy())
-    tiles, needed = np.zeros(count, TILE), np.zeros(count, NEEDED)
-    tiles["layer"] = rows.layers.numpy()
-    key = 2 * rows.samples.numpy() + tiles["layer"]
-    tiles["begins"] = np.diff(key, prepend=-1) != 0
-    for name, value in zip("abcdefghi", maps.reshape(-1, 9).T, strict=True):
-        tiles[name] = value
-    limits = np.maximum(-corners * scale, 0), np.minimum((canvas - corners) * scale, sizes)
-    tiles["v0"], tiles["u0"] = limits[0].T
-    tiles["v1"], tiles["u1"] = limits[1].T
-    ends = np.array([[0, frame[1], 0, frame[1]], [0, 0, frame[0], frame[0]], [1, 1, 1, 1]], np.float64)
-    shown = maps @ ends
-    in_front: npt.NDArray[np.bool_] = np.all(shown[:, 2] > 1e-6, axis=1)
-    points = (shown[:, :2] / np.where(in_front[:, None], shown[:, 2], 1)[:, None])[:, ::-1]
-    least = np.maximum(np.where(in_front[:, None], points.min(2), -np.inf), limits[0])
-    most = np.minimum(np.where(in_front[:, None], points.max(2), np.inf), limits[1])
-    visible: npt.NDArray[np.bool_] = np.all(least < most, axis=1)
-    first = np.clip(np.floor(np.where(visible[:, None], least, 0) - 0.5).astype(np.int64), 0, sizes - 1)
-    stop = np.clip(np.floor(np.where(visible[:, None], most, 0) - 0.5).astype(np.int64) + 2, first + 1, sizes)
-    tiles["top"], tiles["left"] = np.where(visible[:, None], first, 0).T
-    tiles["bottom"], tiles["right"] = np.where(visible[:, None], stop, 0).T
-    needed["first"], needed["stop"], needed["shrink"] = first[:, 0], stop[:, 0], _shrinks(maps)
-    return tiles, needed
-
-
-def _shrinks(maps: npt.NDArray[np.float64]) -> Numbers:
-    """Returns by how many times images may be decoded smaller: they stay as large as they show, at least."""
-    linear = maps[:, :2, :2]
-    total, area = (linear**2).sum((1, 2)), np.abs(linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0])
-    least = np.sqrt(np.maximum(total - np.sqrt(np.maximum(total**2 - 4 * area**2, 0)), 0) / 2)
-    allowed = np.ones(len(maps), np.int64)
-    for shrink in SHRINKS:
-        allowed[(least >= shrink) & (maps[:, 2, :2] == 0).all(1)] = shrink
-    return allowed
+_FOUR = [[(1, 0), (1, 0)], [(1, 0), (0, 0)], [(0, 0), (1, 0)], [(0, 0), (0, 0)]]
+_NINE = [
+    [(0, 0), (0, 0)],
+    [(1, 0), (0, 0)],
+    [(0, 0), (0, 1)],
+    [(0, 1), (1, 1)],
+    [(1, 1), (1, 0)],
+    [(1, 0), (1, 0)],
+    [(1, 0), (0, 1)],
+    [(0, 1), (0, 1)],
+    [(0, 1), (1, 0)],
+]
+_LAYOUTS = {4: np.array(_FOUR), 9: np.array(_NINE)}
+"""Layouts as :func:`~mmload.augment.tile_geometry.placed_tiles` takes them. Of nine, the point where images meet is the
+corner of the one in the middle; 1 to 4 are above, right, below and left, 5 to 8 at the corners."""

@@ -7,15 +7,16 @@ mirrored, keypoints of the left and the right change places.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from mmload.augment.tile_geometry import NEAR, MovingTiles
 from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
+from mmload.render.kernel_arguments import Numbers
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import warped_points
@@ -182,51 +183,25 @@ def _inside(points: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor
     return (x >= 0) & (y >= 0) & (x <= right) & (y <= bottom)
 
 
-class MovingTiles(NamedTuple):
-    """Geometry by which boxes and points of T tiles move to B canvases and through their maps, x before y.
-
-    Attributes:
-        samples: int64 [T], sample of each tile, in order.
-        heights: int64 [T], height of the tile's image.
-        factors: float64 [T, 2], factors by which the tile's image is resized.
-        corners: int64 [T, 2], where it lies on its canvas.
-        canvas: int64 [T, 2], size of its canvas.
-        maps: float64 [T, 3, 3], from its canvas to the output.
-    """
-
-    samples: Tensor
-    heights: Tensor
-    factors: Tensor
-    corners: Tensor
-    canvas: Tensor
-    maps: Tensor
-
-    def selected(self, tile: Tensor) -> MovingTiles:
-        """Returns the geometry of some tiles, int64 [R]."""
-        return MovingTiles(*(value[tile] for value in self))
-
-
-def mapped_points(points: Tensor, maps: Tensor) -> Tensor:
-    """Returns points float64 [R, K, 2] after a map each, [R, 3, 3]; those behind the point of view go far away."""
-    mapped = torch.nn.functional.pad(points, (0, 1), value=1.0) @ maps.transpose(1, 2)
-    return mapped[..., :2] / mapped[..., 2:].clamp(min=1e-6)
-
-
-def move_tile_points(name: str, values: Tensor, tiles: MovingTiles, size: Sequence[int]) -> Tensor:
+def move_tile_points(name: str, values: Tensor, tiles: MovingTiles, chosen: Numbers, size: Sequence[int]) -> Tensor:
     """Moves the keypoints or corners of R boxes to the samples that their tiles are composed to.
 
     Args:
         name: the field's; another one is returned as it is.
         values: [R, ...].
-        tiles: geometry of the tile of each box.
+        tiles: geometry of the tiles.
+        chosen: int64 [R], tile of each box.
         size: height and width of the output.
     """
     if name not in (KEYPOINTS, CORNERS) or not values.is_floating_point() or not len(values):
         return values
-    on_canvas = values[..., :2].to(torch.float64) * tiles.factors[:, None] + tiles.corners[:, None]
-    points = mapped_points(on_canvas, tiles.maps)
+    own = tiles.selected(chosen)
+    factors, corners, canvas, maps = (torch.from_numpy(each) for each in own[2:])
+    on_canvas = values[..., :2].to(torch.float64) * factors[:, None] + corners[:, None]
+    mapped = torch.nn.functional.pad(on_canvas, (0, 1), value=1.0) @ maps.transpose(1, 2)
+    points = mapped[..., :2] / mapped[..., 2:].clamp(min=NEAR)  # those behind the point of view go far away
     if name == CORNERS:
         return points.to(values.dtype)
-    inside = _inside(on_canvas, *tiles.canvas.unbind(1)) & _inside(points, int(size[1]), int(size[0]))
+    inside = _inside(on_canvas, *canvas.unbind(1)) & _inside(points, int(size[1]), int(size[0]))
     shown = values[..., 2:] * inside[..., None]
     return torch.cat((points.to(values.dtype) * (shown > 0), shown), 2)

@@ -14,13 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.points import MovingTiles, without_runs
+from mmload.augment.points import without_runs
+from mmload.augment.tile_geometry import NEAR, MovingTiles
 from mmload.pictures.instance_masks import SEGMENTS
+from mmload.render.kernel_arguments import Numbers
 
 Array = npt.NDArray[Any]
-
-_NEAR = 1e-6
-"""Least divisor of a point: others are behind the point of view."""
 
 
 class _Outlines(NamedTuple):
@@ -54,7 +53,7 @@ class _Outlines(NamedTuple):
 
 
 def composed_segments(
-    fields: Mapping[str, Tensor], tiles: MovingTiles, columns: Tensor, count: int, size: Sequence[int]
+    fields: Mapping[str, Tensor], tiles: MovingTiles, columns: Numbers, count: int, size: Sequence[int]
 ) -> dict[str, Tensor]:
     """Moves masks of the boxes of T tiles to B samples.
 
@@ -76,10 +75,10 @@ def composed_segments(
     box, length = rings[tile, place].astype(np.int64).T
     is_real = np.arange(arrays["polygons"].shape[1]) < rings[..., 1].sum(1)[:, None]
     outlines = _moved(arrays["polygons"][is_real], np.repeat(np.arange(len(box)), length), tile, tiles, size)
-    column = np.where(box >= 0, columns.numpy()[tile, box], -1)
+    column = np.where(box >= 0, columns[tile, box], -1)
     length = np.bincount(outlines.ring, minlength=len(box))
     stays = (length >= 3) & (column >= 0)
-    samples, is_shown = tiles.samples.numpy()[tile], stays[outlines.ring]
+    samples, is_shown = tiles.samples[tile], stays[outlines.ring]
     points = outlines.points[is_shown, 2:4] / outlines.points[is_shown, 4:]
     entries = np.stack((column, length), 1)[stays].astype(np.int32)
     packed = {
@@ -91,11 +90,11 @@ def composed_segments(
 
 def _moved(drawn: Array, ring: Array, tile: Array, tiles: MovingTiles, size: Sequence[int]) -> _Outlines:
     """Moves points [N, 2] of polygons, each of a tile, and clips the polygons to the canvas and to the output."""
-    own = tiles.selected(torch.from_numpy(tile[ring]))
-    on_canvas = drawn * own.factors.numpy() + own.corners.numpy()
-    seen = np.einsum("nij,nj->ni", own.maps.numpy(), np.column_stack((on_canvas, np.ones(len(drawn)))))
-    outlines, canvas = _Outlines(np.column_stack((on_canvas, seen)), ring), tiles.canvas.numpy()[tile]
-    outlines = outlines.clipped(outlines.points[:, 4] - _NEAR)
+    own = tiles.selected(tile[ring])
+    on_canvas = drawn * own.factors + own.corners
+    seen = np.einsum("nij,nj->ni", own.maps, np.column_stack((on_canvas, np.ones(len(drawn)))))
+    outlines, canvas = _Outlines(np.column_stack((on_canvas, seen)), ring), tiles.canvas[tile]
+    outlines = outlines.clipped(outlines.points[:, 4] - NEAR)
     for axis in (0, 1):
         outlines = outlines.clipped(outlines.points[:, axis])
         outlines = outlines.clipped(canvas[outlines.ring, axis] - outlines.points[:, axis])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from mosaic_maps import maps_of
 from tensordict import TensorDict
 from torch import Tensor
 from torchvision import tv_tensors
@@ -24,6 +26,8 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
+from mmload.augment.mosaic import _LAYOUTS
+from mmload.augment.tile_geometry import placed_tiles
 from mmload.batch import Batch
 
 STILL: dict[str, Any] = {"translate": 0.0, "scale": 0.0}
@@ -97,7 +101,7 @@ def test_mosaic_boxes_of_1000_draws_are_those_of_torchvisions_perspective() -> N
     step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
     uniform = Draws(batch.seeds, 0).branch(2).uniform(10)
-    maps = step._maps(uniform, torch.full((count, 2), 40))
+    maps = maps_of(step, uniform, torch.full((count, 2), 40))
     inverse = torch.linalg.inv(maps)
     checked = 0
     for k in range(count):
@@ -121,7 +125,7 @@ def test_mosaic_pixels_are_those_of_torchvisions_perspective() -> None:
     batch.images = smooth.to(torch.uint8)
     step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
     made = Collate(step, dtype=torch.uint8)(batch)
-    inverse = torch.linalg.inv(step._maps(Draws(batch.seeds, 0).branch(2).uniform(10), torch.full((60, 2), 40)))
+    inverse = torch.linalg.inv(maps_of(step, Draws(batch.seeds, 0).branch(2).uniform(10), torch.full((60, 2), 40)))
     y, x = torch.meshgrid(torch.arange(40) + 0.5, torch.arange(40) + 0.5, indexing="ij")
     for k in range(60):
         coefficients = (inverse[k] / inverse[k, 2, 2]).reshape(-1)[:8].tolist()
@@ -132,6 +136,30 @@ def test_mosaic_pixels_are_those_of_torchvisions_perspective() -> None:
         assert apart[:, inside].max() <= 1
         outside = ((points[:2] / points[2] < -0.01) | (points[:2] / points[2] > 40.01)).any(0)
         assert (made.images[k][:, outside] == 114).all()
+
+
+def test_tiles_have_the_maps_of_plain_matrices_and_their_inverses() -> None:
+    count = 50
+    step = Mosaic((40, 56), degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
+    batch = batch_of(count, 30, 44)
+    draws = Draws(batch.seeds, 0)
+    tiles = step.tiles_of(batch, draws, (3, 30, 44), torch.uint8, None)
+    uniform = draws.branch(2).uniform(10)
+    records, needed, moving = placed_tiles(
+        tiles.rows, tiles.sizes.numpy(), uniform[None].numpy(), step._ranges, _LAYOUTS[4]
+    )
+    wanted = maps_of(step, uniform[tiles.rows.samples], torch.tensor([80, 112]).expand(len(records), 2))
+    torch.testing.assert_close(torch.from_numpy(moving.maps), wanted, rtol=1e-12, atol=1e-9)
+    back = torch.from_numpy(np.stack([records[name] for name in "abcdefghi"], 1)).view(-1, 3, 3)
+    to_canvas = torch.zeros_like(back)
+    to_canvas[:, 0, 0], to_canvas[:, 1, 1] = torch.from_numpy(moving.factors).unbind(1)
+    to_canvas[:, 0, 2], to_canvas[:, 1, 2] = torch.from_numpy(moving.corners).unbind(1)
+    to_canvas[:, 2, 2] = 1
+    whole = wanted @ to_canvas @ back
+    torch.testing.assert_close(whole, torch.eye(3, dtype=torch.float64).expand_as(whole), rtol=0, atol=1e-9)
+    assert (moving.corners[tiles.rows.places.numpy() == 3] >= 20).all()
+    assert (needed["first"] < needed["stop"]).all()
+    assert (needed["stop"] <= 30).all()
 
 
 def test_mosaic_of_nine_covers_the_middle_and_has_the_boxes_of_nine() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from coco_sets import coco_dataset
+from mosaic_maps import maps_of
 from tensordict import TensorDict
 from test_mosaic import ALL, batch_of, rows_of
 
@@ -90,7 +91,7 @@ def test_mosaic_masks_of_instances_are_where_their_pixels_are(options: dict[str,
     rows = step.tile_rows(Draws(batch.seeds, 0, epoch=0), torch.arange(count), count, lambda places: places)
     numbers = torch.stack([Draws(batch.seeds, 0).branch(2 + layer).uniform(10) for layer in range(2)], 1)
     canvas = torch.where(rows.alone, SIDE, 2 * SIDE)[:, None].expand(-1, 2)
-    inverse = torch.linalg.inv(step._maps(numbers[rows.samples, rows.layers], canvas)).numpy()
+    inverse = torch.linalg.inv(maps_of(step, numbers[rows.samples, rows.layers], canvas)).numpy()
     grid = np.mgrid[:SIDE, :SIDE] + 0.5
     seen = np.stack((grid[1], grid[0], np.ones((SIDE, SIDE))))
     found = {k: dict(zip(made.labels[k].tolist(), masks[k].numpy(), strict=False)) for k in range(count)}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mosaic_maps import maps_of
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -117,7 +118,7 @@ def test_mosaic_of_four_is_opencvs_warp_of_the_canvas() -> None:
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
     rows = step.tile_rows(Draws(batch.seeds, 0), torch.arange(COUNT), COUNT, lambda places: places)
     numbers = Draws(batch.seeds, 0).branch(2).uniform(10)
-    maps = step._maps(numbers, torch.full((COUNT, 2), 2 * SIDE)).numpy()
+    maps = maps_of(step, numbers, torch.full((COUNT, 2), 2 * SIDE)).numpy()
     meeting = ((0.5 + numbers[:, :2]) * SIDE).long().tolist()
     checked = 0
     for k, (y, x) in enumerate(meeting):
@@ -147,7 +148,7 @@ def test_mosaic_boxes_and_keypoints_are_those_of_albumentations_perspective(albu
 
     batch, step = drawn(), STEPS[0]
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
-    maps = step._maps(Draws(batch.seeds, 0).branch(2).uniform(10), torch.full((COUNT, 2), SIDE)).numpy()
+    maps = maps_of(step, Draws(batch.seeds, 0).branch(2).uniform(10), torch.full((COUNT, 2), SIDE)).numpy()
     for k in range(COUNT):
         shape = SIDE, SIDE
         shares = A.perspective_bboxes(batch.boxes[k].numpy() / SIDE, shape, maps[k], SIDE, SIDE, False)

@@ -1,0 +1,394 @@
+"""Geometry of the tiles of mosaics, compiled: which rows they show, where they lie, and where their boxes go.
+
+These are few numbers per tile and per box. Operations of torch and numpy on them took a quarter of the time of a batch,
+for each acquires and checks more than it computes. All arithmetic is float64 in a fixed order, without fused products,
+so the results do not depend on the processor. The kernels keep the interpreter lock: they take some microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mmload.render.antialiased_resize import SHRINKS
+from mmload.render.kernel_arguments import NEEDED, TILE, Floats, Numbers, Places, Records
+from mmload.runtime.declarations import RecordArray, Signature, divides, inlined, tuple_type, void
+from mmload.runtime.numba_compile import numba_compiled
+
+Doubles = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+MAP_NUMBERS = 10
+"""Numbers drawn per canvas: place of the mosaic (2), perspective (2), angle, scale, shear (2), translation (2)."""
+
+NEAR = 1e-6
+"""Least divisor of a point: others are behind the point of view."""
+
+_HALVES, _QUARTERS = SHRINKS
+
+
+class TileRows(NamedTuple):
+    """Rows that the samples of a batch are composed of: one per tile, sample after sample.
+
+    Attributes:
+        numbers: int64 [T], row of each tile.
+        samples: int64 [T], sample of each tile.
+        layers: int64 [T], 0, or 1 for the tiles of the image that is blended in.
+        places: int64 [T], place of each tile in its mosaic, descending; 0 is the sample's own.
+        alone: bool [T], whether the tile is the only one of its canvas.
+    """
+
+    numbers: Tensor
+    samples: Tensor
+    layers: Tensor
+    places: Tensor
+    alone: Tensor
+
+
+class _Rows(NamedTuple):
+    """The arrays of :class:`TileRows`, as kernels take them."""
+
+    numbers: Numbers
+    samples: Numbers
+    layers: Numbers
+    places: Numbers
+    alone: Flags
+
+
+class MapRanges(NamedTuple):
+    """Size of the output of a mosaic, and the greatest changes of its random map either way.
+
+    Attributes:
+        height: rows of the output.
+        width: columns of the output.
+        perspective: change of a point's depth per pixel.
+        angle: rotation in radians.
+        scale: change of the scale from 1.
+        shear: angle of the shears in radians.
+        translate: translation as a share of the output's sides.
+    """
+
+    height: int
+    width: int
+    perspective: float
+    angle: float
+    scale: float
+    shear: float
+    translate: float
+
+
+class MovingTiles(NamedTuple):
+    """Geometry by which boxes and points of T tiles move to B canvases and through their maps, x before y.
+
+    Attributes:
+        samples: int64 [T], sample of each tile, in order.
+        heights: int64 [T], height of the tile's image.
+        factors: float64 [T, 2], factors by which the tile's image is resized.
+        corners: float64 [T, 2], where it lies on its canvas.
+        canvas: float64 [T, 2], size of its canvas.
+        maps: float64 [T, 3, 3], from its canvas to the output.
+    """
+
+    samples: Numbers
+    heights: Numbers
+    factors: Doubles
+    corners: Doubles
+    canvas: Doubles
+    maps: Doubles
+
+    def selected(self, tile: Numbers) -> MovingTiles:
+        """Returns the geometry of some tiles, int64 [R]."""
+        samples, heights, factors = self.samples[tile], self.heights[tile], self.factors[tile]
+        return MovingTiles(samples, heights, factors, self.corners[tile], self.canvas[tile], self.maps[tile])
+
+
+class MovedBoxes(NamedTuple):
+    """Boxes of tiles where they are in the output: R boxes of B samples, N at most of each.
+
+    Attributes:
+        boxes: float64 [B, N, 4], clipped to the canvas and to the output; zeros behind the last.
+        shares: float32 [B, N], visible share of each box's area.
+        tiles: int64 [R], tile of each box.
+        places: int64 [R], its number among the boxes of its tile.
+        samples: int64 [R], its sample.
+        columns: int64 [R], its number among the boxes of its sample.
+    """
+
+    boxes: Doubles
+    shares: Floats
+    tiles: Numbers
+    places: Numbers
+    samples: Numbers
+    columns: Numbers
+
+
+_NUMBERS, _DOUBLES, _PAIRS = "int64[::1]", "float64[::1]", "float64[:, ::1]"
+_RANGES = tuple_type(MapRanges, "int64", "int64", *["float64"] * 5)
+_MOVING = tuple_type(MovingTiles, _NUMBERS, _NUMBERS, _PAIRS, _PAIRS, _PAIRS, "float64[:, :, ::1]")
+_ROWS = tuple_type(_Rows, *[_NUMBERS] * 4, "boolean[::1]")
+_MOVED = tuple_type(MovedBoxes, "float64[:, :, ::1]", "float32[:, ::1]", *[_NUMBERS] * 4)
+_LIST = Signature("int64", ("int64[:, :, ::1]", "boolean[:, ::1]", "boolean[:, ::1]", _ROWS))
+_PLACE = void(
+    _ROWS, "int64[:, ::1]", "float64[:, :, ::1]", _RANGES, "int64[:, :, ::1]", _MOVING, RecordArray(TILE),
+    RecordArray(NEEDED),
+)  # fmt: skip
+_MOVE = void("float64[:, :, ::1]", _NUMBERS, _MOVING, "float64", "float64", _MOVED)
+
+
+def listed_tiles(rows: list[Tensor], composed: list[Tensor], blended: list[Tensor]) -> TileRows:
+    """Returns the rows of the tiles that are shown.
+
+    Args:
+        rows: per layer int64 [B, N], row at each place of a mosaic, the last place first.
+        composed: per layer bool [B], whether there is a mosaic; else the first place is alone.
+        blended: per layer bool [B], whether the layer is there; the first one always is.
+    """
+    drawn, made, shown = (np.stack([each.numpy() for each in layers]) for layers in (rows, composed, blended))
+    numbers, samples, layers, places = (np.empty(drawn.size, np.int64) for _ in range(4))
+    out = _Rows(numbers, samples, layers, places, np.empty(drawn.size, np.bool_))
+    count = _list_tiles(drawn, made, shown, out)
+    return TileRows(*(torch.from_numpy(each[:count]) for each in out))
+
+
+@numba_compiled(_LIST, nogil=False)
+def _list_tiles(rows: Numbers, composed: Flags, blended: Flags, out: Any) -> int:
+    """Writes the tiles that are shown and returns their number."""
+    layers, samples, tiles = rows.shape
+    count = 0
+    for sample in range(samples):
+        for layer in range(layers):
+            if layer > 0 and not blended[layer, sample]:
+                continue
+            alone = not composed[layer, sample]
+            for column in range(tiles - 1 if alone else 0, tiles):
+                out.numbers[count], out.samples[count], out.layers[count] = rows[layer, sample, column], sample, layer
+                out.places[count], out.alone[count] = tiles - 1 - column, alone
+                count += 1
+    return count
+
+
+def placed_tiles(
+    rows: TileRows, sizes: Numbers, uniform: Doubles, ranges: MapRanges, layout: Numbers
+) -> tuple[Records, Places, MovingTiles]:
+    """Places tiles on their canvases and draws the canvases' maps.
+
+    Args:
+        rows: rows of the tiles.
+        sizes: int64 [T, 2], height and width of each image.
+        uniform: float64 [L, B, 10], draws of each layer of each sample.
+        ranges: size of the output and ranges of the map.
+        layout: int64 [N, 2, 2], per place of a mosaic and axis, height first: how many times its size the tile lies
+            before the point where images meet, and how many times the size of the one in the middle behind it.
+
+    Returns:
+        The tiles as kernels take them, :data:`~mmload.render.kernel_arguments.TILE` [T]; the lines that they need of
+        their images, :data:`~mmload.render.kernel_arguments.NEEDED` [T]; and their geometry.
+    """
+    count = len(sizes)
+    tiles, needed = np.zeros(count, TILE), np.empty(count, NEEDED)
+    pairs = np.empty((count, 2)), np.empty((count, 2)), np.empty((count, 2))
+    arrays = _Rows(*(each.numpy() for each in rows))
+    moving = MovingTiles(arrays.samples, np.empty(count, np.int64), *pairs, np.empty((count, 3, 3)))
+    _place_tiles(arrays, sizes, uniform, ranges, layout, moving, tiles, needed)
+    return tiles, needed, moving
+
+
+@inlined
+def _times(first: Any, second: Any) -> Any:
+    """Returns the product of two matrices [3, 3], as tuples of nine numbers."""
+    a, b, c, d, e, f, g, h, i = first
+    j, k, m, n, o, p, q, r, s = second
+    return (
+        a * j + b * n + c * q, a * k + b * o + c * r, a * m + b * p + c * s,
+        d * j + e * n + f * q, d * k + e * o + f * r, d * m + e * p + f * s,
+        g * j + h * n + i * q, g * k + h * o + i * r, g * m + h * p + i * s,
+    )  # fmt: skip
+
+
+@inlined
+def _map_of(drawn: Doubles, ranges: Any, high: float, wide: float) -> Any:
+    """Returns the matrix from a canvas of a size to the output, of ten draws."""
+    seen = (
+        1.0, 0.0, 0.0, 0.0, 1.0, 0.0, ranges.perspective * (2 * drawn[2] - 1), ranges.perspective * (2 * drawn[3] - 1),
+        1.0,
+    )  # fmt: skip
+    angle, scale = ranges.angle * (2 * drawn[4] - 1), 1 + ranges.scale * (2 * drawn[5] - 1)
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    across, over = math.tan(ranges.shear * (2 * drawn[6] - 1)), math.tan(ranges.shear * (2 * drawn[7] - 1))
+    right = (0.5 + ranges.translate * (2 * drawn[8] - 1)) * ranges.width
+    down = (0.5 + ranges.translate * (2 * drawn[9] - 1)) * ranges.height
+    placed = _times((1.0, 0.0, right, 0.0, 1.0, down, 0.0, 0.0, 1.0), (1.0, across, 0.0, over, 1.0, 0.0, 0.0, 0.0, 1.0))
+    turned = _times(placed, (cos, sin, 0.0, -sin, cos, 0.0, 0.0, 0.0, 1.0))
+    return _times(_times(turned, seen), (1.0, 0.0, -wide / 2, 0.0, 1.0, -high / 2, 0.0, 0.0, 1.0))
+
+
+@inlined
+def _inverse(matrix: Any) -> Any:
+    """Returns the inverse of a matrix; zeros beside a diagonal, and a last row of 0, 0, 1, stay exact."""
+    a, b, c, d, e, f, g, h, i = matrix
+    p, q, r = e * i - f * h, f * g - d * i, d * h - e * g
+    whole = a * p + b * q + c * r
+    return (
+        p / whole, (c * h - b * i) / whole, (b * f - c * e) / whole,
+        q / whole, (a * i - c * g) / whole, (c * d - a * f) / whole,
+        r / whole, (b * g - a * h) / whole, (a * e - b * d) / whole,
+    )  # fmt: skip
+
+
+@inlined
+def _shrink(a: float, b: float, d: float, e: float) -> int:
+    """Returns by how many times an image may be decoded smaller: it stays as large as it shows, at least."""
+    total, area = a * a + b * b + d * d + e * e, abs(a * e - b * d)
+    least = math.sqrt(max(total - math.sqrt(max(total * total - 4 * area * area, 0.0)), 0.0) / 2)
+    return _QUARTERS if least >= _QUARTERS else (_HALVES if least >= _HALVES else 1)
+
+
+@inlined
+def _lines(least: float, most: float, size: int) -> tuple[int, int]:
+    """Returns the first line or column that a part of an image needs, with neighbors, and the one after the last."""
+    first = min(max(int(math.floor(least - 0.5)), 0), size - 1)
+    return first, min(max(int(math.floor(most - 0.5)) + 2, first + 1), size)
+
+
+@inlined
+def _frame(tile: Any, need: Any, least: tuple[float, float], most: tuple[float, float], size: Numbers) -> None:
+    """Writes the part of an image that shows, if there is one, and the lines that it needs."""
+    shows = least[0] < most[0] and least[1] < most[1]
+    first, stop = _lines(least[0] if shows else 0.0, most[0] if shows else 0.0, size[0])
+    left, right = _lines(least[1], most[1], size[1]) if shows else (0, 0)
+    tile.top, tile.bottom = (first, stop) if shows else (0, 0)
+    tile.left, tile.right = left, right
+    need.first, need.stop = first, stop
+
+
+@divides
+def _show(tile: Any, need: Any, ranges: Any, size: Numbers) -> None:
+    """Finds what of a tile's image shows in the output, whose corners are mapped into the image."""
+    least_x, least_y, most_x, most_y = np.inf, np.inf, -np.inf, -np.inf
+    is_in_front = True
+    for corner in range(4):
+        x, y = float(ranges.width * (corner & 1)), float(ranges.height * (corner >> 1))
+        below = tile.g * x + tile.h * y + tile.i
+        is_in_front = is_in_front and below > NEAR
+        u, v = (tile.a * x + tile.b * y + tile.c) / below, (tile.d * x + tile.e * y + tile.f) / below
+        least_x, most_x = min(least_x, u), max(most_x, u)
+        least_y, most_y = min(least_y, v), max(most_y, v)
+    if not is_in_front:
+        least_x, least_y, most_x, most_y = -np.inf, -np.inf, np.inf, np.inf
+    least = max(least_y, tile.v0), max(least_x, tile.u0)
+    most = min(most_y, tile.v1), min(most_x, tile.u1)
+    _frame(tile, need, least, most, size)
+    need.shrink = _shrink(tile.a, tile.b, tile.d, tile.e) if tile.g == 0 and tile.h == 0 else 1
+
+
+@numba_compiled(_PLACE, nogil=False)
+def _place_tiles(
+    rows: Any,
+    sizes: Numbers,
+    uniform: Doubles,
+    ranges: Any,
+    layout: Numbers,
+    moving: Any,
+    tiles: Records,
+    needed: Places,
+) -> None:
+    """Writes the records and the geometry of tiles; those of a canvas follow each other, the one in the middle last."""
+    frame = ranges.height, ranges.width
+    placed, inner, key = (0, 0), (0, 0), -1
+    for backward in range(len(tiles)):
+        t = len(tiles) - 1 - backward  # the last first: others lie around it
+        tile, size, drawn = tiles[t], sizes[t], uniform[rows.layers[t], rows.samples[t]]
+        share = min(frame[0] / size[0], frame[1] / size[1])
+        placed = (
+            min(max(int(np.rint(size[0] * share)), 1), frame[0]),
+            min(max(int(np.rint(size[1] * share)), 1), frame[1]),
+        )
+        if rows.samples[t] * 2 + rows.layers[t] != key:
+            key, inner = rows.samples[t] * 2 + rows.layers[t], placed
+        sides = 1 if rows.alone[t] else 2
+        for axis in range(2):
+            meeting = int((0.5 + drawn[axis]) * frame[axis]) - (inner[axis] // 2 if len(layout) == 9 else 0)
+            before, within = layout[rows.places[t], axis]
+            corner = meeting - before * placed[axis] + within * inner[axis]
+            moving.corners[t, 1 - axis] = (frame[axis] - placed[axis]) // 2 if rows.alone[t] else corner
+            moving.factors[t, 1 - axis] = placed[axis] / size[axis]
+            moving.canvas[t, 1 - axis] = sides * frame[axis]
+        moving.heights[t] = size[0]
+        (x, y), (wide, high) = moving.corners[t], moving.canvas[t]
+        forward = _map_of(drawn, ranges, high, wide)
+        for number in range(9):
+            moving.maps[t, number // 3, number % 3] = forward[number]
+        across, over = 1 / moving.factors[t, 0], 1 / moving.factors[t, 1]
+        to_image = across, 0.0, -x * across, 0.0, over, -y * over, 0.0, 0.0, 1.0
+        tile.a, tile.b, tile.c, tile.d, tile.e, tile.f, tile.g, tile.h, tile.i = _times(to_image, _inverse(forward))
+        tile.u0, tile.u1 = max(-x * across, 0.0), min((wide - x) * across, float(size[1]))
+        tile.v0, tile.v1 = max(-y * over, 0.0), min((high - y) * over, float(size[0]))
+        tile.layer = rows.layers[t]
+        before_it = t > 0 and rows.samples[t - 1] == rows.samples[t] and rows.layers[t - 1] == rows.layers[t]
+        tile.begins = 0 if before_it else 1
+        _show(tile, needed[t], ranges, size)
+
+
+def moved_tile_boxes(boxes: Tensor, counts: Numbers, tiles: MovingTiles, samples: int, size: Any) -> MovedBoxes:
+    """Moves the boxes of tiles to the samples that they are composed to.
+
+    Args:
+        boxes: [T, M, 4] xyxy.
+        counts: int64 [T], number of real boxes of each tile.
+        tiles: geometry of the tiles.
+        samples: B.
+        size: height and width of the output.
+    """
+    totals = np.bincount(tiles.samples, counts, samples).astype(np.int64)
+    longest, found = max(int(totals.max(initial=0)), 1), [np.empty(int(totals.sum()), np.int64) for _ in range(4)]
+    moved = MovedBoxes(np.zeros((samples, longest, 4)), np.zeros((samples, longest), np.float32), *found)
+    _move_boxes(boxes.to(torch.float64).contiguous().numpy(), counts, tiles, float(size[1]), float(size[0]), moved)
+    return moved
+
+
+@inlined
+def _area(left: float, top: float, right: float, bottom: float) -> float:
+    return max((right - left) * (bottom - top), 0.0)
+
+
+@inlined
+def _clamp(value: float, most: float) -> float:
+    return min(max(value, 0.0), most)
+
+
+@numba_compiled(_MOVE, nogil=False)
+def _move_boxes(boxes: Doubles, counts: Numbers, tiles: Any, wide: float, high: float, out: Any) -> None:
+    """Writes the boxes around the mapped corners of boxes, clipped before and after."""
+    count, column = 0, 0
+    for t in range(len(counts)):
+        sample, matrix = tiles.samples[t], tiles.maps[t]
+        if t == 0 or tiles.samples[t - 1] != sample:
+            column = 0
+        (across, over), (left, top), (right, bottom) = tiles.factors[t], tiles.corners[t], tiles.canvas[t]
+        for place in range(counts[t]):
+            x0, y0 = boxes[t, place, 0] * across + left, boxes[t, place, 1] * over + top
+            x1, y1 = boxes[t, place, 2] * across + left, boxes[t, place, 3] * over + top
+            whole = _area(x0, y0, x1, y1)
+            x0, y0, x1, y1 = _clamp(x0, right), _clamp(y0, bottom), _clamp(x1, right), _clamp(y1, bottom)
+            shown = _area(x0, y0, x1, y1) / max(whole, 1e-12) if whole > 0 else 0.0
+            u0, v0, u1, v1 = np.inf, np.inf, -np.inf, -np.inf
+            for corner in range(4):
+                x, y = x1 if corner & 1 else x0, y1 if corner & 2 else y0
+                below = max(matrix[2, 0] * x + matrix[2, 1] * y + matrix[2, 2], NEAR)
+                u = (matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]) / below
+                v = (matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]) / below
+                u0, v0, u1, v1 = min(u0, u), min(v0, v), max(u1, u), max(v1, v)
+            around = _area(u0, v0, u1, v1)
+            u0, v0, u1, v1 = _clamp(u0, wide), _clamp(v0, high), _clamp(u1, wide), _clamp(v1, high)
+            still = _area(u0, v0, u1, v1) / max(around, 1e-12) if around > 0 else 0.0
+            box = out.boxes[sample, column]
+            box[0], box[1], box[2], box[3] = u0, v0, u1, v1
+            out.shares[sample, column] = shown * still
+            out.tiles[count], out.places[count] = t, place
+            out.samples[count], out.columns[count] = sample, column
+            count, column = count + 1, column + 1
