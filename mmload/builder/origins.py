@@ -109,6 +109,14 @@ def sample_id(line: bytes) -> str:
     return _parsed([line], _SampleLine)[0].id
 
 
+def origins_lines(origins: Sequence[SampleOrigin]) -> bytes:
+    """Returns the lines of ``origins.jsonl``; bytes of a file name that are not UTF-8 become JSON escapes."""
+    try:
+        return msgspec.json.Encoder().encode_lines(origins)
+    except UnicodeEncodeError:  # lone surrogates, which only the slower standard library keeps
+        return "".join(json.dumps(msgspec.to_builtins(origin)) + "\n" for origin in origins).encode()
+
+
 def parsed_origins(content: bytes) -> list[SampleOrigin]:
     """Returns the origins in the lines of a list that a build has just written."""
     return _parsed(content.splitlines(), SampleOrigin)

@@ -15,11 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.finished_shards import BuildPaths, Chunk, ShardSummary
+from mmload.builder.origins import origins_lines
 from mmload.errors import BuildError
 from mmload.records import FieldSpec
 from mmload.runtime.durable_files import sync, write_atomically
@@ -104,7 +104,7 @@ class ShardWriter:
                     self._append(file, block)
             self._samples.write(samples_lines(chunk))
             self._skipped.write(skipped_lines(chunk.skipped))
-            self._origins.write(json_lines(map(msgspec.to_builtins, chunk.origins)))
+            self._origins.write(origins_lines(chunk.origins))
             self._flush_behind()
         except OSError as error:
             raise _write_failed(self._folder, error) from error

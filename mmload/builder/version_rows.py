@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.finished_shards import first_names, total_losses
-from mmload.builder.origins import SampleOrigin, read_lists
+from mmload.builder.origins import SampleOrigin, origins_lines, read_lists
 from mmload.builder.shard_writer import json_lines
 from mmload.builder.split_records import columns, mean_std
 from mmload.records import FieldSpec, ObjectsRecord
@@ -155,7 +154,7 @@ class VersionRows:
             shard_samples=kind.shard_samples,
             shards=kind.shards,
             objects=kind.objects,
-            origins=written(ORIGINS_NAME, json_lines(map(msgspec.to_builtins, origins))) if origins else None,
+            origins=written(ORIGINS_NAME, origins_lines(origins)) if origins else None,
             order=RowOrder(
                 version=version,
                 rows=written(ORDER_NAME, self.shard_rows.astype(ORDER_DTYPE).tobytes()),

@@ -49,7 +49,7 @@ class LocalTree:
     """
 
     def __init__(self, root: Path, links: Links) -> None:
-        self.place, self._links = root, links
+        self.place, self._links, self._prefix = root, links, os.path.join(root, "")
 
     def check_folder(self, folder: str, what: str) -> None:
         """Raises SourceError unless the folder exists; ``what`` says which one to give."""
@@ -62,14 +62,14 @@ class LocalTree:
 
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
-        skip = len(os.path.join(self.place, ""))
         for parent, names in sorted(walk(os.path.join(self.place, folder), (), self._links)):
+            below = os.path.join(parent, "")[len(self._prefix) :].replace(os.sep, "/")
             for name in sorted(names):
-                yield os.path.join(parent, name)[skip:].replace(os.sep, "/")
+                yield below + name
 
     def revision(self, name: str) -> str:
         """Returns size and modification time."""
-        return self._links.revision(os.path.join(self.place, name))
+        return self._links.revision(self._prefix + name)
 
     def display_name(self, folder: str) -> str:
         """Returns the path of a folder."""
