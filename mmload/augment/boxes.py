@@ -60,11 +60,12 @@ class BoxRule:
 
     def permits(self, boxes: Tensor) -> Tensor:
         """Returns which boxes [..., 4] have sides that remain: bool [...]."""
-        sides = boxes[..., 2:] - boxes[..., :2]
-        stays = (sides >= self.least).all(-1)
+        wide, high = (boxes[..., 2:] - boxes[..., :2]).unbind(-1)
+        shorter = torch.minimum(wide, high)
+        stays = shorter >= self.least
         if self.max_aspect == math.inf:
             return stays
-        return stays & (sides.amax(-1) <= self.max_aspect * sides.amin(-1))
+        return stays & (torch.maximum(wide, high) <= self.max_aspect * shorter)
 
     @property
     def beyond_torchvision(self) -> str:
@@ -180,6 +181,9 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
     Returns:
         The boxes in output pixels, and the trail with this pass.
     """
+    program = plan.program if plan.program is not None and plan.program.operations & MOVES else None
+    if plan.canvas is not None and plan.top is None and plan.resampling is None and program is None:
+        return _flipped(boxes, plan), trail  # they were clipped to the canvas, of which nothing is cut off
     moved = torch.cat((boxes, trail.frames), dim=1)
     moved = _windowed(moved, plan.left, plan.top)
     moved, cut, share = _cut(moved, plan.cols, plan.rows)
@@ -195,8 +199,8 @@ def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]
         moved, lost, shown = _cut(_windowed(moved, resampling.left, resampling.top), plan.width, plan.height)
         cut, share = cut | lost, share * shown
     moved = _flipped(moved, plan)
-    if plan.program is not None and plan.program.operations & MOVES:
-        moved, lost, shown = _by_program(moved, plan.program, plan)
+    if program is not None:
+        moved, lost, shown = _by_program(moved, program, plan)
         cut, share = cut | lost, share * shown
     cropped = trail.cropped | cut[:, -1]
     dropped = trail.dropped if plan.dropped is None else trail.dropped | plan.dropped

@@ -71,6 +71,9 @@ MIXES = frozenset({MIX_BEGIN, MIX_ADD, MIX_END})
 MOVES = WARPS | {FLIP_X, FLIP_Y}
 """Operations that move pixels, so that boxes and masks follow."""
 
+BY_PIXEL = frozenset({NONE, BRIGHTNESS, SATURATION, HUE, HSV, GRAY, INVERT, SOLARIZE, POSTERIZE, PERMUTE})
+"""Operations whose result for a pixel depends on that pixel alone, so that a flip after them may come before them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperationSlot:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmload.render.level_program import FLIP_X, FLIP_Y, GRAY, MOVES, Program, chain
+from mmload.render.level_program import BY_PIXEL, FLIP_X, FLIP_Y, GRAY, MOVES, Program, chain
 from mmload.render.plan_parts import Canvas, Hole, Mixing, Padding, Placement, Resampling
 
 
@@ -305,8 +305,8 @@ class Plan:
         return replace(self, resampling=resampling, height=height, width=width, is_framed=True)
 
     def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
-        """Adds flips, bool [B] each."""
-        if self.program is not None:
+        """Adds flips, bool [B] each; before the operations on levels where that gives the same pixels."""
+        if self.program is not None and not self.program.operations <= BY_PIXEL:
             flips = [(FLIP_X, x), (FLIP_Y, y)]
             return self.followed_by(
                 chain(

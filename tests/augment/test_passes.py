@@ -132,3 +132,21 @@ def test_a_loader_leaves_sizes_of_epochs_that_it_does_not_begin(tmp_path: Path) 
         loader.set_epoch(1)
         with pytest.raises(ValueError, match="a crop of"):
             next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    "step", [augment.RandomHSV(), augment.RandomAdjustSharpness(2.0, p=1.0), augment.RandomAutocontrast(p=1.0)]
+)
+def test_flips_after_operations_on_levels_give_the_mirrored_images(step: nn.Module) -> None:
+    images, seeds = torch.randint(0, 256, (6, 3, 9, 11), dtype=torch.uint8), augment.sample_seeds(5, 0, torch.arange(6))
+    batch = Batch(images=images, seeds=seeds, batch_size=[6])
+    plain = Collate(step, dtype=torch.uint8)(batch).images
+    made = Collate(step, augment.RandomHorizontalFlip(1.0), augment.RandomVerticalFlip(1.0), dtype=torch.uint8)(
+        batch
+    ).images
+    assert torch.equal(made, plain.flip(2, 3))
+    plan = step.describe(Plan.unchanged(6, (3, 9, 11), 255.0, torch.device("cpu")), Draws(seeds, 0))
+    joined = plan.flipped(x=torch.ones(6, dtype=torch.bool))
+    assert (joined.flip_x is not None) == isinstance(
+        step, augment.RandomHSV
+    )  # a part of the copy, not a pass of its own
