@@ -110,6 +110,11 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def utf8_text(text: str) -> str:
+    """Returns text that UTF-8 can hold: lone surrogates, as in names that are no text, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def without_secrets(text: str) -> str:
     """Removes what looks like credentials or signatures in URLs."""
     for pattern, shown in _SECRETS:

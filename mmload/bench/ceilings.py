@@ -37,9 +37,9 @@ def ceiling_entries(task: Task) -> dict[str, ContenderEntry]:
     """Returns the ceilings of a task, keyed by their short names."""
     threads = counted(task.threads, "thread")
     filled = "uncached fill of output" if _past_caches(task) else "fill_ of the output"
-    made: dict[str, tuple[str, type[Contender]]] = {
-        FILL: (f"{filled}, {threads}" if task.device == "cpu" else f"{filled} on cuda", Fill),
-        COPY: (f"memory copy of the rows, {threads}", Copy),
+    made: dict[str, tuple[str, Callable[[Task, Path], Contender]]] = {
+        FILL: (f"{filled}, {threads}" if task.device == "cpu" else f"{filled} on cuda", fill),
+        COPY: (f"memory copy of the rows, {threads}", copy),
         DISK: ("disk read of the rows, cold", Disk),
     }
     if task.device == "cuda":
@@ -56,35 +56,17 @@ def cached_entry() -> ContenderEntry:
     return ContenderEntry(name="one cached batch: no loading at all", group="cached", make=Cached)
 
 
-class Fill:
+def fill(task: Task, scratch: Path) -> Threads:
     """Fills an output of the same size: the rate at which these threads, or the device, write allocated memory."""
-
-    def __init__(self, task: Task, scratch: Path) -> None:
-        buffers = partial(torch.empty, task.filled, dtype=task.dtype, device=task.device)
-        self._work = _Threads(task, buffers, _filled if _past_caches(task) else lambda buffer: buffer.fill_(1))
-
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the filled buffers, with placeholder labels."""
-        return self._work.epoch()
-
-    def close(self) -> None:
-        self._work.close()
+    buffers = partial(torch.empty, task.filled, dtype=task.dtype, device=task.device)
+    return Threads(task, buffers, _filled if _past_caches(task) else lambda buffer: buffer.fill_(1))
 
 
-class Copy:
+def copy(task: Task, scratch: Path) -> Threads:
     """Copies a batch of stored rows in memory, with the same number of threads."""
-
-    def __init__(self, task: Task, scratch: Path) -> None:
-        rows = task.batch_size, max(1, round(task.row_bytes))
-        source = torch.ones(rows, dtype=torch.uint8)
-        self._work = _Threads(task, partial(torch.empty, rows, dtype=torch.uint8), lambda buffer: buffer.copy_(source))
-
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the copies, with placeholder labels."""
-        return self._work.epoch()
-
-    def close(self) -> None:
-        self._work.close()
+    rows = task.batch_size, max(1, round(task.row_bytes))
+    source = torch.ones(rows, dtype=torch.uint8)
+    return Threads(task, partial(torch.empty, rows, dtype=torch.uint8), lambda buffer: buffer.copy_(source))
 
 
 class Pinned:
@@ -92,7 +74,7 @@ class Pinned:
 
     def __init__(self, task: Task, scratch: Path) -> None:
         self._batches = _batches(task)
-        rows = _row_shape(task)
+        rows = task.batch_size, *task.rows.fields["images"].shape
         self._host = [torch.ones(rows, dtype=torch.uint8).pin_memory() for _ in range(2)]
         self._device = [torch.empty(rows, dtype=torch.uint8, device=task.device) for _ in range(2)]
         self._labels = torch.zeros(rows[0], dtype=torch.int64, device=task.device)
@@ -177,7 +159,8 @@ class Cached:
 
     def __init__(self, task: Task, scratch: Path) -> None:
         self._batches = _batches(task)
-        images = torch.rand(task.shape) if task.dtype.is_floating_point else _noise(task)
+        levels = torch.randint(0, 256, task.shape, dtype=torch.uint8)
+        images = torch.rand(task.shape) if task.dtype.is_floating_point else levels
         labels = torch.arange(task.shape[0]) % task.classes
         self._batch = images.to(task.device), labels.to(task.device)
 
@@ -190,7 +173,7 @@ class Cached:
         pass
 
 
-class _Threads:
+class Threads:
     """Threads with their own buffers: each cycles through three, as many as a loader with two batches ahead holds."""
 
     def __init__(self, task: Task, empty: partial[Tensor], work: Callable[[Tensor], Tensor]) -> None:
@@ -201,6 +184,7 @@ class _Threads:
         self._labels = torch.zeros(task.shape[0], dtype=torch.int64)
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the buffers, with placeholder labels."""
         return ((buffer, self._labels) for buffer in self._pool.map(self._turn, range(self._batches)))
 
     def _turn(self, number: int) -> Tensor:
@@ -230,12 +214,3 @@ def _filled(buffer: Tensor) -> Tensor:
 
 def _batches(task: Task) -> int:
     return -(-task.epoch_images // task.batch_size)
-
-
-def _row_shape(task: Task) -> tuple[int, ...]:
-    """Returns the shape of a batch of stored rows."""
-    return (task.batch_size, *task.rows.fields["images"].shape)
-
-
-def _noise(task: Task) -> Tensor:
-    return torch.randint(0, 256, task.shape, dtype=torch.uint8)

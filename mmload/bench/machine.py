@@ -21,7 +21,7 @@ import torch
 import mmload
 from mmload.errors import bytes_text
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.resources import available_cores
+from mmload.runtime.resources import available_cores, processor_name
 
 PACKAGES = (
     "torchvision",
@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
     import psutil
 
     return {
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -64,15 +64,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _processor() -> str:
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 _PROC = Path("/proc")

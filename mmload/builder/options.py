@@ -191,12 +191,13 @@ class BuildOptions:
 
 
 def declarations(options: type[Any]) -> dict[str, Declaration]:
-    """Returns the name of each option of a dataclass -> its declaration."""
+    """Returns the name of each declared option of a dataclass -> its declaration."""
     return {
         option.name: Declaration(
             **{"flag": f"--{option.name.replace('_', '-')}", "key": option.name, **option.metadata}
         )
         for option in fields(options)
+        if option.metadata
     }
 
 

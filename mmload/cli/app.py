@@ -19,8 +19,7 @@ from mmload.cli.bench import bench, bench_build
 from mmload.cli.build import build
 from mmload.cli.change import add_field, subset
 from mmload.cli.copies import export, pull, push
-from mmload.cli.doctor import doctor
-from mmload.cli.info import info, log, where
+from mmload.cli.info import doctor, info, log, where
 from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
 from mmload.cli.terminal import last_resort, show

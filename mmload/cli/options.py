@@ -7,7 +7,7 @@ import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -36,18 +36,17 @@ def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[...,
 
 def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
     """Yields the parameters for typer: all options except keys that only recipe files have, inherited ones last."""
-    hints, declared = get_type_hints(options), declarations(options)
+    hints, declared = get_type_hints(options, include_extras=True), declarations(options)
     for option in sorted(fields(options), key=lambda each: each.name not in options.__annotations__):
-        its = declared[option.name]
-        info: Any = typer.Option if its.flag else typer.Argument
-        words = (its.flag,) if its.flag else ()
-        if its.flag or not its.table:
-            yield inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=option.default,
-                annotation=Annotated[hints[option.name], info(*words, help=its.help, metavar=its.metavar or None)],
-            )
+        annotation: Any = hints[option.name]
+        if (its := declared.get(option.name)) is not None:  # any other is an Annotated of typer, as below
+            if not its.flag and its.table:
+                continue
+            info: Any = typer.Option if its.flag else typer.Argument
+            words = (its.flag,) if its.flag else ()
+            annotation = Annotated[annotation, info(*words, help=its.help, metavar=its.metavar or None)]
+        default = inspect.Parameter.empty if option.default is MISSING else option.default
+        yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def dataset_on_a_disk(dataset: Path | None) -> Path | None:
@@ -131,6 +130,12 @@ Augment = Annotated[
 Recipe = Annotated[
     str | None, typer.Option(metavar="NAME", help="Augmentation of a training recipe to show, such as simclr.")
 ]
+
+
+def check_seed(seed: int) -> None:
+    """Raises UsageError if it is no seed."""
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
 
 
 def check_one(augment: str | None, recipe: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The ``mmload preview`` command."""
+"""The commands ``mmload preview``, ``mmload report`` and ``mmload browse``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,51 +31,58 @@ if TYPE_CHECKING:
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
-def preview(
-    dataset: options.DatasetOrUrl,
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.png", help="The picture.")] = Path("preview.png"),
-    split: Annotated[str | None, typer.Option(help="Split to show; the first by default.")] = None,
-    of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None,
-    rows: Annotated[str | None, typer.Option(metavar="0,7,12", help="These rows; drawn from all by default.")] = None,
-    grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="Rows and columns of pictures.")] = "6x8",
-    seed: Annotated[int, typer.Option(help="Seed that selects the rows and the random draws.")] = 0,
-    augment: options.Augment = None,
-    recipe: options.Recipe = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PreviewArguments:
+    """What ``mmload preview`` takes, as it is written."""
+
+    dataset: options.DatasetOrUrl
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.png", help="The picture.")] = Path("preview.png")
+    split: Annotated[str | None, typer.Option(help="Split to show; the first by default.")] = None
+    of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None
+    rows: Annotated[str | None, typer.Option(metavar="0,7,12", help="These rows; drawn from all by default.")] = None
+    grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="Rows and columns of pictures.")] = "6x8"
+    seed: Annotated[int, typer.Option(help="Seed that selects the rows and the random draws.")] = 0
+    augment: options.Augment = None
+    recipe: options.Recipe = None
+
+    def __post_init__(self) -> None:
+        options.check_one(self.augment, self.recipe)
+        if self.rows is not None and self.of_class is not None:
+            raise UsageError("--rows and --class are both given; choose one")
+        options.check_seed(self.seed)
+        check_target("--out", self.out, None if is_url(self.dataset) else Path(self.dataset))
+        if self.out.suffix.lower() not in _FORMATS:
+            raise UsageError(f"--out is {self.out}; give a name that ends in {', '.join(_FORMATS)}")
+
+
+@options.takes(PreviewArguments)
+def preview(given: PreviewArguments) -> None:
     """Draw a contact sheet: stored rows with boxes and masks, or what training sees of them."""
-    lines, columns = _grid(grid)
-    options.check_one(augment, recipe)
-    if rows is not None and of_class is not None:
-        raise UsageError("--rows and --class are both given; choose one")
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
-    check_target("--out", out, None if is_url(dataset) else Path(dataset))
-    if out.suffix.lower() not in _FORMATS:
-        raise UsageError(f"--out is {out}; give a name that ends in {', '.join(_FORMATS)}")
+    size, rows = _grid(given.grid), _numbers(given.rows)
     from mmload.pictures.drawing import encoded
 
-    with options.dataset_at(dataset) as opened:
-        chosen = opened[split] if split is not None else next(iter(opened.values()))
-        collate = options.collate_of(augment, recipe, max(1, len(chosen.classes)))
-        picture = _picture(chosen, collate, _numbers(rows), of_class, lines, columns, seed)
-    write_result(out, encoded(picture, _FORMATS[out.suffix.lower()]))
-    show(f"{out}: {picture.width} x {picture.height} pixels")
+    with options.dataset_at(given.dataset) as opened:
+        chosen = opened[given.split] if given.split is not None else next(iter(opened.values()))
+        collate = options.collate_of(given.augment, given.recipe, max(1, len(chosen.classes)))
+        picture = _picture(chosen, collate, rows, size, given)
+    write_result(given.out, encoded(picture, _FORMATS[given.out.suffix.lower()]))
+    show(f"{given.out}: {picture.width} x {picture.height} pixels")
 
 
 def _picture(
     split: Split,
     collate: Collate | Views | None,
     rows: list[int] | None,
-    of_class: str | None,
-    lines: int,
-    columns: int,
-    seed: int,
+    size: tuple[int, int],
+    given: PreviewArguments,
 ) -> Image.Image:
     from mmload.pictures.contact_sheet import contact_sheet
     from mmload.store.row_cells import cells_of_rows, first_rows
 
+    lines, columns = size
+
     def drawn(count: int) -> npt.NDArray[np.int64] | list[int]:
-        return rows if rows is not None else first_rows(split, count, seed=seed, of_class=of_class)
+        return rows if rows is not None else first_rows(split, count, seed=given.seed, of_class=given.of_class)
 
     try:
         if collate is None:
@@ -85,7 +93,7 @@ def _picture(
         from mmload.view.training import augmented_sheet
 
         views = len(getattr(collate, "collates", [collate]))
-        return augmented_sheet(split, collate, drawn(lines), draws=max(1, (columns - 1) // views), seed=seed)
+        return augmented_sheet(split, collate, drawn(lines), draws=max(1, (columns - 1) // views), seed=given.seed)
     except IndexError as error:
         raise UsageError(f"--rows: {error}") from error
 
@@ -147,11 +155,6 @@ def report(
     )
 
 
-if TYPE_CHECKING:
-    from mmload.augment import Views
-    from mmload.augment.collate import Collate
-
-
 def browse(
     dataset: options.Dataset,
     source: Annotated[
@@ -170,8 +173,7 @@ def browse(
     options.check_one(augment, recipe)
     if not 0 <= port < 65536:
         raise UsageError(f"--port is {port}; use an integer from 0 to 65535")
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
+    options.check_seed(seed)
     if source is not None and not source.exists():
         raise UsageError(
             f"--source is {source}, which is not a folder; give the folder that the dataset was built from"

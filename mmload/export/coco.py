@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import (
-    CHANNELS,
     Choice,
     ChosenSplit,
     Exported,
     ExportRow,
     Progress,
-    check_images,
-    chosen_rows,
     class_names,
     in_parallel,
     png_of,
 )
-from mmload.export.new_folder import check_destination, new_folder, recipe_text, row_stem
+from mmload.export.new_folder import begin_export, build_again, mode_of, new_folder, recipe_text, row_stem
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
 from mmload.records import ObjectsRecord
 from mmload.store.dataset import Dataset, Split
@@ -57,9 +53,7 @@ def to_coco(
         UsageError: if the destination is taken, or there are no such rows.
         MmloadError: if the folder cannot be written.
     """
-    place = check_destination(Path(out), dataset.path)
-    chosen = chosen_rows(dataset, choice)
-    check_images(chosen, "export to huggingface instead")
+    place, chosen = begin_export(dataset, out, choice)
     check_boxes(chosen)
     stored = {split.name: len(split) for split, _ in chosen}
     bodies: dict[str, dict[str, Any]] = {
@@ -91,8 +85,8 @@ def to_coco(
         recipe = _recipe(chosen)
         if recipe is not None:
             (folder / RECIPE).write_text(recipe, encoding="utf-8")
-    next_ = (shlex.join(["mmload", "build", "--config", str(place / RECIPE), str(place), "NEW"]),) if recipe else ()
-    return Exported(out=Path(out), rows=rows, notes=tuple(_notes(chosen, recipe)), next=next_)
+    again = build_again(place, RECIPE) if recipe else ()
+    return Exported(out=Path(out), rows=rows, notes=tuple(_notes(chosen, recipe)), next=again)
 
 
 def check_boxes(chosen: Sequence[ChosenSplit]) -> None:
@@ -163,10 +157,8 @@ def _check_numbers(name: str, body: Mapping[str, Any]) -> None:
 
 def _recipe(chosen: Sequence[ChosenSplit]) -> str | None:
     """Returns the recipe that builds the export again; None if none can."""
-    images = [split.fields["images"] for split, _ in chosen]
-    modes = {CHANNELS[spec.channels] for spec in images}
-    tasks = {_task(split) for split, _ in chosen}
-    if not modes <= {"RGB", "L"} or len(modes) > 1 or len(tasks) > 1:
+    mode, tasks = mode_of(chosen), {_task(split) for split, _ in chosen}
+    if mode is None or len(tasks) > 1:
         return None
     names = [split.name for split, _ in chosen]
     source = {
@@ -175,8 +167,7 @@ def _recipe(chosen: Sequence[ChosenSplit]) -> str | None:
         "annotations": {name: f"annotations/{_file(name)}" for name in names},
         "images": {name: name for name in names},
     }
-    comment = f"The same rows again: mmload build --config {RECIPE} . NEW"
-    return recipe_text(comment, source, images, modes.pop())
+    return recipe_text(RECIPE, source, chosen, mode)
 
 
 def _task(split: Split) -> str:

@@ -11,21 +11,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mmload.errors import MmloadError, UsageError
+from mmload.errors import MmloadError, UsageError, utf8_text
 from mmload.export.chosen_rows import (
     Choice,
     ChosenSplit,
     Exported,
     ExportRow,
     Progress,
-    check_images,
-    chosen_rows,
     class_names,
     in_parallel,
     png_of,
     png_of_mask,
 )
-from mmload.export.new_folder import check_destination, new_folder, row_stem
+from mmload.export.new_folder import begin_export, new_folder, row_stem
 from mmload.store.dataset import Dataset, Split
 
 _USED = {"images", "targets", "boxes", "labels", "difficult", "counts", "masks"}
@@ -59,15 +57,13 @@ def to_fiftyone(
         MmloadError: if the folder cannot be written, or FiftyOne's database does not answer.
     """
     check_installed()
-    place = check_destination(Path(out), dataset.path)
-    chosen = chosen_rows(dataset, choice)
-    check_images(chosen, "export to huggingface instead")
+    place, chosen = begin_export(dataset, out, choice)
     made = _new_dataset(name or place.name)
     try:
         with new_folder(place) as folder:
             samples = _samples(chosen, folder, place, threads, progress)
             made.add_samples(samples, progress=False, num_samples=sum(len(rows) for _, rows in chosen))
-        made.default_classes = list(map(_plain, chosen[0].split.classes))
+        made.default_classes = list(map(utf8_text, chosen[0].split.classes))
         made.default_mask_targets = dict(enumerate(made.default_classes))
         made.persistent = True
     except BaseException:
@@ -123,7 +119,7 @@ def _sample(row: ExportRow, file: str, place: Path, names: Sequence[str], labels
     import fiftyone as fo
 
     fields = row.fields
-    sample = fo.Sample(filepath=str(place / file), tags=[row.split], row=row.number, source=_plain(row.id))
+    sample = fo.Sample(filepath=str(place / file), tags=[row.split], row=row.number, source=utf8_text(row.id))
     target = fields.get("targets")
     if target is not None and target.ndim == 0 and 0 <= target < len(names) and target == int(target):
         sample["label"] = fo.Classification(label=names[int(target)])
@@ -160,9 +156,4 @@ def _has_mask(row: ExportRow) -> bool:
 def _names(split: Split, field: str) -> tuple[str, ...]:
     spec = split.fields.get(field)
     numbers = spec is not None and spec.dtype == "int64" and len(spec.shape) == (field == "labels")
-    return tuple(map(_plain, class_names(split, field if numbers else "")))
-
-
-def _plain(text: str) -> str:
-    """Returns text that UTF-8 can hold: bytes of names that are no text are escaped."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return tuple(map(utf8_text, class_names(split, field if numbers else "")))

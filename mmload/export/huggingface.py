@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmload.errors import MmloadError, UsageError
+from mmload.errors import MmloadError, UsageError, utf8_text
 from mmload.export.chosen_rows import (
     CHANNELS,
     Choice,
@@ -157,7 +157,7 @@ class _Rows:
 
         def columns(row: ExportRow) -> dict[str, Any]:
             count = int(row.fields["counts"]) if "counts" in row.fields else None
-            made: dict[str, Any] = {"id": row.id.encode("utf-8", "backslashreplace").decode(), "row": row.number}
+            made: dict[str, Any] = {"id": utf8_text(row.id), "row": row.number}
             for name, convert in make.items():
                 values = row.fields[name][:count] if name in _PADDED and count is not None else row.fields[name]
                 made[_COLUMNS.get(name, name)] = convert(values)
@@ -199,7 +199,7 @@ def _feature(split: Split, field: str, spec: FieldSpec) -> Any:
     of_class = spec.dtype == "int64" and (field, len(spec.shape)) in (("targets", 0), ("labels", 1))
     named = split.classes and len(set(split.classes)) == len(split.classes)
     of_class = bool(of_class and named and class_names(split, field) == split.classes)
-    names = [name.encode("utf-8", "backslashreplace").decode() for name in split.classes]
+    names = [*map(utf8_text, split.classes)]
     kind = "float32" if spec.dtype == "bfloat16" else spec.dtype
     feature: Any = datasets.ClassLabel(names=names) if of_class else datasets.Value(kind)
     for axis, size in reversed(list(enumerate(spec.shape))):

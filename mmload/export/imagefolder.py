@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import (
-    CHANNELS,
     Choice,
     ChosenSplit,
     Exported,
     ExportRow,
     Progress,
-    check_images,
-    chosen_rows,
     class_names,
     in_parallel,
     png_of,
 )
-from mmload.export.new_folder import check_destination, distinct_names, new_folder, recipe_text, row_stem
+from mmload.export.new_folder import (
+    begin_export,
+    build_again,
+    distinct_names,
+    mode_of,
+    new_folder,
+    recipe_text,
+    row_stem,
+)
 from mmload.store.dataset import Dataset
 
 LIST, RECIPE = "labels.jsonl", "recipe.toml"
@@ -55,9 +59,7 @@ def to_imagefolder(
         UsageError: if the destination is not empty, no row is chosen, or rows have no images or no single class.
         MmloadError: if the folder cannot be written.
     """
-    place = check_destination(Path(out), dataset.path)
-    chosen = chosen_rows(dataset, choice)
-    check_images(chosen, "export to huggingface instead")
+    place, chosen = begin_export(dataset, out, choice)
     classes = _classes(chosen)
     folders = distinct_names(classes)
     stored = {split.name: len(split) for split, _ in chosen}
@@ -84,9 +86,8 @@ def to_imagefolder(
         if recipe is not None:
             (folder / RECIPE).write_text(recipe, encoding="utf-8")
     notes = tuple(_notes(chosen, classes, folders, recipe is not None))
-    build_again = shlex.join(["mmload", "build", "--config", str(place / RECIPE), str(place), "NEW"])
-    next_ = (build_again,) if recipe is not None else ()
-    return Exported(out=Path(out), rows=len(lines), notes=notes, next=next_)
+    again = build_again(place, RECIPE) if recipe is not None else ()
+    return Exported(out=Path(out), rows=len(lines), notes=notes, next=again)
 
 
 def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
@@ -119,12 +120,10 @@ def _recipe_classes(classes: Sequence[str], folders: Sequence[str]) -> list[str]
 
 def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None:
     """Returns a recipe that builds the export; None if no recipe can: mixed channels, or equal class names."""
-    images = [split.fields["images"] for split, _ in chosen]
-    modes = {CHANNELS[spec.channels] for spec in images}
-    if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(classes)) < len(classes):
+    mode = mode_of(chosen)
+    if mode is None or len(set(classes)) < len(classes):
         return None
-    source = {"kind": "list", "file": LIST, "classes": classes}
-    return recipe_text("The same rows again: mmload build --config recipe.toml . NEW", source, images, modes.pop())
+    return recipe_text(RECIPE, {"kind": "list", "file": LIST, "classes": classes}, chosen, mode)
 
 
 def _notes(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,12 +16,24 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mmload.errors import MmloadError, UsageError
-from mmload.records import FieldSpec
+from mmload.export.chosen_rows import CHANNELS, Choice, ChosenSplit, check_images, chosen_rows
 from mmload.runtime.durable_files import lock, open_lock, sync_everything, sync_folder
 from mmload.runtime.regular_files import is_within
+from mmload.store.dataset import Dataset
 
 _MARK = b"mmload export: this folder is removed when the export is done\n"
 _LOCK, _FILES = "lock", "files"
+
+
+def begin_export(dataset: Dataset, out: str | Path, choice: Choice | None) -> tuple[Path, list[ChosenSplit]]:
+    """Returns the absolute path of an export's destination, and the rows that it takes, whose images become PNGs.
+
+    Raises:
+        UsageError: if the destination is taken, or there are no such rows or images.
+    """
+    place, chosen = check_destination(Path(out), dataset.path), chosen_rows(dataset, choice)
+    check_images(chosen, "export to huggingface instead")
+    return place, chosen
 
 
 def check_destination(out: Path, dataset: Path) -> Path:
@@ -132,20 +145,31 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
-def recipe_text(comment: str, source: Mapping[str, Any], images: Iterable[FieldSpec], mode: str) -> str:
+def mode_of(chosen: Iterable[ChosenSplit]) -> str | None:
+    """Returns the mode of all images as ``[decode]`` of a recipe takes it; None if they have no common one."""
+    modes = {CHANNELS[split.fields["images"].channels] for split, _ in chosen}
+    return modes.pop() if len(modes) == 1 and modes <= {"RGB", "L"} else None
+
+
+def build_again(place: Path, *recipes: str) -> tuple[str, ...]:
+    """Returns the commands that build an export at ``place`` by recipes in it."""
+    return tuple(shlex.join(["mmload", "build", "--config", str(place / name), str(place), "NEW"]) for name in recipes)
+
+
+def recipe_text(name: str, source: Mapping[str, Any], chosen: Iterable[ChosenSplit], mode: str) -> str:
     """Returns a recipe in TOML without any transform.
 
     Args:
-        comment: its first line.
+        name: name of its file.
         source: the keys of its ``[source]``: texts, booleans, lists of texts or tables of texts.
-        images: the images of each split. If rows vary in size, the recipe stores them so, as pixels: a JPEG
-            would be encoded once more, which changes them.
+        chosen: exported rows. If they vary in size, the recipe stores them so, as pixels: a JPEG would be encoded once
+            more, which changes them.
         mode: mode of its ``[decode]``.
     """
-    lines = [f"# {comment}", "", "[source]"]
+    lines = [f"# The same rows again: mmload build --config {name} . NEW", "", "[source]"]
     lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
     lines += ["", "[decode]", f"mode = {_toml(mode)}"]
-    if any(spec.variable_size for spec in images):
+    if any(split.fields["images"].variable_size for split, _ in chosen):
         lines += ["", "[store]", 'layout = "variable"']
     return "\n".join([*lines, ""])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,25 @@ import numpy.typing as npt
 
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import (
-    CHANNELS,
     Choice,
     ChosenSplit,
     Exported,
     ExportRow,
     Progress,
-    check_images,
-    chosen_rows,
     class_names,
     in_parallel,
     png_of,
     png_of_mask,
 )
-from mmload.export.new_folder import check_destination, distinct_names, new_folder, recipe_text, row_stem
+from mmload.export.new_folder import (
+    begin_export,
+    build_again,
+    distinct_names,
+    mode_of,
+    new_folder,
+    recipe_text,
+    row_stem,
+)
 from mmload.store.dataset import Dataset, Split
 
 YEAR = "VOC2012"
@@ -71,9 +75,7 @@ def to_voc(
         UsageError: if the destination is taken, there are no such rows, or VOC has no place for what they have.
         MmloadError: if the folder cannot be written.
     """
-    place = check_destination(Path(out), dataset.path)
-    chosen = chosen_rows(dataset, choice)
-    check_images(chosen, "export to huggingface instead")
+    place, chosen = begin_export(dataset, out, choice)
     tasks = _tasks(chosen)
     names = {split.name: _names(split, tasks) for split, _ in chosen}
     stored = {split.name: len(split) for split, _ in chosen}
@@ -102,10 +104,8 @@ def to_voc(
         for task, text in recipes.items():
             (folder / f"{task}.toml").write_text(text, encoding="utf-8")
     notes = tuple(_notes(chosen, tasks, names, recipes))
-    next_ = tuple(
-        shlex.join(["mmload", "build", "--config", f"{place / task}.toml", str(place), "NEW"]) for task in recipes
-    )
-    return Exported(out=Path(out), rows=sum(map(len, stems.values())), notes=notes, next=next_)
+    again = build_again(place, *(f"{task}.toml" for task in recipes))
+    return Exported(out=Path(out), rows=sum(map(len, stems.values())), notes=notes, next=again)
 
 
 def _tasks(chosen: Sequence[ChosenSplit]) -> list[str]:
@@ -175,10 +175,8 @@ def _sides(box: npt.NDArray[Any]) -> list[str]:
 
 def _recipes(chosen: Sequence[ChosenSplit], tasks: Sequence[str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Returns task -> the recipe that builds it again, where there is one."""
-    images = [split.fields["images"] for split, _ in chosen]
-    modes = {CHANNELS[spec.channels] for spec in images}
-    own = {split.classes for split, _ in chosen}
-    if not modes <= {"RGB", "L"} or len(modes) > 1 or len(set(names.values())) > 1 or len(own) > 1:
+    mode, own = mode_of(chosen), {split.classes for split, _ in chosen}
+    if mode is None or len(set(names.values())) > 1 or len(own) > 1:
         return {}
     recipes = {}
     for task in tasks:
@@ -188,8 +186,7 @@ def _recipes(chosen: Sequence[ChosenSplit], tasks: Sequence[str], names: Mapping
             if classes[0].lower() != _BACKGROUND or len(set(classes)) < len(classes):
                 continue
         source = {"kind": "voc", "task": task, "image_set": [split.name for split, _ in chosen], "classes": classes}
-        comment = f"The same rows again: mmload build --config {task}.toml . NEW"
-        recipes[task] = recipe_text(comment, source, images, next(iter(modes)))
+        recipes[task] = recipe_text(f"{task}.toml", source, chosen, mode)
     return recipes
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -14,20 +13,17 @@ import numpy.typing as npt
 
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import (
-    CHANNELS,
     Choice,
     ChosenSplit,
     Exported,
     ExportRow,
     Progress,
-    check_images,
-    chosen_rows,
     class_names,
     in_parallel,
     png_of,
 )
 from mmload.export.coco import check_boxes, objects_of
-from mmload.export.new_folder import check_destination, file_name, new_folder, recipe_text
+from mmload.export.new_folder import begin_export, build_again, file_name, mode_of, new_folder, recipe_text
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
 from mmload.store.dataset import Dataset, Split
 
@@ -69,9 +65,7 @@ def to_yolo(
         UsageError: if the destination is taken, there are no such rows, or splits have other names or classes.
         MmloadError: if the folder cannot be written.
     """
-    place = check_destination(Path(out), dataset.path)
-    chosen = chosen_rows(dataset, choice)
-    check_images(chosen, "export to huggingface instead")
+    place, chosen = begin_export(dataset, out, choice)
     check_boxes(chosen)
     task, names = _task(chosen), _names(chosen)
     stored = {split.name: len(split) for split, _ in chosen}
@@ -98,8 +92,8 @@ def to_yolo(
         if recipe is not None:
             (folder / RECIPE).write_text(recipe, encoding="utf-8")
     notes = [f"{count:,} objects {what}" for what, count in changes.items()]
-    next_ = (shlex.join(["mmload", "build", "--config", str(place / RECIPE), str(place), "NEW"]),) if recipe else ()
-    return Exported(out=Path(out), rows=rows, notes=(*_notes(chosen, task, recipe), *notes), next=next_)
+    again = build_again(place, RECIPE) if recipe else ()
+    return Exported(out=Path(out), rows=rows, notes=(*_notes(chosen, task, recipe), *notes), next=again)
 
 
 def _task(chosen: Sequence[ChosenSplit]) -> str:
@@ -175,12 +169,8 @@ def _description(chosen: Sequence[ChosenSplit], task: str, names: Sequence[str])
 
 def _recipe(chosen: Sequence[ChosenSplit], task: str) -> str | None:
     """Returns the recipe that builds the export again; None if none can."""
-    images = [split.fields["images"] for split, _ in chosen]
-    modes = {CHANNELS[spec.channels] for spec in images}
-    if not modes <= {"RGB", "L"} or len(modes) > 1:
-        return None
-    comment = f"The same rows again: mmload build --config {RECIPE} . NEW"
-    return recipe_text(comment, {"kind": "yolo", "task": task}, images, modes.pop())
+    mode = mode_of(chosen)
+    return None if mode is None else recipe_text(RECIPE, {"kind": "yolo", "task": task}, chosen, mode)
 
 
 def _notes(chosen: Sequence[ChosenSplit], task: str, recipe: str | None) -> Iterator[str]:

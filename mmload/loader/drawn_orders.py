@@ -21,6 +21,9 @@ from mmload.store.row_numbers import rows_digest
 
 _DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4
 
+APART = 256
+"""Rows from one coarse sum to the next: the coarse ones stay in cache, and a search ends in 2 kB of the others."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedOrder:
@@ -79,8 +82,6 @@ class WeightedOrder:
         key is the position + 1, because the number of earlier occurrences of a row is unknown without drawing all
         earlier positions.
         """
-        from mmload.loader.drawn_orders import find_rows
-
         drawn = _units(positions, key_of(self.seed, epoch, _DRAW)) * self.sums[-1]
         # A product that is rounded up to the whole belongs to the last row that has a weight.
         drawn = np.minimum(drawn, np.nextafter(self.sums[-1:], 0))
@@ -91,8 +92,6 @@ class WeightedOrder:
     @lazy_property
     def _coarse(self) -> NDArray[np.float64]:
         """Every 256th cumulative weight: few enough to stay in cache."""
-        from mmload.loader.drawn_orders import APART
-
         return self.sums[APART - 1 :: APART].copy()
 
     @lazy_property
@@ -325,10 +324,6 @@ def _units(positions: Words, key: int) -> NDArray[np.float64]:
     """Returns a number in [0, 1) for each position, of 53 bits."""
     words: Words = mix_word(positions * np.uint64(GOLDEN) + np.uint64(key))  # type: ignore[arg-type, assignment]
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-APART = 256
-"""Rows from one coarse sum to the next: the coarse ones stay in cache, and a search ends in 2 kB of the others."""
 
 
 @numba_compiled("float64(float64[::1], float64[::1])", "float64(float32[::1], float64[::1])")

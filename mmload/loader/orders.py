@@ -25,6 +25,9 @@ from mmload.loader.drawn_orders import (
     MixedOrder,
     RepeatedOrder,
     WeightedOrder,
+    count_labels,
+    cumulate,
+    group_rows,
 )
 from mmload.loader.order import EpochOrder, Sampling, occurrences_in
 from mmload.runtime.random_words import MAX_ROWS
@@ -245,8 +248,6 @@ def _weights(weights: object) -> NDArray[np.floating]:
 
 def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
     """Returns the cumulative weights: a copy, as the caller may change the weights."""
-    from mmload.loader.drawn_orders import cumulate  # compiled only by those who draw by weight
-
     sums = np.empty(len(weights))
     lowest = cumulate(weights, sums)
     if not lowest >= 0:  # NaN is not
@@ -256,8 +257,6 @@ def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def _members(labels: object, view: View) -> ClassMembers:
     """Returns the rows of each class."""
-    from mmload.loader.drawn_orders import count_labels, group_rows  # compiled only by those who draw by class
-
     values = _labels_of(labels, view)
     if not len(values):
         raise ValueError("the dataset has no rows to draw classes from; give one with rows")

@@ -9,6 +9,7 @@ of OpenMP threads, and they would compete for the cores.
 from __future__ import annotations
 
 import os
+import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,15 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return max(1, min(cores, round(quota)) if quota else cores)
+
+
+def processor_name() -> str:
+    """Returns the model of the processor, or its kind where the system does not name the model."""
+    with suppress(OSError):
+        for line in (ROOT / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def check_threads(threads: int | None) -> None:

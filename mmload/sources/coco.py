@@ -33,7 +33,7 @@ from mmload.sources.files import (
     read_image_and_jpeg,
     reading,
 )
-from mmload.sources.listing import Listing, notes_on_doubles
+from mmload.sources.listing import Listing, note_doubles
 from mmload.sources.objects import (
     ObjectError,
     empty_segments,
@@ -121,9 +121,7 @@ class CocoSource:
             check_is_folder(self._root, "the folder with the images' folders and annotations")
             splits = {name: self._split(name, file) for name, file in self._files().items()}
             self._check_categories(splits)
-            doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
-            for name, split in splits.items():
-                split.add_notes(doubles[name])
+            note_doubles(splits)
             return splits
 
     def _check_categories(self, splits: Mapping[str, CocoSplit]) -> None:

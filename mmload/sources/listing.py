@@ -254,6 +254,13 @@ def similar_names(names: Iterable[str]) -> Iterator[str]:
             yield f"{both} are classes of their own, but differ only in case, quotes, spaces or their Unicode form"
 
 
+def note_doubles(splits: Mapping[str, Any]) -> None:
+    """Adds a note to each split on images that are in it several times, or in an earlier split too."""
+    doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
+    for name, split in splits.items():
+        split.add_notes(doubles[name])
+
+
 def notes_on_doubles(splits: Mapping[str, Iterable[str]], kind: str, more: str = "") -> dict[str, tuple[str, ...]]:
     """Returns notes on files that are in a split several times, or in an earlier split too.
 

@@ -17,7 +17,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Links, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg, reading
-from mmload.sources.listing import notes_on_doubles
+from mmload.sources.listing import note_doubles
 from mmload.sources.voc_devkit import (
     VocAnnotation,
     default_sets,
@@ -120,9 +120,7 @@ class VocSource:
         items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
         task = self._task(devkit, [item for split in items.values() for item in split])
         splits = {name: self._split(devkit, name, split, task) for name, split in items.items()}
-        doubles = notes_on_doubles({name: map(split.id, range(len(split))) for name, split in splits.items()}, "image")
-        for name, split in splits.items():
-            split.add_notes(doubles[name])
+        note_doubles(splits)
         return splits
 
     def _found(self, lists: str) -> tuple[Path, dict[str, list[tuple[str, str]]]]:

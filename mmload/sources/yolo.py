@@ -27,7 +27,7 @@ from mmload.sources.files import (
     reading,
     walk,
 )
-from mmload.sources.listing import Listing, notes_on_doubles
+from mmload.sources.listing import Listing, note_doubles
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yaml_subset import read_yaml
 from mmload.sources.yolo_labels import (
@@ -104,9 +104,7 @@ class YoloSource:
             splits = {name: self._split(body, name, meaning) for name in _SPLITS if body.get(name)}
             if not splits:
                 raise SourceError(f"{self._path} names no images; write train: images/train")
-            doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
-            for name, split in splits.items():
-                split.add_notes(doubles[name])
+            note_doubles(splits)
             return splits
 
     def _split(self, body: Mapping[str, Any], name: str, meaning: YoloMeaning) -> YoloSplit:

@@ -25,7 +25,7 @@ from mmload.store.row_numbers import is_single_row, row_array, row_number, row_n
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
 from mmload.store.shard_table import files_of
-from mmload.store.whole_splits import map_shards
+from mmload.store.whole_splits import map_shards, table_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -322,8 +322,6 @@ class Split:
             UsageError: if neither is installed.
             DamagedError, StoreError: as :meth:`rows` and :meth:`source`.
         """
-        from mmload.store.whole_splits import table_of
-
         return table_of(self.files, self.reader, self.source(slice(None)))
 
     def preview(self, rows: Rows | None = None, *, columns: int = 8, count: int = 48, seed: int = 0) -> Image.Image:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmload.errors import UsageError
+from mmload.errors import UsageError, utf8_text
 from mmload.records import FieldSpec
 from mmload.store.field_rows import LocalFiles
 from mmload.store.opened_file import check_files
@@ -101,7 +101,7 @@ def table_of(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource])
 
 def _columns(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource]) -> Mapping[str, Any]:
     rows, record = np.arange(len(sources)), files.record
-    columns: dict[str, Any] = {"row": rows, "id": [_printable(source.id) for source in sources]}
+    columns: dict[str, Any] = {"row": rows, "id": [utf8_text(source.id) for source in sources]}
     single = {name: reader.array(name, rows) for name, spec in record.fields.items() if spec.shape == ()}
     targets = single.get("targets")
     if record.classes and targets is not None and targets.dtype.kind == "i":
@@ -114,8 +114,3 @@ def _columns(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource])
         stored = files.field("images").sizes
         columns |= {"stored_height": stored[:, 0], "stored_width": stored[:, 1]}
     return columns | single
-
-
-def _printable(name: str) -> str:
-    """Returns an id with bytes that are no UTF-8 escaped, as tables have no others."""
-    return name.encode("utf-8", "backslashreplace").decode()

@@ -25,6 +25,7 @@ from mmload.runtime.resources import (
     cpu_quota,
     free_memory,
     local_ranks,
+    processor_name,
     threads_of_rank,
 )
 from mmload.store.dataset_folder import open_folder
@@ -116,12 +117,9 @@ def _version(package: str) -> str | None:
 
 
 def _processor() -> dict[str, Any]:
-    model = next(
-        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
-    )
     threads, reason = threads_of_rank()
     return {
-        "name": model or platform.processor() or platform.machine(),
+        "name": processor_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "available_cores": available_cores(),
         "quota": cpu_quota(),
