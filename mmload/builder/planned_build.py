@@ -34,7 +34,7 @@ from mmload.builder.shard_layout import (
     variable_samples_per_shard,
 )
 from mmload.builder.shard_writer import bytes_of
-from mmload.builder.split_records import split_notes, split_record, split_warnings
+from mmload.builder.split_records import objects_of, split_notes, split_record, split_warnings
 from mmload.builder.staging import Staging
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
@@ -334,10 +334,12 @@ def remaining_splits(recipe: BuildRecipe, listed: str | Path | None) -> tuple[Ma
 
 
 def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
-    """SHA-256 over every sample's id and revision, in order: it changes whenever the source does."""
+    """SHA-256 over what describes each split, and every sample's id and revision, in order."""
     digest = hashlib.sha256()
     for name, split in splits.items():
-        digest.update(_text_bytes(f"{name}\0{len(split)}\0{split.classes!r}\n"))
+        objects = objects_of(split)
+        described = "" if objects is None else f"\0{objects!r}"
+        digest.update(_text_bytes(f"{name}\0{len(split)}\0{split.classes!r}{described}\n"))
         for index in range(len(split)):
             digest.update(_text_bytes(f"{split.id(index)}\0{split.revision(index)}\n"))
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ from mmload.store.versions import next_shard_folders, next_version, with_version
 Numbers = npt.NDArray[np.int64]
 
 _LAST = 2**62
+_NO_ROWS: Numbers = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,35 +199,63 @@ class PlannedUpdate(PlannedBuild):
         Raises:
             BuildError: if a split has no row, or writing fails.
         """
-        version = next_version(self.old)
         splits: dict[str, SplitRecord] = {}
-        added, changed, removed = self.counts
-        notes, warnings = dict(self.old.card.get("notes", {})), dict[str, list[str]]()
+        counts = np.array(self.counts)
+        notes, warnings = dict[str, list[str]](), dict[str, list[str]]()
         for name, split in self._listed_splits.items():
-            if not self.changes[name].any and not self.changes[name].origins and name not in layout.plans:
-                splits |= {own: record for own, record in self.old.splits.items() if name in (own, record.subset_of)}
-                continue
-            shards = self._shards(name, layout, finished, paths)
-            rows, places, skipped = self._rows(name, shards)
-            if not len(places):
-                raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
-            left_out = self.changes[name].rows[(shards.rows < 0)]
-            added, changed = added - int((left_out < 0).sum()), changed - int((left_out >= 0).sum())
-            removed += int((left_out >= 0).sum())
-            kind = self._kind(name, layout, shards.table)
-            splits[name] = rows.record(partial(write_list, paths, name), version, kind, skipped)
-            for subset, chosen in self._subsets(name, places):
-                if len(chosen):
-                    of = replace(kind, shards_of=name)
-                    splits[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, of)
-            self.date_origins(name, splits[name], paths)
-            notes[name] = split_notes(split, rows.losses, rows.first_losses, len(places))
-            warnings[name] = split_warnings(rows.losses, len(places)) + _without_values(splits[name], len(shards.built))
+            if name not in self.old.splits and name not in layout.plans:
+                continue  # no samples
+            earlier = [text for text in self.old.card_lines("warnings", name) if _NO_VALUE in text]
+            if self._stays(name, split, layout):
+                new = self._kept_split(name)
+            else:
+                new = self._new_split(name, layout, finished, paths)
+            splits |= new.records
+            counts += new.counts
+            count = len(new.rows.samples)
+            notes[name] = split_notes(split, new.rows.losses, new.rows.first_losses, count)
+            warnings[name] = [*split_warnings(new.rows.losses, count), *earlier, *new.warnings]
         card: dict[str, Any] = {"notes": {name: notes[name] for name in splits if notes.get(name)}}
         if any(warnings.values()):
             card["warnings"] = {name: found for name, found in warnings.items() if found}
-        new = {"recipe": self.plan["recipe"], "fingerprint": self.plan["fingerprint"], "splits": splits, "card": card}
-        return with_version(new, self.old, self._place, "update", (added, changed, removed))
+        body = {"recipe": self.plan["recipe"], "fingerprint": self.plan["fingerprint"], "splits": splits, "card": card}
+        added, changed, removed = counts.tolist()
+        return with_version(body, self.old, self._place, "update", (added, changed, removed))
+
+    def _stays(self, name: str, split: SourceSplit, layout: ShardLayout) -> bool:
+        """Returns whether a split of the new version is that of the old one."""
+        old, changes = self.old.splits.get(name), self.changes[name]
+        if changes.any or changes.origins or name in layout.plans:
+            return False
+        if old is None or old.skipped_count:  # a sample that was left out would be tried again if it were there
+            return False
+        return old.classes == tuple(split.classes) and old.objects == objects_of(split)
+
+    def _kept_split(self, name: str) -> _NewSplit:
+        """Returns a split that stays, and its subsets."""
+        records = {own: record for own, record in self.old.splits.items() if name in (own, record.subset_of)}
+        samples, origins = self._stored[name].samples, self._stored[name].origins
+        return _NewSplit(records, VersionRows(samples=samples, origins=origins, shard_rows=_NO_ROWS, targets=None))
+
+    def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> _NewSplit:
+        """Returns a split that has changed, and its subsets; writes their lists."""
+        version, shards = next_version(self.old), self._shards(name, layout, finished, paths)
+        rows, places, skipped = self._rows(name, shards)
+        if not len(places):
+            raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
+        left_out = self.changes[name].rows[(shards.rows < 0)]
+        was_there = int((left_out >= 0).sum())
+        kind = self._kind(name, layout, shards.table)
+        records = {name: rows.record(partial(write_list, paths, name), version, kind, skipped)}
+        warnings = _without_values(records[name], len(shards.built), version)
+        for subset, chosen in self._subsets(name, places):
+            if len(chosen):
+                of = replace(kind, shards_of=name)
+                records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, of)
+            else:
+                warnings.append(f"subset {subset} is gone, as none of its rows is left")
+        self.date_origins(name, records[name], paths)
+        return _NewSplit(records, rows, (was_there - len(left_out), -was_there, was_there), warnings)
 
     def commit(self, manifest: Manifest, staging: Staging) -> None:
         """Adds the version to the dataset; raises BuildError if the dataset has changed meanwhile."""
@@ -304,6 +333,22 @@ class PlannedUpdate(PlannedBuild):
             yield subset, [now[row] for row in rows if row in now]
 
 
+class _NewSplit(NamedTuple):
+    """A split of a new version.
+
+    Attributes:
+        records: manifest entries of it and its subsets.
+        rows: its rows, of one that stays only with their lists.
+        counts: what samples that were left out add to the numbers of new, changed and removed rows.
+        warnings: sentences on it.
+    """
+
+    records: dict[str, SplitRecord]
+    rows: VersionRows
+    counts: tuple[int, int, int] = (0, 0, 0)
+    warnings: Sequence[str] = ()
+
+
 @dataclass(kw_only=True)
 class _Shards:
     """Shards of a new version of a split.
@@ -375,11 +420,15 @@ def _keep_numbers(before: Sequence[str], now: Sequence[str]) -> bool:
     return tuple(now[:common]) == tuple(before[:common])
 
 
-def _without_values(record: SplitRecord, rows: int) -> list[str]:
+_NO_VALUE = "without a value of"
+
+
+def _without_values(record: SplitRecord, rows: int, version: int) -> list[str]:
     """Returns a warning if new rows have no values of an added field yet."""
     from mmload.builder.columns import fill_value
 
     added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
     if not added or not rows:
         return []
-    return [f"{counted(rows, 'new row')} without a value of {', '.join(added)}; add these fields again"]
+    new = counted(rows, "new row")
+    return [f"{new} of version {version} {_NO_VALUE} {', '.join(added)}; add these fields again"]

@@ -263,8 +263,9 @@ class Staging:
         self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if begun is None or self.committed or have_same_plan(begun, plan):
             return begun is not None
-        if UPDATES in begun and UPDATES in plan and COLUMN not in begun and not self.shared:
-            return False  # an update of an earlier state of the source, which nobody needs
+        updates = UPDATES in plan or not (self.out / FILE_NAME).exists()
+        if UPDATES in begun and updates and COLUMN not in begun and not self.shared:
+            return False  # an update of an earlier state of the source, or of a dataset that is gone: nobody needs it
         if self.shared or (has_finished_shards(self.paths) and not self._overwrite):
             unlike = difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
             others = "; no part removes the shards of others" if self.shared else ""
@@ -306,7 +307,7 @@ class Staging:
         """Completes what a build or an update was doing that was killed during its commit, or just after it."""
         dataset, swap = self.paths.dataset, _json(self.paths.folder / SWAP)
         version = _json(self.paths.folder / VERSION)
-        if version is not None and (dataset / FILE_NAME).is_file():
+        if version is not None and (dataset / FILE_NAME).is_file() and (self.out / FILE_NAME).is_file():
             with suppress(BuildError):  # the dataset has another version since, or the new one's files are gone
                 add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
                 remove_own(self.paths.folder)

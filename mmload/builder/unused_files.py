@@ -1,8 +1,8 @@
 """Frees the space that a dataset's current version does not need: earlier versions, and shards of mostly removed rows.
 
 Only files are removed that have the names of the lists or shards of a version, in the folders of splits, and that no
-kept version refers to. The manifest without the dropped versions is written first, so a kill leaves files that
-nothing refers to, which the next call removes.
+kept version refers to. The manifest without the dropped versions is written first, and the manifests of these are
+removed last, so a kill leaves files that the next call finds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +26,12 @@ from mmload.builder.shard_writer import ShardWriter
 from mmload.builder.split_records import write_list
 from mmload.builder.staging import Staging
 from mmload.builder.version_rows import RowsKind, stored_rows
-from mmload.errors import BuildError, UsageError
+from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import FILE_NAME, ORIGINS_NAME, SKIPPED_NAME, Manifest, SplitRecord, read
+from mmload.store.dataset_folder import dataset_files
+from mmload.store.manifest import FILE_NAME, ORIGINS_NAME, SKIPPED_NAME, Manifest, SplitRecord, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_reader import read_rows
 from mmload.store.shard_table import ShardRecord, ShardTable, files_of
@@ -95,13 +97,9 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             kept = msgspec.structs.replace(manifest, versions=versions[-keep:]) if manifest.versions else manifest
             unused = [(name, (path / name).stat().st_size) for name in _unused_files(path, manifest, kept)]
             if not dry_run:
-                # First what lies in folders of splits that are gone: without the old manifest, nothing names them.
-                gone = [name for name, _ in unused if name.partition("/")[0] not in (*kept.splits, VERSIONS)]
-                for name in gone:
-                    (path / name).unlink()
                 if dropped:
                     write_atomically(path / FILE_NAME, kept.dumps())
-                for name in {name for name, _ in unused} - {*gone}:
+                for name, _ in sorted(unused, key=lambda each: bool(_MANIFEST.fullmatch(each[0]))):
                     (path / name).unlink()
                 _remove_empty_folders(path, {name.rpartition("/")[0] for name, _ in unused})
     except OSError as error:
@@ -114,12 +112,14 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
 def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[str]:
     """Yields files that a version has written and no kept one refers to."""
     needed = owned_files(path, kept, strict=True).files
-    yield from sorted(owned_files(path, manifest).files - needed)
     known = owned_files(path, manifest).files
-    for file in sorted((path / VERSIONS).glob("*.json")):
+    for file in sorted((path / VERSIONS).glob("*.json")):  # of versions that a killed call has dropped, too
         name = file.relative_to(path).as_posix()
         if name not in known and _MANIFEST.fullmatch(name):
-            yield name
+            with suppress(StoreError):
+                known |= {file.name for file in dataset_files(loads(read_regular(file).decode(), str(file)))}
+            known |= {name}
+    yield from (name for name in sorted(known - needed) if (path / name).is_file() and not (path / name).is_symlink())
     for split, record in manifest.splits.items():
         names = {"meta.json", *(f"{name}.memmap" for name in files_of(record.fields))}
         for entry in _entries(path / split):
@@ -270,5 +270,5 @@ def _skipped(split: Split) -> list[tuple[str, str]]:
     if not split.record.skipped_count:
         return []
     file = split.path / split.name / split.record.list_name(SKIPPED_NAME)
-    lines = read_regular(file).decode("utf-8", "surrogateescape").splitlines()
+    lines = read_regular(file).split(b"\n")[:-1]  # ids may have characters at which str.splitlines() splits
     return [(item["id"], item["reason"]) for item in map(json.loads, lines)]

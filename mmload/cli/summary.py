@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmload.errors import bytes_text, counted, one_line
 from mmload.store.manifest import SKIPPED_NAME, Manifest
-from mmload.view.facts import card_lines, field_text
+from mmload.view.facts import field_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +109,7 @@ def warnings(manifest: Manifest) -> list[str]:
     """Returns warnings about splits with many omitted samples or dropped boxes."""
     lines = []
     for name, split in manifest.splits.items():
-        lines += [f"split {name}: {text}" for text in card_lines(manifest.card, "warnings", name)]
+        lines += [f"split {name}: {text}" for text in manifest.card_lines("warnings", name)]
         samples = split.rows + split.skipped_count
         if split.skipped_count > MOST_LEFT_OUT * samples:
             lines.append(

@@ -6,6 +6,7 @@ height: a box, a polygon, a box and keypoints, or the corners of a rotated box.
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,7 +153,7 @@ class YoloSource:
             text = read_regular(place, most=_MOST_BYTES).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise SourceError(f"{place} is not UTF-8 text ({error})") from error
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(io.StringIO(text, newline=None), 1):  # splitlines() splits at U+2028, too
             if not line.strip():
                 continue
             name = posixpath.normpath(posixpath.join(folder, line.strip()))

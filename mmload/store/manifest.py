@@ -239,6 +239,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if max([*orders, *added], default=0) > self.version:
             raise ValueError(f"a split or field was written by a version after {self.version}, the last one")
 
+    def card_lines(self, kind: str, split: str) -> list[str]:
+        """Returns the "notes" or "warnings" of a build on a split; a card is for people and may contain anything."""
+        by_split = self.card.get(kind)
+        of_split = by_split.get(split) if isinstance(by_split, dict) else None
+        return [str(line) for line in of_split] if isinstance(of_split, list) else []
+
     @property
     def version(self) -> int:
         """Number of this version; 1 for a dataset as it was built."""

@@ -63,8 +63,8 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
             "file": os.path.join(path, name, record.list_name(SKIPPED_NAME)) if record.skipped_count else None,
         },
         "excluded": len(manifest.excluded(name)),
-        "notes": card_lines(manifest.card, "notes", name),
-        "warnings": card_lines(manifest.card, "warnings", name),
+        "notes": manifest.card_lines("notes", name),
+        "warnings": manifest.card_lines("warnings", name),
     }
 
 
@@ -80,13 +80,6 @@ def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
 def field_text(spec: Mapping[str, Any]) -> str:
     """Writes a field of the facts in words: its dtype and the shape of a row, with * for sizes that differ by row."""
     return f"{spec['dtype']} [{', '.join('*' if size is None else str(size) for size in spec['shape'])}]"
-
-
-def card_lines(card: Mapping[str, Any], kind: str, split: str) -> list[str]:
-    """Returns the "notes" or "warnings" of a build on a split; a card is for people and may contain anything."""
-    by_split = card.get(kind)
-    of_split = by_split.get(split) if isinstance(by_split, dict) else None
-    return [str(line) for line in of_split] if isinstance(of_split, list) else []
 
 
 if TYPE_CHECKING:

@@ -148,7 +148,7 @@ def test_an_update_keeps_values_and_says_which_rows_have_none(built, photos):
         else:
             assert np.array_equal(now["vector"].numpy(), value_of[source])
     assert manifest.card["warnings"]["train"] == [
-        "1 new row without a value of vector (nan), label (-1); add these fields again"
+        "1 new row of version 4 without a value of vector (nan), label (-1); add these fields again"
     ]
     assert verify(built.out) == []
     assert column(mmload.add_field(built.out, "vector", vectors(seed=3))["train"]).tolist() == vectors(seed=3).tolist()
