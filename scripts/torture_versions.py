@@ -35,7 +35,7 @@ from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
-from mmload.store.dataset import Dataset
+from mmload.store.dataset import Dataset, Split
 from mmload.store.unfinished import staging_folder
 
 _SIDE, _EACH, _COMPARED = 24, 12, 25
@@ -52,7 +52,7 @@ def torture(folder: Path, rounds: int, seed: int) -> str:
     draw = random.Random(seed)
     source = folder / "photos"
     for number in range(3 * _EACH):
-        _picture(draw, source / f"class{number % 3}" / f"{number:03}.png")
+        _picture(draw, source / "train" / f"class{number % 3}" / f"{number:03}.png")
     recipe = BuildRecipe(
         kind="imagefolder", root=source, out=folder / "out", transforms=square(_SIDE), shard_bytes=6 * 3 * _SIDE**2
     )
@@ -112,14 +112,14 @@ def _compact(recipe: BuildRecipe, _: random.Random) -> None:
 def _add_field(recipe: BuildRecipe, draw: random.Random) -> None:
     assert recipe.out is not None
     if draw.random() < 0.2:
-        remove_field(recipe.out, _FIELD)
+        remove_field(recipe.out, _FIELD, split="train")
     else:
         _finish_field(recipe.out)
 
 
 def _finish_field(out: Path) -> None:
     """Adds the field; goes on with it where a killed process has begun it."""
-    add_field(out, _FIELD, lambda batch: _sums(batch.images), batch_size=8)
+    add_field(out, _FIELD, lambda batch: _sums(batch.images), batch_size=8, split="train")
 
 
 def _save_subset(recipe: BuildRecipe, draw: random.Random) -> None:
@@ -130,7 +130,7 @@ def _save_subset(recipe: BuildRecipe, draw: random.Random) -> None:
     else:
         dataset = mmload.open(recipe.out)
         rows = len(dataset["train"])
-        save_subset(dataset, name, draw.sample(range(rows), draw.randint(1, rows)))
+        save_subset(dataset, name, draw.sample(range(rows), draw.randint(1, rows)), split="train")
 
 
 _WORK: tuple[Callable[[BuildRecipe, random.Random], None], ...] = (
@@ -218,7 +218,17 @@ def _compare(recipe: BuildRecipe, folder: Path) -> None:
     update(recipe)
     shutil.rmtree(folder / "fresh", ignore_errors=True)
     build(replace(recipe, out=folder / "fresh"))
-    ours, fresh = mmload.open(recipe.out)["train"], mmload.open(folder / "fresh")["train"]
+    ours, fresh = mmload.open(recipe.out), mmload.open(folder / "fresh")
+    if sorted(ours.built_splits) != sorted(fresh):
+        raise DifferenceError("an updated dataset has other splits than a fresh build")
+    for name in fresh:
+        _compare_split(ours[name], fresh[name])
+    leftovers = [entry.name for entry in recipe.out.parent.iterdir() if ".building" in entry.name]
+    if leftovers:
+        raise DifferenceError(f"{leftovers} were left beside the dataset")
+
+
+def _compare_split(ours: Split, fresh: Split) -> None:
     places = {ours.source(row).id: row for row in range(len(ours))}
     names = [fresh.source(row).id for row in range(len(fresh))]
     if sorted(places) != sorted(names):
@@ -229,15 +239,18 @@ def _compare(recipe: BuildRecipe, folder: Path) -> None:
             raise DifferenceError(f"an updated dataset has other {field} than a fresh build")
     if (ours.mean, ours.std, ours.record.class_counts) != (fresh.mean, fresh.std, fresh.record.class_counts):
         raise DifferenceError("an updated dataset has other statistics than a fresh build")
-    leftovers = [entry.name for entry in recipe.out.parent.iterdir() if ".building" in entry.name]
-    if leftovers:
-        raise DifferenceError(f"{leftovers} were left beside the dataset")
 
 
 def _change(draw: random.Random, source: Path) -> None:
-    """Adds, changes, removes or renames a few pictures; each class keeps some."""
+    """Adds, changes, removes or renames a few pictures; each class keeps some. A second split comes and goes."""
+    if draw.random() < 0.2:
+        if (source / "val").exists():
+            shutil.rmtree(source / "val")
+        else:
+            for number in range(6):
+                _picture(draw, source / "val" / f"class{number % 3}" / f"{number:03}.png")
     for _ in range(draw.randint(1, 4)):
-        files = sorted(source.rglob("*.png"))
+        files = sorted((source / "train").rglob("*.png"))
         file = draw.choice(files)
         kind = draw.choice(("add", "add", "change", "remove", "rename", "touch"))
         few = len([*file.parent.iterdir()]) < 6

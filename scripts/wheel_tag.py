@@ -24,7 +24,10 @@ class WheelTag(BuildHookInterface):  # type: ignore[type-arg]  # it is configure
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Chooses the files, and sets the tag."""
-        processor = os.environ.get("MMLOAD_WHEEL", platform.machine())
+        chosen = os.environ.get("MMLOAD_WHEEL")
+        if chosen is not None and chosen not in FILES:
+            raise ValueError(f"MMLOAD_WHEEL is {chosen!r}; use one of {', '.join(FILES)}")
+        processor = chosen or platform.machine()
         if version != "editable" and processor in FILES and any(Path(self.root).glob(FILES[processor])):
             build_data["pure_python"] = False
             build_data["tag"] = TAG.format(processor)

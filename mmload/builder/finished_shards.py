@@ -18,9 +18,7 @@ from mmload.records import OTHER_SIZE, SWAPPED_SIZE
 from mmload.runtime.regular_files import read_regular
 from mmload.store.manifest import shard_name
 from mmload.store.manifest_text import convert_json
-from mmload.store.shard_table import (
-    ShardRecord,
-)
+from mmload.store.shard_table import ShardRecord
 from mmload.store.variable_rows import VariableRows
 
 if TYPE_CHECKING:

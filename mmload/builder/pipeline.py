@@ -43,8 +43,8 @@ class BuildReport:
         out: the dataset's folder.
         manifest: manifest of the dataset.
         seconds: duration of the build.
-        decoding: those of these seconds since the first file was decoded; torch is imported before it.
-        compiled: those of these in which this process compiled machine code.
+        decoding: part of the duration since the first file was decoded; torch is imported before it.
+        compiled: part of ``decoding`` in which this process compiled machine code.
         built: samples read by this run; fewer than all after a resumed build, 0 if the dataset was up to date.
         skipped: number of these that were skipped.
         foreign_files: folder with files that appeared in the replaced dataset during the build; None: none.

@@ -1,4 +1,4 @@
-"""Windows of an image; resizes and crops samples (image, mask, boxes, points) with the same pixels as torchvision."""
+"""Windows of an image; resizes and crops samples (image, mask, boxes, points) as torchvision does on CPUs with AVX2."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 _ROUNDED = 1 / 64
 """Tolerance in pixels: a box may lose this much to float32 rounding without counting as cut."""
 _MILD = 2.0

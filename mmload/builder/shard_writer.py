@@ -1,4 +1,4 @@
-"""Writes the files of a shard, seals them, and finds sealed shards again after a crash.
+"""Writes the files of a shard and seals them.
 
 It takes chunks of rows as tensors and writes shard folders as docs/format.md describes them. To seal a shard is to
 flush it and to write a summary with its checksums beside it; only sealed shards count. A shard is written in a folder

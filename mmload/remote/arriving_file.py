@@ -10,11 +10,7 @@ import numpy as np
 
 from mmload.errors import DamagedError
 from mmload.remote.object_store import PART_BYTES, Objects
-from mmload.runtime.durable_files import (
-    begin_sync,
-    remove,
-    write_atomically,
-)
+from mmload.runtime.durable_files import begin_sync, remove, write_atomically
 from mmload.runtime.regular_files import open_regular, read_at, write_at
 from mmload.store.checksum import crc32, joined_crc32
 from mmload.store.dataset_folder import DatasetFile

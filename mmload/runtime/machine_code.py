@@ -125,7 +125,9 @@ def levels() -> tuple[str, ...]:
         return ()
     has = _llvm().get_host_cpu_features()
     made_for = [name for name in LEVELS if _system(TRIPLES[name]) == _system(_llvm().get_process_triple())]
-    fits = (name for name in made_for if all(map(has.get, LEVELS[name].split())))
+    fits = [name for name in made_for if all(map(has.get, LEVELS[name].split()))]
+    if wanted in LEVELS and wanted not in fits:
+        raise UsageError(f"MMLOAD_MACHINE_CODE is {wanted}, which this processor is not; use {choices((*fits, 'own'))}")
     return tuple(name for name in fits if wanted in (None, "", name))
 
 
@@ -246,8 +248,13 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
 @cache
 def _announce() -> None:
     """Says once per process why it takes time."""
-    shipped = any(map(shipped_counts().get, levels()))
-    why = "a kernel has changed" if shipped else f"no machine code for {_llvm().get_host_cpu_name()} came with it"
+    own = next((name for name in ("MMLOAD_MACHINE_CODE", *_SETTINGS) if os.environ.get(name)), None)
+    if any(map(shipped_counts().get, levels())):
+        why = "a kernel has changed"
+    elif own is not None and not levels():
+        why = f"{own} is {os.environ[own]:.40}"
+    else:
+        why = f"no machine code for {_llvm().get_host_cpu_name()} came with it"
     sys.stderr.write(f"mmload: {why}: compiling what is used, once on this machine\n")
 
 

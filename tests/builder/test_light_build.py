@@ -91,7 +91,8 @@ def test_build_of_an_up_to_date_dataset_imports_no_torch(
     assert build(recipe).built
     settings = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
     words = ["build", recipe.kind, str(recipe.root), "out", "--size", "32", *settings]
-    commands = [words, [*words, "--update"], [*words, "--update", "--dry-run"], ["verify", "out"]]
+    updates = [[*words, "--update"], [*words, "--update", "--dry-run"]]
+    commands = [words, *updates, ["verify", "out"], ["log", "out"], ["gc", "out"]]
     shown = run(commands, tmp_path)
     assert "out is there already, of the same source and recipe: nothing to do" in shown
     assert "out is up to date: nothing to do" in shown

@@ -80,6 +80,17 @@ def test_unknown_kind_of_machine_code_is_refused(processor: Any, monkeypatch: py
         processor(LEVELS["x86-64-v4"])
 
 
+def test_kind_of_machine_code_that_the_processor_is_not_of_is_refused(
+    processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MMLOAD_MACHINE_CODE", "aarch64")
+    with pytest.raises(UsageError, match="is aarch64, which this processor is not; use own, x86-64-v3, x86-64-v4"):
+        processor(LEVELS["x86-64-v4"])
+    monkeypatch.setenv("MMLOAD_MACHINE_CODE", "x86-64-v4")
+    with pytest.raises(UsageError, match="is x86-64-v4, which this processor is not"):
+        processor(LEVELS["x86-64-v3"])
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
 def test_cache_of_machine_code_that_others_can_write_to_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
