@@ -28,6 +28,7 @@ from hypothesis import settings
 from parity_stores import make_photos
 from PIL import Image
 from s3_server import Bucket, Running, running
+from updating import make_old
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
@@ -108,15 +109,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """An ImageFolder of 15 JPEGs and PNGs in 3 classes, to be damaged."""
-    return make_pictures(tmp_path / "photos")
+    """An ImageFolder of 15 JPEGs and PNGs in 3 classes, all old, to be changed or damaged."""
+    root = make_pictures(tmp_path / "photos")
+    make_old(root)
+    return root
 
 
 @pytest.fixture
-def out(source: Path, tmp_path: Path) -> Path:
-    """``source`` built in shards of 4 rows, to be damaged."""
-    build(recipe(source, tmp_path / "out"))
-    return tmp_path / "out"
+def squares(source: Path, tmp_path: Path) -> BuildRecipe:
+    """The recipe of ``source``, built in shards of 4 rows, to be changed or damaged."""
+    made: BuildRecipe = recipe(source, tmp_path / "out")
+    build(made)
+    return made
+
+
+@pytest.fixture
+def out(squares: BuildRecipe) -> Path:
+    """Folder of ``squares``."""
+    return squares.out
 
 
 @pytest.fixture(scope="session")

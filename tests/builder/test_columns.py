@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from building import make_pictures, recipe
+from building import recipe
+from updating import files_of
 
 import mmload
 from mmload.builder.dataset_change import COLUMN
@@ -27,25 +27,6 @@ from mmload.remote.copies import pull, push
 from mmload.store.unfinished import staging_folder
 
 
-@pytest.fixture
-def photos(tmp_path):
-    root = make_pictures(tmp_path / "photos")
-    for file in root.rglob("*.*"):
-        os.utime(file, (1e9, 1e9))
-    return root
-
-
-@pytest.fixture
-def built(photos, tmp_path):
-    made = recipe(photos, tmp_path / "out")
-    build(made)
-    return made
-
-
-def contents(folder):
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
 def vectors(count=15, seed=0):
     return np.random.default_rng(seed).normal(size=(count, 7)).astype(np.float32)
 
@@ -55,123 +36,125 @@ def column(split, name="vector"):
 
 
 @pytest.mark.parametrize("layout", ["squares", "raw"])
-def test_an_added_field_has_its_values_in_rows_and_in_batches(photos, tmp_path, layout):
+def test_an_added_field_has_its_values_in_rows_and_in_batches(source, tmp_path, layout):
     more = {} if layout == "squares" else {"variable_layout": VariableLayout(encode=layout), "transforms": ()}
-    made = recipe(photos, tmp_path / "out", **more)
+    made = recipe(source, tmp_path / "out", **more)
     build(made)
-    before, values = contents(made.out), vectors()
+    before, values = files_of(made.out), vectors()
     split = mmload.add_field(made.out, "vector", values)["train"]
     for row in (0, 7, 14):
         assert np.array_equal(split[row].extra["vector"].numpy(), values[row])
     crop = mmload.Collate(mmload.augment.RandomCrop(8))
     for batch in mmload.Loader(split, batch_size=4, seed=1, collate=crop):
         assert np.array_equal(batch.extra["vector"].numpy(), values[batch.ids.numpy()])
-    after = contents(made.out)
+    after = files_of(made.out)
     assert all(after[file] == content for file, content in before.items() if file.name != "dataset.json")
     assert verify(made.out) == []
     assert "vector" not in mmload.open(made.out, version=1)["train"].fields
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "bool", "int8", "float64"])
-def test_values_of_any_dtype_come_back_as_they_were(built, dtype):
+def test_values_of_any_dtype_come_back_as_they_were(squares, dtype):
     values = (torch.arange(15) % 2).to(getattr(torch, dtype))
-    split = mmload.add_field(built.out, "value", values)["train"]
+    split = mmload.add_field(squares.out, "value", values)["train"]
     assert torch.equal(split[:].extra["value"], values)
 
 
-def test_a_function_is_given_batches_and_its_results_are_stored(built):
+def test_a_function_is_given_batches_and_its_results_are_stored(squares):
     given = []
 
     def brightness(batch):
         given.append(len(batch))
         return batch.images.double().mean((1, 2, 3))
 
-    split = mmload.add_field(built.out, "brightness", brightness, batch_size=2)["train"]
+    split = mmload.add_field(squares.out, "brightness", brightness, batch_size=2)["train"]
     expected = [float(split[row].images.double().mean()) for row in range(15)]
     assert split[:].extra["brightness"].tolist() == pytest.approx(expected)
     assert max(given) == 2
 
 
-def test_fields_of_a_single_shard_are_mapped_with_all_rows(photos, tmp_path):
-    made = recipe(photos, tmp_path / "out", shard_bytes=10**6)
+def test_fields_of_a_single_shard_are_mapped_with_all_rows(source, tmp_path):
+    made = recipe(source, tmp_path / "out", shard_bytes=10**6)
     build(made)
     values = vectors()
     split = mmload.add_field(made.out, "vector", values)["train"]
     assert np.array_equal(split.data.extra["vector"].numpy(), values)
 
 
-def test_replacing_and_removing_a_field_keeps_earlier_versions(built):
+def test_replacing_and_removing_a_field_keeps_earlier_versions(squares):
     first, second = vectors(seed=1), vectors(seed=2)
-    mmload.add_field(built.out, "vector", first)
-    split = mmload.add_field(built.out, "vector", second)["train"]
+    mmload.add_field(squares.out, "vector", first)
+    split = mmload.add_field(squares.out, "vector", second)["train"]
     assert np.array_equal(column(split), second)
-    assert np.array_equal(column(mmload.open(built.out, version=2)["train"]), first)
-    assert "vector" not in mmload.remove_field(built.out, "vector")["train"].fields
-    assert verify(built.out) == []
-    remove_unused(built.out)
-    assert not list(built.out.rglob("vector*"))
-    assert verify(built.out) == []
+    assert np.array_equal(column(mmload.open(squares.out, version=2)["train"]), first)
+    assert "vector" not in mmload.remove_field(squares.out, "vector")["train"].fields
+    assert verify(squares.out) == []
+    remove_unused(squares.out)
+    assert not list(squares.out.rglob("vector*"))
+    assert verify(squares.out) == []
 
 
-def test_subsets_have_the_field_of_their_split(built):
-    mmload.save_subset(built.out, "before", [9, 2])
+def test_subsets_have_the_field_of_their_split(squares):
+    mmload.save_subset(squares.out, "before", [9, 2])
     values = vectors()
-    mmload.add_field(built.out, "vector", values)
-    opened = mmload.save_subset(built.out, "after", [3, 14])
+    mmload.add_field(squares.out, "vector", values)
+    opened = mmload.save_subset(squares.out, "after", [3, 14])
     assert np.array_equal(column(opened["before"]), values[[9, 2]])
     assert np.array_equal(column(opened["after"]), values[[3, 14]])
     with pytest.raises(UsageError, match="is a subset of 'train'"):
-        mmload.add_field(built.out, "other", values[:2], split="after")
+        mmload.add_field(squares.out, "other", values[:2], split="after")
 
 
-def test_a_table_has_added_fields_of_one_value(built):
+def test_a_table_has_added_fields_of_one_value(squares):
     pytest.importorskip("pyarrow")
     scores = np.arange(15) / 15
-    assert mmload.add_field(built.out, "score", scores)["train"].table().to_pydict()["score"] == scores.tolist()
+    assert mmload.add_field(squares.out, "score", scores)["train"].table().to_pydict()["score"] == scores.tolist()
 
 
-def test_an_update_keeps_values_and_says_which_rows_have_none(built, photos):
-    values, split = vectors(), mmload.open(built.out)["train"]
+def test_an_update_keeps_values_and_says_which_rows_have_none(squares, source):
+    values, split = vectors(), mmload.open(squares.out)["train"]
     value_of = {split.source(row).id: values[row] for row in range(15)}
-    mmload.add_field(built.out, "vector", values)
-    mmload.add_field(built.out, "label", np.arange(15))
-    files = sorted(photos.rglob("*.*"))
+    mmload.add_field(squares.out, "vector", values)
+    mmload.add_field(squares.out, "label", np.arange(15))
+    files = sorted(source.rglob("*.*"))
     shutil.copy(files[0], files[0].with_name("0a.jpg"))
     files[2].unlink()
-    manifest = update(built).manifest
-    split = mmload.open(built.out)["train"]
+    manifest = update(squares).manifest
+    split = mmload.open(squares.out)["train"]
     for row in range(15):
-        source, now = split.source(row).id, split[row].extra
-        if source.endswith("0a.jpg"):
+        name, now = split.source(row).id, split[row].extra
+        if name.endswith("0a.jpg"):
             assert now["vector"].isnan().all()
             assert int(now["label"]) == -1
         else:
-            assert np.array_equal(now["vector"].numpy(), value_of[source])
+            assert np.array_equal(now["vector"].numpy(), value_of[name])
     assert manifest.card["warnings"]["train"] == [
         "1 new row of version 4 without a value of vector (nan), label (-1); add these fields again"
     ]
-    assert verify(built.out) == []
-    assert column(mmload.add_field(built.out, "vector", vectors(seed=3))["train"]).tolist() == vectors(seed=3).tolist()
+    assert verify(squares.out) == []
+    assert (
+        column(mmload.add_field(squares.out, "vector", vectors(seed=3))["train"]).tolist() == vectors(seed=3).tolist()
+    )
 
 
-def test_values_of_an_updated_dataset_are_in_the_order_of_its_rows(built, photos):
-    files = sorted(photos.rglob("*.*"))
+def test_values_of_an_updated_dataset_are_in_the_order_of_its_rows(squares, source):
+    files = sorted(source.rglob("*.*"))
     shutil.copy(files[0], files[0].with_name("0a.jpg"))
     files[2].unlink()
-    update(built)
+    update(squares)
     values = vectors()
-    split = mmload.add_field(built.out, "vector", lambda batch: values[batch.ids.numpy()], batch_size=4)["train"]
+    split = mmload.add_field(squares.out, "vector", lambda batch: values[batch.ids.numpy()], batch_size=4)["train"]
     assert np.array_equal(column(split), values)
-    for file in sorted(photos.rglob("*.jpg"))[1:4]:
+    for file in sorted(source.rglob("*.jpg"))[1:4]:
         file.unlink()
-    left = [row for row in range(15) if (photos / split.source(row).id).exists()]
-    update(built)
-    compact(built.out)
-    assert np.array_equal(column(mmload.open(built.out)["train"]), values[left])
-    assert verify(built.out) == []
+    left = [row for row in range(15) if (source / split.source(row).id).exists()]
+    update(squares)
+    compact(squares.out)
+    assert np.array_equal(column(mmload.open(squares.out)["train"]), values[left])
+    assert verify(squares.out) == []
 
 
-def test_an_interrupted_function_continues_from_the_finished_shards(built, photos):
+def test_an_interrupted_function_continues_from_the_finished_shards(squares, source):
     values, calls = vectors(), []
 
     def of(fails_at):
@@ -184,58 +167,58 @@ def test_an_interrupted_function_continues_from_the_finished_shards(built, photo
         return given
 
     with pytest.raises(KeyboardInterrupt):
-        mmload.add_field(built.out, "vector", of(True), batch_size=1)
-    assert mmload.open(built.out).manifest.version == 1
+        mmload.add_field(squares.out, "vector", of(True), batch_size=1)
+    assert mmload.open(squares.out).manifest.version == 1
     with pytest.raises(BuildError, match="unfinished field vector; add the field again"):
-        mmload.save_subset(built.out, "hard", [0])
-    next(photos.rglob("*.jpg")).unlink()
+        mmload.save_subset(squares.out, "hard", [0])
+    next(source.rglob("*.jpg")).unlink()
     with pytest.raises(BuildError, match="unfinished field vector; add the field again"):
-        update(built)
+        update(squares)
     calls.clear()
-    split = mmload.add_field(built.out, "vector", of(False), batch_size=1)["train"]
+    split = mmload.add_field(squares.out, "vector", of(False), batch_size=1)["train"]
     assert np.array_equal(column(split), values)
     assert len(calls) < 15
-    assert verify(built.out) == []
+    assert verify(squares.out) == []
 
 
-def test_other_values_after_an_interruption_replace_the_finished_shards(built):
+def test_other_values_after_an_interruption_replace_the_finished_shards(squares):
     def fails(batch):
         if 9 in batch.ids.tolist():
             raise KeyboardInterrupt
         return vectors(seed=1)[batch.ids.numpy()]
 
     with pytest.raises(KeyboardInterrupt):
-        mmload.add_field(built.out, "vector", fails, batch_size=1)
+        mmload.add_field(squares.out, "vector", fails, batch_size=1)
     other = vectors(seed=2)
-    split = mmload.add_field(built.out, "vector", lambda batch: other[batch.ids.numpy()], batch_size=1)["train"]
+    split = mmload.add_field(squares.out, "vector", lambda batch: other[batch.ids.numpy()], batch_size=1)["train"]
     assert np.array_equal(column(split), other)
     with pytest.raises(KeyboardInterrupt):
-        mmload.add_field(built.out, "vector", fails, batch_size=1)
-    assert np.array_equal(column(mmload.add_field(built.out, "vector", vectors(seed=4))["train"]), vectors(seed=4))
+        mmload.add_field(squares.out, "vector", fails, batch_size=1)
+    assert np.array_equal(column(mmload.add_field(squares.out, "vector", vectors(seed=4))["train"]), vectors(seed=4))
 
 
-def test_source_checks_leave_added_fields_aside(built, photos):
-    mmload.add_field(built.out, "vector", vectors())
-    assert build(built).built == 0
-    assert compare(built.out, photos) == []
-    assert parity(built.out, photos).settings["splits"] == ["train"]
-    shard = built.out / "train" / "000000" / "images.memmap"
+def test_source_checks_leave_added_fields_aside(squares, source):
+    mmload.add_field(squares.out, "vector", vectors())
+    assert build(squares).built == 0
+    assert compare(squares.out, source) == []
+    assert parity(squares.out, source).settings["splits"] == ["train"]
+    shard = squares.out / "train" / "000000" / "images.memmap"
     content = shard.read_bytes()
     shard.write_bytes(b"\0" * len(content))
-    assert len(repair(built.out, photos)) == 1
+    assert len(repair(squares.out, source)) == 1
     assert shard.read_bytes() == content
-    assert verify(built.out) == []
-    next(built.out.rglob("vector.2.memmap")).write_bytes(b"")
+    assert verify(squares.out) == []
+    next(squares.out.rglob("vector.2.memmap")).write_bytes(b"")
     with pytest.raises(BuildError, match="add the field vector again"):
-        repair(built.out, photos)
+        repair(squares.out, source)
 
 
 @pytest.mark.parametrize("width", [3, 600])
-def test_an_added_field_is_pushed_read_from_its_url_and_pulled(built, tmp_path, width):
+def test_an_added_field_is_pushed_read_from_its_url_and_pulled(squares, tmp_path, width):
     url, values = f"file://{tmp_path}/store", np.random.default_rng(0).random((15, width))
-    push(built.out, url)
-    mmload.add_field(built.out, "vector", values)
-    assert push(built.out, url).files < 20
+    push(squares.out, url)
+    mmload.add_field(squares.out, "vector", values)
+    assert push(squares.out, url).files < 20
     split = mmload.open(url, cache=tmp_path / "cache")["train"]
     assert np.array_equal(column(split), values)
     for batch in mmload.Loader(split, batch_size=4):
@@ -259,23 +242,23 @@ def test_an_added_field_is_pushed_read_from_its_url_and_pulled(built, tmp_path, 
         ("x", lambda batch: torch.zeros(len(batch), int(batch.ids[0]) // 2 + 1), "the same for every batch"),
     ],
 )
-def test_a_wrong_field_is_refused_and_leaves_nothing(built, name, values, message):
-    before = contents(built.out.parent)
+def test_a_wrong_field_is_refused_and_leaves_nothing(squares, name, values, message):
+    before = files_of(squares.out.parent)
     with pytest.raises(UsageError, match=message):
-        mmload.add_field(built.out, name, values, batch_size=2 if "every" in message else 256)
+        mmload.add_field(squares.out, name, values, batch_size=2 if "every" in message else 256)
     if "every" not in message:
-        assert contents(built.out.parent) == before
+        assert files_of(squares.out.parent) == before
 
 
-def test_a_manifest_without_added_fields_is_as_before(built):
-    text = (built.out / "dataset.json").read_text()
+def test_a_manifest_without_added_fields_is_as_before(squares):
+    text = (squares.out / "dataset.json").read_text()
     assert '"version": 0' not in text
-    assert mmload.add_field(built.out, "x", np.zeros(15)).manifest.requires == ["columns", "versions"]
+    assert mmload.add_field(squares.out, "x", np.zeros(15)).manifest.requires == ["columns", "versions"]
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "ids.npz", "x.csv", "vectors.csv", "x.parquet", "vectors.parquet"])
-def test_a_file_has_the_values_of_a_field(built, tmp_path, name, capsys):
-    train, file = mmload.open(built.out)["train"], tmp_path / name
+def test_a_file_has_the_values_of_a_field(squares, tmp_path, name, capsys):
+    train, file = mmload.open(squares.out)["train"], tmp_path / name
     ids = [train.source(row).id for row in range(15)]
     values, mixed = np.arange(15) * 3, np.random.default_rng(0).permutation(15)
     if name == "x.npy":
@@ -298,9 +281,9 @@ def test_a_file_has_the_values_of_a_field(built, tmp_path, name, capsys):
             values = vectors()
             given = list(values[mixed])
         parquet.write_table(arrow.table({"row": mixed, "value": given}), file)
-    app(["add-field", str(built.out), "x", str(file)], standalone_mode=False)
+    app(["add-field", str(squares.out), "x", str(file)], standalone_mode=False)
     assert "to split train, in version 2" in capsys.readouterr().out
-    assert np.array_equal(column(mmload.open(built.out)["train"], "x"), values)
+    assert np.array_equal(column(mmload.open(squares.out)["train"], "x"), values)
 
 
 @pytest.mark.parametrize(
@@ -314,16 +297,16 @@ def test_a_file_has_the_values_of_a_field(built, tmp_path, name, capsys):
         ("x\n0\n", "needs row or id"),
     ],
 )
-def test_a_wrong_file_of_values_is_refused(built, tmp_path, text, message):
+def test_a_wrong_file_of_values_is_refused(squares, tmp_path, text, message):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(UsageError, match=message):
-        values_in(tmp_path / "x.csv", mmload.open(built.out)["train"])
+        values_in(tmp_path / "x.csv", mmload.open(squares.out)["train"])
 
 
-def test_work_without_a_finished_shard_does_not_hinder_another_change(built):
-    manifest = mmload.open(built.out).manifest
+def test_work_without_a_finished_shard_does_not_hinder_another_change(squares):
+    manifest = mmload.open(squares.out).manifest
     plan = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, UPDATES: manifest.contents, "versions": {}}
-    with Staging(built.out, {**plan, COLUMN: {"name": "x", "split": None, "values": ""}}):
+    with Staging(squares.out, {**plan, COLUMN: {"name": "x", "split": None, "values": ""}}):
         pass  # as after a kill
-    assert len(mmload.save_subset(built.out, "hard", [0])["hard"]) == 1
-    assert not staging_folder(built.out).exists()
+    assert len(mmload.save_subset(squares.out, "hard", [0])["hard"]) == 1
+    assert not staging_folder(squares.out).exists()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import numpy as np
 import pytest
 import torch
 from building import make_pictures, recipe
+from updating import files_of
 
 import mmload
 from mmload.builder.dataset_change import open_to_change
@@ -31,22 +31,10 @@ ROWS = [9, 2, 14]
 
 
 @pytest.fixture
-def photos(tmp_path):
-    root = make_pictures(tmp_path / "photos")
-    for file in root.rglob("*.*"):
-        os.utime(file, (1e9, 1e9))
-    return root
-
-
-@pytest.fixture
-def built(photos, tmp_path):
-    made = recipe(photos, tmp_path / "out", shard_bytes=4000)
+def built(source, tmp_path):
+    made = recipe(source, tmp_path / "out", shard_bytes=4000)
     build(made)
     return made
-
-
-def contents(folder):
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def assert_is_subset(subset, whole, rows):
@@ -59,16 +47,16 @@ def assert_is_subset(subset, whole, rows):
 
 
 @pytest.mark.parametrize("layout", ["squares", "raw", "jpeg"])
-def test_a_subset_has_the_rows_in_their_order(photos, tmp_path, layout):
+def test_a_subset_has_the_rows_in_their_order(source, tmp_path, layout):
     more = {} if layout == "squares" else {"variable_layout": VariableLayout(encode=layout), "transforms": ()}
-    made = recipe(photos, tmp_path / "out", **more)
+    made = recipe(source, tmp_path / "out", **more)
     build(made)
-    before = contents(made.out)
+    before = files_of(made.out)
     opened = mmload.save_subset(made.out, "hard", ROWS)
     assert list(opened) == ["train", "hard"]
     assert_is_subset(opened["hard"], opened["train"], ROWS)
     assert verify(made.out) == []
-    after = contents(made.out)
+    after = files_of(made.out)
     assert all(after[file] == content for file, content in before.items() if file.name != "dataset.json")
     assert versions_of(opened.manifest, made.out)[-1].change == "subset hard"
 
@@ -123,41 +111,41 @@ def test_replacing_and_removing_a_subset_keeps_earlier_versions(built):
     assert verify(built.out) == []
 
 
-def test_an_update_keeps_the_samples_of_a_subset_that_are_still_there(built, photos):
+def test_an_update_keeps_the_samples_of_a_subset_that_are_still_there(built, source):
     train = mmload.save_subset(built.out, "hard", ROWS)["train"]
     ids = [train.source(row).id for row in ROWS]
-    (photos / ids[1].split("/", 1)[-1]).unlink(missing_ok=True)
-    next(photos.rglob(ids[1].rsplit("/", 1)[-1])).touch()
-    for file in photos.rglob("*"):
+    (source / ids[1].split("/", 1)[-1]).unlink(missing_ok=True)
+    next(source.rglob(ids[1].rsplit("/", 1)[-1])).touch()
+    for file in source.rglob("*"):
         if str(file).endswith(ids[1]):
             file.unlink()
     update(built)
     opened = mmload.open(built.out)
-    left = [name for name in ids if (photos / name).exists()]
+    left = [name for name in ids if (source / name).exists()]
     assert [each.id for each in opened["hard"].source(slice(None))] == left
     assert verify(built.out) == []
 
 
-def test_a_build_again_does_nothing_and_a_source_comparison_passes(built, photos):
+def test_a_build_again_does_nothing_and_a_source_comparison_passes(built, source):
     mmload.save_subset(built.out, "hard", ROWS)
     assert build(built).built == 0
     assert update(built).built == 0
-    assert compare(built.out, photos) == []
-    assert parity(built.out, photos).settings["splits"] == ["train"]
+    assert compare(built.out, source) == []
+    assert parity(built.out, source).settings["splits"] == ["train"]
     with pytest.raises(UsageError, match="is a subset of 'train'"):
-        parity(built.out, photos, split="hard")
+        parity(built.out, source, split="hard")
 
 
-def test_damage_of_a_shard_is_repaired_beside_a_subset(built, photos):
+def test_damage_of_a_shard_is_repaired_beside_a_subset(built, source):
     mmload.save_subset(built.out, "hard", ROWS)
     shard = built.out / "train" / "000000" / "images.memmap"
     content = shard.read_bytes()
     shard.write_bytes(b"\0" * len(content))
-    assert len(repair(built.out, photos)) == 1
+    assert len(repair(built.out, source)) == 1
     assert shard.read_bytes() == content
     (built.out / "hard" / "rows.2.memmap").write_bytes(b"")
     with pytest.raises(BuildError, match="save the subset again"):
-        repair(built.out, photos)
+        repair(built.out, source)
 
 
 def test_facts_count_rows_of_subsets_once(built):
@@ -201,10 +189,10 @@ def test_a_mark_on_a_row_of_a_subset_is_one_of_its_split(built, tmp_path):
     ],
 )
 def test_a_wrong_subset_is_refused_and_leaves_nothing(built, name, rows, message):
-    before = contents(built.out.parent)
+    before = files_of(built.out.parent)
     with pytest.raises((UsageError, IndexError), match=message):
         mmload.save_subset(built.out, name, rows)
-    assert contents(built.out.parent) == before
+    assert files_of(built.out.parent) == before
 
 
 def test_a_dataset_that_changed_since_it_was_opened_is_refused(built):
@@ -290,12 +278,12 @@ def test_a_wrong_file_of_rows_is_refused(built, tmp_path, name, text, message):
         rows_in(tmp_path / name, mmload.open(built.out)["train"])
 
 
-def test_compaction_and_gc_keep_a_subset(built, photos):
+def test_compaction_and_gc_keep_a_subset(built, source):
     train = mmload.save_subset(built.out, "hard", ROWS)["train"]
     ids = [train.source(row).id for row in ROWS]
     for row in range(15):
         if train.source(row).id not in ids:
-            (photos / train.source(row).id).unlink()
+            (source / train.source(row).id).unlink()
     pixels = mmload.open(built.out)["hard"][:].images
     update(built)
     compact(built.out)

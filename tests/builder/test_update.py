@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from building import make_pictures, recipe
+from building import recipe
 from updating import assert_rows_equal, change, files_of, fresh, make_old, picture
 
 import mmload
@@ -29,33 +29,19 @@ def options(request):
     return LAYOUTS[request.param]
 
 
-@pytest.fixture
-def photos(tmp_path):
-    root = make_pictures(tmp_path / "photos")
-    make_old(root)
-    return root
-
-
-@pytest.fixture
-def squares(photos, tmp_path):
-    made = recipe(photos, tmp_path / "out")
+def test_an_update_equals_a_fresh_build(source, tmp_path, options):
+    made = recipe(source, tmp_path / "out", **options)
     build(made)
-    return made
-
-
-def test_an_update_equals_a_fresh_build(photos, tmp_path, options):
-    made = recipe(photos, tmp_path / "out", **options)
-    build(made)
-    change(photos)
+    change(source)
     report = update(made)
     assert (report.added, report.changed, report.removed, report.built) == (1, 1, 1, 2)
     assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
     assert verify(made.out) == []
 
 
-def test_twenty_updates_in_a_row_equal_a_fresh_build(squares, photos, tmp_path):
+def test_twenty_updates_in_a_row_equal_a_fresh_build(squares, source, tmp_path):
     for number in range(20):
-        files = sorted(photos.rglob("*.*"))
+        files = sorted(source.rglob("*.*"))
         shutil.copy(files[number % 3], files[-1].with_name(f"n{number}.jpg"))
         files[-1 - number % 4].unlink()
         report = update(squares)
@@ -64,38 +50,38 @@ def test_twenty_updates_in_a_row_equal_a_fresh_build(squares, photos, tmp_path):
     assert verify(squares.out) == []
 
 
-def test_an_update_of_a_shuffled_dataset_equals_a_fresh_build(photos, tmp_path):
-    made = recipe(photos, tmp_path / "out", shuffle_seed=7)
+def test_an_update_of_a_shuffled_dataset_equals_a_fresh_build(source, tmp_path):
+    made = recipe(source, tmp_path / "out", shuffle_seed=7)
     build(made)
-    change(photos)
+    change(source)
     update(made)
     assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
 
 
-def test_many_new_pictures_of_a_shuffled_dataset_equal_a_fresh_build(photos, tmp_path):
-    made = recipe(photos, tmp_path / "out", shuffle_seed=7)
+def test_many_new_pictures_of_a_shuffled_dataset_equal_a_fresh_build(source, tmp_path):
+    made = recipe(source, tmp_path / "out", shuffle_seed=7)
     build(made)
     for number in range(40):
-        shutil.copy(picture(photos, number % 4), photos / "class1" / f"x{number:02}.jpg")
-    picture(photos, 20).write_bytes(b"no picture")
+        shutil.copy(picture(source, number % 4), source / "class1" / f"x{number:02}.jpg")
+    picture(source, 20).write_bytes(b"no picture")
     report = update(made, on_error="skip")
     assert (report.added, report.skipped) == (40, 1)
     assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path, on_error="skip"))
 
 
-def test_touched_files_are_read_once(squares, photos):
-    for file in photos.rglob("*.*"):
+def test_touched_files_are_read_once(squares, source):
+    for file in source.rglob("*.*"):
         os.utime(file, (1.1e9, 1.1e9))
     assert update(squares).manifest.version == 2
     assert update(squares).manifest.version == 2
     assert build(squares).built == 0
 
 
-def test_an_update_changes_no_file_of_the_version_before(squares, photos):
+def test_an_update_changes_no_file_of_the_version_before(squares, source):
     before = files_of(squares.out)
     split = mmload.open(squares.out)["train"]
     pixels = split[:].images.clone()
-    change(photos)
+    change(source)
     update(squares)
     after = files_of(squares.out)
     manifest = squares.out / "dataset.json"
@@ -105,26 +91,26 @@ def test_an_update_changes_no_file_of_the_version_before(squares, photos):
     assert torch.equal(mmload.open(squares.out, version=1)["train"][:].images, pixels)
 
 
-def test_a_loader_goes_on_with_its_version(squares, photos):
+def test_a_loader_goes_on_with_its_version(squares, source):
     loader = mmload.Loader(mmload.open(squares.out)["train"], batch_size=4)
     batches = iter(loader)
     first = next(batches)
-    change(photos)
+    change(source)
     update(squares)
     ids = torch.cat([first.ids, *(batch.ids for batch in batches)])
     assert ids.tolist() == list(range(15))
     assert sum(len(batch) for batch in loader) == 15
 
 
-def test_appended_rows_come_last_and_others_keep_their_places(squares, photos):
+def test_appended_rows_come_last_and_others_keep_their_places(squares, source):
     before = [source.id for source in mmload.open(squares.out)["train"].source(range(15))]
-    removed, added = picture(photos, 2), picture(photos).with_name("0a.jpg")
-    change(photos)
+    removed, added = picture(source, 2), picture(source).with_name("0a.jpg")
+    change(source)
     update(squares, UpdateOptions(append=True))
     split = mmload.open(squares.out)["train"]
     names = [source.id for source in split.source(range(len(split)))]
-    gone = removed.relative_to(photos).as_posix()
-    assert names == [*(name for name in before if name != gone), added.relative_to(photos).as_posix()]
+    gone = removed.relative_to(source).as_posix()
+    assert names == [*(name for name in before if name != gone), added.relative_to(source).as_posix()]
 
 
 def test_nothing_changed_makes_no_version(squares):
@@ -134,46 +120,46 @@ def test_nothing_changed_makes_no_version(squares):
     assert not (squares.out / "versions").exists()
 
 
-def test_a_dry_run_writes_nothing(squares, photos):
+def test_a_dry_run_writes_nothing(squares, source):
     before = files_of(squares.out.parent)
-    change(photos)
+    change(source)
     report = update(squares, dry_run=True)
     assert (report.added, report.changed, report.removed) == (1, 1, 1)
-    before |= {file: file.read_bytes() for file in photos.rglob("*.*")}
-    assert {file for file in files_of(squares.out.parent) if photos not in file.parents} == {
-        file for file in before if photos not in file.parents
+    before |= {file: file.read_bytes() for file in source.rglob("*.*")}
+    assert {file for file in files_of(squares.out.parent) if source not in file.parents} == {
+        file for file in before if source not in file.parents
     }
 
 
-def test_files_of_new_times_and_equal_content_are_kept(squares, photos):
-    for file in photos.rglob("*.*"):
+def test_files_of_new_times_and_equal_content_are_kept(squares, source):
+    for file in source.rglob("*.*"):
         os.utime(file)
     report = update(squares)
     assert (report.added, report.changed, report.removed) == (0, 0, 0)
 
 
-def test_two_files_swapped_with_equal_size_and_time_are_seen_by_checksum_alone(photos, tmp_path):
-    first, second = picture(photos), picture(photos, 2)
+def test_two_files_swapped_with_equal_size_and_time_are_seen_by_checksum_alone(source, tmp_path):
+    first, second = picture(source), picture(source, 2)
     content = first.read_bytes(), second.read_bytes()
     longest = max(map(len, content))
     for file, data in zip((first, second), content, strict=True):
         file.write_bytes(data + bytes(longest - len(data)))
-    make_old(photos)
-    made = recipe(photos, tmp_path / "out")
+    make_old(source)
+    made = recipe(source, tmp_path / "out")
     build(made)
     swapped = first.read_bytes(), second.read_bytes()
     second.write_bytes(swapped[0])
     first.write_bytes(swapped[1])
-    make_old(photos)
+    make_old(source)
     assert not update(made).changed
     assert update(made, UpdateOptions(checksum=True)).changed == 2
     assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
 
 
-def test_a_file_written_within_the_resolution_of_its_time_is_seen(photos, tmp_path):
-    file = picture(photos)
+def test_a_file_written_within_the_resolution_of_its_time_is_seen(source, tmp_path):
+    file = picture(source)
     os.utime(file)
-    made = recipe(photos, tmp_path / "out")
+    made = recipe(source, tmp_path / "out")
     build(made)
     status = file.stat()
     data = bytearray(file.read_bytes())
@@ -183,46 +169,46 @@ def test_a_file_written_within_the_resolution_of_its_time_is_seen(photos, tmp_pa
     assert update(made).changed == 1
 
 
-def test_a_clock_that_goes_back_hides_no_change(squares, photos, tmp_path):
-    file = picture(photos)
-    file.write_bytes(picture(photos, 2).read_bytes())
+def test_a_clock_that_goes_back_hides_no_change(squares, source, tmp_path):
+    file = picture(source)
+    file.write_bytes(picture(source, 2).read_bytes())
     os.utime(file, (5e8, 5e8))
     assert update(squares).changed == 1
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_a_renamed_file_is_a_new_one_and_one_that_is_gone(squares, photos, tmp_path):
-    file = picture(photos)
+def test_a_renamed_file_is_a_new_one_and_one_that_is_gone(squares, source, tmp_path):
+    file = picture(source)
     file.rename(file.with_name("renamed.jpg"))
     report = update(squares)
     assert (report.added, report.changed, report.removed) == (1, 0, 1)
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_a_class_after_the_others_builds_only_its_own_pictures(squares, photos, tmp_path):
-    shutil.copytree(photos / "class0", photos / "class9")
+def test_a_class_after_the_others_builds_only_its_own_pictures(squares, source, tmp_path):
+    shutil.copytree(source / "class0", source / "class9")
     report = update(squares)
     assert (report.added, report.changed, report.built) == (5, 0, 5)
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["class00", "added"])
-def test_a_class_before_others_builds_all_pictures_whose_numbers_change(squares, photos, tmp_path, name):
-    shutil.copytree(photos / "class0", photos / name)
+def test_a_class_before_others_builds_all_pictures_whose_numbers_change(squares, source, tmp_path, name):
+    shutil.copytree(source / "class0", source / name)
     report = update(squares)
     assert report.added == 5
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_a_class_that_is_removed_takes_its_rows_along(squares, photos, tmp_path):
-    shutil.rmtree(photos / "class1")
+def test_a_class_that_is_removed_takes_its_rows_along(squares, source, tmp_path):
+    shutil.rmtree(source / "class1")
     assert update(squares).removed == 5
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_a_picture_that_cannot_be_read_stops_an_update_or_is_left_out(squares, photos, tmp_path):
-    picture(photos).write_bytes(b"no picture")
-    with pytest.raises(SampleError, match=picture(photos).name):
+def test_a_picture_that_cannot_be_read_stops_an_update_or_is_left_out(squares, source, tmp_path):
+    picture(source).write_bytes(b"no picture")
+    with pytest.raises(SampleError, match=picture(source).name):
         update(squares)
     assert mmload.open(squares.out).manifest.version == 1
     report = update(squares, on_error="skip")
@@ -231,12 +217,12 @@ def test_a_picture_that_cannot_be_read_stops_an_update_or_is_left_out(squares, p
     assert update(squares, on_error="skip").manifest.version == 2
 
 
-def test_a_picture_that_was_left_out_is_tried_again(photos, tmp_path):
-    good = picture(photos).read_bytes()
-    picture(photos).write_bytes(b"no picture")
-    made = recipe(photos, tmp_path / "out")
+def test_a_picture_that_was_left_out_is_tried_again(source, tmp_path):
+    good = picture(source).read_bytes()
+    picture(source).write_bytes(b"no picture")
+    made = recipe(source, tmp_path / "out")
     build(made, on_error="skip")
-    picture(photos).write_bytes(good)
+    picture(source).write_bytes(good)
     assert update(made).added == 1
     assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
 
@@ -253,30 +239,30 @@ def test_another_recipe_is_refused(squares):
         update(replace(squares, transforms=({"step": "Resize", "size": [8, 8]},)))
 
 
-def test_without_a_dataset_there_is_nothing_to_update(photos, tmp_path):
+def test_without_a_dataset_there_is_nothing_to_update(source, tmp_path):
     with pytest.raises(StoreError, match="no such dataset"):
-        update(recipe(photos, tmp_path / "out"))
+        update(recipe(source, tmp_path / "out"))
 
 
-def test_an_overwriting_build_removes_all_versions(squares, photos):
-    change(photos)
+def test_an_overwriting_build_removes_all_versions(squares, source):
+    change(source)
     update(squares)
-    change(photos.parent / "photos")
+    change(source.parent / "photos")
     build(squares, overwrite=True)
     assert mmload.open(squares.out).manifest.versions == ()
     assert sorted(entry.name for entry in squares.out.iterdir()) == ["dataset.json", "train"]
-    assert compare(squares.out, photos) == []
+    assert compare(squares.out, source) == []
 
 
-def test_an_updated_dataset_is_not_compared_shard_by_shard(squares, photos):
-    change(photos)
+def test_an_updated_dataset_is_not_compared_shard_by_shard(squares, source):
+    change(source)
     update(squares)
     with pytest.raises(UsageError, match="was updated after its build"):
-        compare(squares.out, photos)
+        compare(squares.out, source)
 
 
-def test_the_versions_tell_what_changed(squares, photos):
-    change(photos)
+def test_the_versions_tell_what_changed(squares, source):
+    change(source)
     update(squares)
     first, second = mmload.open(squares.out).manifest.versions
     assert (first.number, first.change, first.added) == (1, "build", 15)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from building import make_pictures, recipe
-from updating import add_pictures, assert_rows_equal, change, fresh, interrupt_after, make_old, picture
+from updating import add_pictures, assert_rows_equal, change, fresh, interrupt_after, picture
 
 import mmload
 from mmload.builder import version_commit
-from mmload.builder.pipeline import build, build_part
+from mmload.builder.pipeline import build_part
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
@@ -18,26 +17,12 @@ from mmload.builder.verify import verify
 from mmload.errors import StoreError
 
 
-@pytest.fixture
-def photos(tmp_path):
-    root = make_pictures(tmp_path / "photos")
-    make_old(root)
-    return root
-
-
-@pytest.fixture
-def squares(photos, tmp_path):
-    made = recipe(photos, tmp_path / "out")
-    build(made)
-    return made
-
-
-def test_an_update_after_gc_goes_on_with_no_shards_of_other_samples(squares, photos, tmp_path):
+def test_an_update_after_gc_goes_on_with_no_shards_of_other_samples(squares, source, tmp_path):
     for number in range(3):
-        shutil.copy(picture(photos), photos / "class1" / "y.jpg")
-        picture(photos, 12).write_bytes(picture(photos, number).read_bytes())
+        shutil.copy(picture(source), source / "class1" / "y.jpg")
+        picture(source, 12).write_bytes(picture(source, number).read_bytes())
         update(squares)
-    add_pictures(photos, 30)
+    add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):
         update(squares, progress=interrupt_after(12), threads=1, processes=1)
     remove_unused(squares.out)
@@ -45,8 +30,8 @@ def test_an_update_after_gc_goes_on_with_no_shards_of_other_samples(squares, pho
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_a_version_whose_manifest_is_lost_is_a_fault_and_keeps_gc_from_guessing(squares, photos):
-    change(photos)
+def test_a_version_whose_manifest_is_lost_is_a_fault_and_keeps_gc_from_guessing(squares, source):
+    change(source)
     update(squares)
     (squares.out / "versions" / "1.json").write_text("lost")
     (fault,) = verify(squares.out)
@@ -57,16 +42,16 @@ def test_a_version_whose_manifest_is_lost_is_a_fault_and_keeps_gc_from_guessing(
     assert verify(squares.out) == []
 
 
-def test_the_parts_of_an_update_commit_one_version(squares, photos, tmp_path):
-    add_pictures(photos, 30)
+def test_the_parts_of_an_update_commit_one_version(squares, source, tmp_path):
+    add_pictures(source, 30)
     reports = [build_part(squares, f"{part}/2", options=UpdateOptions()) for part in (1, 2)]
     assert [report.manifest is None for report in reports] == [True, False]
     assert mmload.open(squares.out).manifest.version == 2
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_an_interrupted_update_resumes_from_its_shards(squares, photos, tmp_path):
-    add_pictures(photos, 30)
+def test_an_interrupted_update_resumes_from_its_shards(squares, source, tmp_path):
+    add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):
         update(squares, progress=interrupt_after(12), threads=1, processes=1)
     assert mmload.open(squares.out).manifest.version == 1
@@ -74,27 +59,27 @@ def test_an_interrupted_update_resumes_from_its_shards(squares, photos, tmp_path
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares, photos, tmp_path):
-    shutil.copy(picture(photos), photos / "class1" / "x.jpg")
+def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares, source, tmp_path):
+    shutil.copy(picture(source), source / "class1" / "x.jpg")
     with pytest.raises(KeyboardInterrupt):
         update(squares, progress=interrupt_after(0))
-    shutil.copy(picture(photos), photos / "class1" / "y.jpg")
+    shutil.copy(picture(source), source / "class1" / "y.jpg")
     assert update(squares).added == 2
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, photos, tmp_path):
-    add_pictures(photos, 30)
+def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, source, tmp_path):
+    add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):
         update(squares, progress=interrupt_after(12), threads=1, processes=1)
-    picture(photos).unlink()
+    picture(source).unlink()
     assert update(squares).removed == 1
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
 @pytest.mark.parametrize("then", [remove_unused, compact, lambda out: None])
-def test_an_update_that_is_killed_while_it_moves_files_is_completed(squares, photos, tmp_path, monkeypatch, then):
-    change(photos)
+def test_an_update_that_is_killed_while_it_moves_files_is_completed(squares, source, tmp_path, monkeypatch, then):
+    change(source)
     with monkeypatch.context() as patch:
         patch.setattr(version_commit, "write_atomically", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -107,8 +92,8 @@ def test_an_update_that_is_killed_while_it_moves_files_is_completed(squares, pho
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_a_version_of_which_a_file_is_missing_is_not_committed(squares, photos, tmp_path, monkeypatch):
-    change(photos)
+def test_a_version_of_which_a_file_is_missing_is_not_committed(squares, source, tmp_path, monkeypatch):
+    change(source)
     with monkeypatch.context() as patch:
         patch.setattr(version_commit, "write_atomically", interrupted)
         with pytest.raises(KeyboardInterrupt):
