@@ -142,10 +142,10 @@ def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
     if not isinstance(split, ImageFolderSplit):
         raise UsageError("a sample can be taken of image files in class folders only")
     classes: dict[int, list[int]] = {}
-    for index, file in enumerate(split.files):
+    for index, file in enumerate(split.items):
         classes.setdefault(file.target, []).append(index)
     for index in balanced(classes, images):
-        file = split.files[index]
+        file = split.items[index]
         original = (split.root / file.name).resolve()
         folder = root / name / split.classes[file.target]
         folder.mkdir(parents=True, exist_ok=True)

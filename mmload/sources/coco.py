@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from mmload.sources.files import (
     read_image_and_jpeg,
     reading,
 )
-from mmload.sources.listing import Listing, note_doubles
+from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import (
     ObjectError,
     empty_segments,
@@ -239,7 +239,7 @@ class _Meaning(NamedTuple):
         return cls(str(read.path), tuple(unique), record, notes, task == "panoptic")
 
 
-class CocoSplit:
+class CocoSplit(ListedSplit[CocoItem]):
     """One split.
 
     Args:
@@ -260,13 +260,9 @@ class CocoSplit:
         items: Listing[CocoItem],
         objects: CocoObjects,
     ) -> None:
+        super().__init__(items, meaning.classes, meaning.notes, boxes=True)
         self.root, self.decoder, self._clip, self._meaning = root, decoder, clip_boxes, meaning
-        self.items, self._objects = items, objects
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the categories, in the order of their numbers."""
-        return self._meaning.classes
+        self._objects = objects
 
     @property
     def has_objects(self) -> bool:
@@ -277,27 +273,10 @@ class CocoSplit:
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
         return self._meaning.objects
 
-    def part(self, samples: Sequence[int]) -> CocoSplit:
-        items, objects = self.items.only(samples), self._objects.only(samples)
-        return CocoSplit(self.root, self.decoder, self._clip, self._meaning, items, objects)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def has_boxes(self) -> bool:
-        return True
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns notes on annotations that were left out."""
-        return self._meaning.notes
-
-    def add_notes(self, notes: tuple[str, ...]) -> None:
-        """Adds notes for the summary of a build."""
-        self._meaning = self._meaning._replace(notes=(*self._meaning.notes, *notes))
-
-    def id(self, index: int) -> str:
-        """Returns the image's path relative to the root."""
-        return self.items[index].file
+    def part(self, samples: Sequence[int]) -> Self:
+        own = super().part(samples)
+        own._objects = self._objects.only(samples)
+        return own
 
     def revision(self, index: int) -> str:
         """Returns size and time of the image, and a checksum of its objects."""

@@ -34,7 +34,7 @@ from mmload.sources.files import (
     reading,
     walk,
 )
-from mmload.sources.listing import Listing, check_fraction, similar_names, with_held_out
+from mmload.sources.listing import ListedSplit, Listing, check_fraction, similar_names, with_held_out
 from mmload.store.manifest import is_name
 
 
@@ -249,13 +249,13 @@ class ImageFolderSource:
         return ImageFolderSplit(self._tree.place, self.decoder, classes, files, (*notes, *_odd_names(classes)))
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
-        files = {name: split.files for name, split in splits.items()}
+        files = {name: split.items for name, split in splits.items()}
         divided = with_held_out(files, lambda file: file.name, lambda file: file.target, fraction, self.seed)
         return {name: splits[name if name in splits else "train"].only(own) for name, own in divided.items()}
 
 
-class ImageFolderSplit:
-    """One split; holds a path, a class and a revision for each image.
+class ImageFolderSplit(ListedSplit[ImageFile]):
+    """One split.
 
     Args:
         place: folder that sample ids are relative to and files are read from.
@@ -265,6 +265,8 @@ class ImageFolderSplit:
         notes: notes for the summary of the build.
     """
 
+    items: Listing[ImageFile]
+
     def __init__(
         self,
         place: Path | RemoteFiles,
@@ -273,41 +275,17 @@ class ImageFolderSplit:
         files: Listing[ImageFile],
         notes: tuple[str, ...] = (),
     ) -> None:
-        self._place = place
-        self.decoder = decoder
-        self.classes = classes
-        self.files = files
-        self._notes = notes
+        super().__init__(files, classes, notes)
+        self._place, self.decoder = place, decoder
 
     @property
     def root(self) -> Path:
         """Folder that sample ids are relative to; UsageError if it is not on this machine."""
         return local_root(self._place)
 
-    def only(self, files: Listing[ImageFile]) -> ImageFolderSplit:
-        """Returns the same split with only these images."""
-        return ImageFolderSplit(self._place, self.decoder, self.classes, files, self._notes)
-
-    def part(self, samples: Sequence[int]) -> ImageFolderSplit:
-        return self.only(self.files.only(samples))
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def has_boxes(self) -> bool:
-        return False
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns notes on classes without images, and on folders that are not part of any split."""
-        return self._notes
-
-    def id(self, index: int) -> str:
-        """Returns the image's path relative to the root, with forward slashes."""
-        return self.files[index].name
-
     def revision(self, index: int) -> str:
         """Returns class, size and modification time of the image's file."""
-        file = self.files[index]
+        file = self.items[index]
         return f"{file.target} {file.revision}"
 
     def checksum(self, index: int) -> str:
@@ -329,7 +307,7 @@ class ImageFolderSplit:
         """
         import torch
 
-        name, target, _ = self.files[index]
+        name, target, _ = self.items[index]
         pixels, jpeg = read_image_and_jpeg(self._place, name, self.decoder, name)
         height, width = pixels.shape[-2:]
         return Sample(name, {"images": pixels, "targets": torch.tensor(target)}, (height, width), encoded=jpeg)

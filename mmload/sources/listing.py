@@ -13,8 +13,9 @@ import weakref
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from io import FileIO
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -254,7 +255,57 @@ def similar_names(names: Iterable[str]) -> Iterator[str]:
             yield f"{both} are classes of their own, but differ only in case, quotes, spaces or their Unicode form"
 
 
-def note_doubles(splits: Mapping[str, Any]) -> None:
+class ListedSplit(Generic[T]):
+    """What splits have in common whose samples are listed: a source's own class adds ``id``, ``revision`` and ``read``.
+
+    Args:
+        items: the samples in order.
+        classes: class names by index.
+        notes: notes for the summary of the build: what was left out, and what looks wrong.
+        boxes: whether samples have boxes.
+    """
+
+    def __init__(
+        self,
+        items: Listing[T] | list[T],
+        classes: tuple[str, ...],
+        notes: tuple[str, ...] = (),
+        *,
+        boxes: bool = False,
+    ) -> None:
+        self.items, self.classes, self._notes, self._boxes = items, classes, notes, boxes
+
+    def only(self, items: Listing[T] | list[T]) -> Self:
+        """Returns the same split with only these samples."""
+        own = copy(self)
+        own.items = items
+        return own
+
+    def part(self, samples: Sequence[int]) -> Self:
+        items = self.items
+        return self.only(items.only(samples) if isinstance(items, Listing) else [items[index] for index in samples])
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def has_boxes(self) -> bool:
+        return self._boxes
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns notes for the summary of the build."""
+        return self._notes
+
+    def add_notes(self, notes: tuple[str, ...]) -> None:
+        """Adds notes for the summary of the build."""
+        self._notes += notes
+
+    def id(self, index: int) -> str:
+        """Returns the first field of a sample's item: the path of its image, relative to the root."""
+        name: str = self.items[index][0]
+        return name
+
+
+def note_doubles(splits: Mapping[str, ListedSplit[Any]]) -> None:
     """Adds a note to each split on images that are in it several times, or in an earlier split too."""
     doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
     for name, split in splits.items():

@@ -30,7 +30,7 @@ from mmload.sources.files import (
     reading,
 )
 from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
-from mmload.sources.listing import Listing, check_fraction, notes_on_doubles, unique_hashes, with_held_out
+from mmload.sources.listing import ListedSplit, Listing, check_fraction, notes_on_doubles, unique_hashes, with_held_out
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
@@ -189,19 +189,19 @@ class Files:
     decoder: Decoder
 
 
-class ListSplit:
+class ListSplit(ListedSplit[Item]):
     """One split.
 
     Args:
         files: location of the files.
         meanings: meaning of their labels.
         items: the samples in order.
-        noted: notes on probable mistakes.
+        notes: notes on probable mistakes.
     """
 
-    def __init__(self, files: Files, meanings: Targets, items: Listing[Item], noted: tuple[str, ...] = ()) -> None:
-        self._files, self._meanings, self.items, self._noted = files, meanings, items, noted
-        self.classes = meanings.classes
+    def __init__(self, files: Files, meanings: Targets, items: Listing[Item], notes: tuple[str, ...] = ()) -> None:
+        super().__init__(items, meanings.classes, notes)
+        self._files, self._meanings = files, meanings
 
     @property
     def root(self) -> Path:
@@ -214,19 +214,6 @@ class ListSplit:
         import torch
 
         return torch.stack([self._meanings.tensor(item.label) for item in self.items])
-
-    def part(self, samples: Sequence[int]) -> ListSplit:
-        return ListSplit(self._files, self._meanings, self.items.only(samples), self._noted)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def has_boxes(self) -> bool:
-        return False
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns notes on labels that are probably mistakes, and on files that are listed several times."""
-        return self._noted
 
     def id(self, index: int) -> str:
         """Returns the list's id, or the path."""

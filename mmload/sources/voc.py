@@ -17,7 +17,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Links, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg, reading
-from mmload.sources.listing import note_doubles
+from mmload.sources.listing import ListedSplit, note_doubles
 from mmload.sources.voc_devkit import (
     VocAnnotation,
     default_sets,
@@ -194,7 +194,7 @@ class VocSource:
         return VocSplit(devkit, self.decoder, task.fitted(remaining), remaining, notes)
 
 
-class VocSplit:
+class VocSplit(ListedSplit[VocItem]):
     """One split.
 
     Args:
@@ -208,33 +208,8 @@ class VocSplit:
     def __init__(
         self, root: Path, decoder: Decoder, task: VocTask, items: list[VocItem], notes: tuple[str, ...]
     ) -> None:
-        self.root, self.decoder, self.task, self.items, self._notes = root, decoder, task, items, notes
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names by index."""
-        return self.task.classes
-
-    def part(self, samples: Sequence[int]) -> VocSplit:
-        return VocSplit(self.root, self.decoder, self.task, [self.items[index] for index in samples], self._notes)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def has_boxes(self) -> bool:
-        return isinstance(self.task, Detection)
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns how many images were left out, and why."""
-        return self._notes
-
-    def add_notes(self, notes: tuple[str, ...]) -> None:
-        """Adds notes for the summary of a build."""
-        self._notes += notes
-
-    def id(self, index: int) -> str:
-        """Returns the image's path relative to the devkit, ``VOC2007/JPEGImages/000005.jpg``."""
-        return self.items[index].image
+        super().__init__(items, task.classes, notes, boxes=isinstance(task, Detection))
+        self.root, self.decoder, self.task = root, decoder, task
 
     def revision(self, index: int) -> str:
         """Returns sizes and times of the image, its annotation and its mask."""

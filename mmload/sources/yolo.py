@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from mmload.sources.files import (
     reading,
     walk,
 )
-from mmload.sources.listing import Listing, note_doubles
+from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yaml_subset import read_yaml
 from mmload.sources.yolo_labels import (
@@ -169,7 +169,7 @@ class YoloSource:
         return YoloItem(file, labels, self._links.revision(path), self._links.revision(self._root / labels))
 
 
-class YoloSplit:
+class YoloSplit(ListedSplit[YoloItem]):
     """One split.
 
     Args:
@@ -190,38 +190,12 @@ class YoloSplit:
         items: Listing[YoloItem],
         notes: tuple[str, ...],
     ) -> None:
+        super().__init__(items, meaning.classes, notes, boxes=True)
         self.root, self.decoder, self._clip, self._meaning = root, decoder, clip_boxes, meaning
-        self.items, self._notes = items, notes
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names by index."""
-        return self._meaning.classes
 
     def objects(self) -> ObjectsRecord:
         """Returns the names of keypoints and their flip."""
         return self._meaning.objects
-
-    def part(self, samples: Sequence[int]) -> YoloSplit:
-        return YoloSplit(self.root, self.decoder, self._clip, self._meaning, self.items.only(samples), self._notes)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def has_boxes(self) -> bool:
-        return True
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns how many images have no label file."""
-        return self._notes
-
-    def add_notes(self, notes: tuple[str, ...]) -> None:
-        """Adds notes for the summary of a build."""
-        self._notes += notes
-
-    def id(self, index: int) -> str:
-        """Returns the image's path relative to the root."""
-        return self.items[index].file
 
     def revision(self, index: int) -> str:
         """Returns sizes and times of the image and its labels."""
