@@ -20,9 +20,11 @@ from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
+from mmload.augment.step import white
 from mmload.batch import Batch, lazy_rows
 from mmload.errors import counted
 from mmload.render.kernel_arguments import ImageLines
+from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
@@ -47,6 +49,11 @@ def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
     rows = lazy_rows(batch) if isinstance(batch, Batch) else batch
     images = [row.images for row in rows if isinstance(row, Batch) and isinstance(row.images, Tensor)]
     return rows if len(images) == len(rows) and len({image.shape for image in images}) > 1 else ()
+
+
+def _seeds_of(batch: Batch, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """Returns a batch's seeds, int64 [B]; fresh ones on ``device`` if it has none."""
+    return fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
 
 
 def split_rows(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor], OwnMasks | None]:
@@ -247,7 +254,8 @@ class Collate(nn.Module):
             images = [images[k] for k in numbers.tolist()]
             masks = None if masks is None else masks._replace(starts=masks.starts[numbers])
         sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
-        prepared = self.prepare(batch, (images[0].shape[0], 0, 0), sizes=sizes, masks=masks, generator=generator)
+        seeds = _seeds_of(batch, torch.device("cpu"), generator)
+        prepared = self.prepare(batch, (images[0].shape[0], 0, 0), seeds=seeds, sizes=sizes, masks=masks)
         if prepared.tile_rows is not None:
             images = [images[row] for row in prepared.tile_rows.numbers.tolist()]
         out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
@@ -288,7 +296,8 @@ class Collate(nn.Module):
             batch, numbers = self._paired(batch, images.device, generator)
             indices = numbers if indices is None else indices[numbers]
         shape = images.shape[1], images.shape[2], images.shape[3]
-        prepared = self.prepare(batch, shape, device=images.device, source=images.dtype, generator=generator)
+        seeds = _seeds_of(batch, images.device, generator).to(images.device)
+        prepared = self.prepare(batch, shape, source=images.dtype, seeds=seeds)
         shape_out, dtype, memory_format = prepared.shape, prepared.dtype, prepared.memory_format
         if images.device.type == "cpu":
             out = (memory or self._memory).empty(shape_out, dtype, memory_format)
@@ -300,7 +309,7 @@ class Collate(nn.Module):
     def _paired(self, batch: Batch, device: torch.device, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
         """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [2 B]."""
         count = batch.batch_size[0]
-        seeds = fresh_seeds(count, device, generator) if batch.seeds is None else batch.seeds
+        seeds = _seeds_of(batch, device, generator)
         places = torch.arange(count, device=seeds.device)
         numbers, seeds = self.with_partners(places, seeds, count, lambda drawn: drawn)
         return batch.replace(images=None)[numbers].replace(seeds=seeds), numbers
@@ -310,9 +319,8 @@ class Collate(nn.Module):
         batch: Batch,
         shape: tuple[int, int, int],
         *,
-        device: torch.device | None = None,
         source: torch.dtype = torch.uint8,
-        generator: torch.Generator | None = None,
+        seeds: Tensor | None = None,
         sizes: Tensor | None = None,
         masks: OwnMasks | None = None,
         framed: bool = False,
@@ -323,9 +331,8 @@ class Collate(nn.Module):
         Args:
             batch: everything but the images, which are ignored.
             shape: (C, H, W) of the images as stored; (C, 0, 0) if ``sizes`` are given.
-            device: device of the images; None: that of the seeds, else the CPU.
             source: dtype of the images.
-            generator: generator of seeds if the batch has none; None: torch's default one.
+            seeds: int64 [B], on the device of the images; None: those of the batch, else fresh ones on the CPU.
             sizes: int64 [B, 2], height and width of each image; None: images are fixed-size.
             masks: masks in place of the batch's if ``sizes`` are given; None: there are none.
             framed: whether images to which no step gives one size are put on a canvas of the largest.
@@ -334,14 +341,17 @@ class Collate(nn.Module):
         Returns:
             The prepared batch, to be rendered row by row or at once, and then finished.
         """
-        if device is None:
-            device = torch.device("cpu") if batch.seeds is None else batch.seeds.device
         check_batch(batch, shape, source, sizes)
         check_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
         check_instances(self.steps, batch)
         check_targets(self.steps, batch.targets)
-        seeds = fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
-        return PreparedBatch(self, batch, seeds.to(device), shape, source, sizes, masks, framed, tiles)
+        if seeds is None:
+            seeds = _seeds_of(batch, torch.device("cpu"))
+        if sizes is None:
+            plan = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
+        else:
+            plan = Plan.unchanged_sizes(sizes, shape[0])
+        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)
 
     def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
         """Rejects steps after the first pass that cannot be done to what it gives, before it is rendered.

@@ -85,10 +85,10 @@ class RandomErasing(Step):
             fitting = (rows < height) & (cols < width)
             found = fitting.any(1)
             return torch.where(found, first(rows, fitting), 0), torch.where(found, first(cols, fitting), 0)
-        low, high = (math.log(bound) for bound in self.ratio)
+        bounds = np.array([height * width, *self.scale, *map(math.log, self.ratio)])
         words = draws.bits(2 * ATTEMPTS).numpy().view(np.uint64)
         sides = np.zeros((2, len(words)), np.int64)
-        _find_rectangles(words, height * width, *self.scale, low, high, height, width, sides)
+        _find_rectangles(words, bounds, height, width, sides)
         rows, cols = torch.from_numpy(sides)
         return rows, cols
 
@@ -105,34 +105,21 @@ def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
     return None
 
 
-@numba_compiled(
-    "void(uint64[:, ::1], float64, float64, float64, float64, float64, int64, int64, int64[:, ::1])", nogil=False
-)
+@numba_compiled("void(uint64[:, ::1], float64[::1], int64, int64, int64[:, ::1])", nogil=False)
 def _find_rectangles(
-    words: Words,
-    area: float,
-    least: float,
-    greatest: float,
-    low: float,
-    high: float,
-    rows: int,
-    cols: int,
-    out: npt.NDArray[np.int64],
+    words: Words, bounds: npt.NDArray[np.float64], rows: int, cols: int, out: npt.NDArray[np.int64]
 ) -> None:
     """Writes the first rectangle per sample that fits, of those that :func:`~mmload.augment.resize.rectangles` draws.
 
     Args:
         words: uint64 [B, 2 n]; the first n draw shares of the area, the others ratios.
-        area: area of the image.
-        least: least share of the area.
-        greatest: greatest share of the area.
-        low: logarithm of the least ratio.
-        high: logarithm of the greatest ratio.
+        bounds: float64 [5]: area of the image, least and greatest share of it, logarithms of the extreme ratios.
         rows: exclusive upper bound of the first side.
         cols: exclusive upper bound of the second side.
         out: int64 [2, B]: both sides; left as it is where none of a sample's rectangles fits.
     """
     tries = words.shape[1] // 2
+    area, least, greatest, low, high = bounds[0], bounds[1], bounds[2], bounds[3], bounds[4]
     for k in range(len(words)):
         for attempt in range(tries):
             target = area * (least + (greatest - least) * unit_of_word(words[k, attempt]))

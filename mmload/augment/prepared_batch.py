@@ -17,7 +17,7 @@ from mmload.augment.checks import check_output, check_values
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.step import AfterStep, Step, sees_fields, white
+from mmload.augment.step import AfterStep, Step, plan_for, sees_fields, white
 from mmload.batch import Batch
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.plan import Plan
@@ -161,6 +161,16 @@ class Steps(Protocol):
 class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
 
+    Args:
+        collate: has its steps.
+        batch: everything but the images.
+        seeds: int64 [B], on the device of the images.
+        start: plan of the images as stored, that changes nothing.
+        source: their dtype.
+        masks: masks in place of the batch's; None: there are none of their own.
+        framed: as in :func:`one_pass`.
+        tiles: rows that the collate's composer composes samples of; None: it draws them among those of the batch.
+
     Attributes:
         rendering: the first pass.
         shape: [B, C, h, w] of the memory to render into.
@@ -174,12 +184,11 @@ class PreparedBatch:
         collate: Steps,
         batch: Batch,
         seeds: Tensor,
-        shape: tuple[int, int, int],
+        start: Plan,
         source: torch.dtype,
-        sizes: Tensor | None = None,
-        masks: OwnMasks | None = None,
-        framed: bool = False,
-        tiles: Tiles | None = None,
+        masks: OwnMasks | None,
+        framed: bool,
+        tiles: Tiles | None,
     ) -> None:
         self._collate = collate
         self._own_masks, self._framed = masks, framed
@@ -191,11 +200,8 @@ class PreparedBatch:
         self._mixer: MixStep | None = None
         first = collate.composer
         if first is not None:
-            tiles = tiles or first.tiles_of(batch, self._draws(0), shape, source, sizes)
-            start, self._batch, self._trail = first.composed(batch, tiles, self._draws(0), shape[0])
-        else:
-            start = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
-            start = start if sizes is None else Plan.unchanged_sizes(sizes, shape[0])
+            tiles = tiles or first.tiles_of(batch, self._draws(0), start.source, source, start.sizes)
+            start, self._batch, self._trail = first.composed(batch, tiles, self._draws(0), start.source[0])
         self.tile_rows = None if tiles is None else tiles.rows
         self.rendering, self._next = self._described(0 if first is None else 1, start, source)
         collate.check_later_passes(batch, self.rendering, self._next)
@@ -294,9 +300,7 @@ class PreparedBatch:
 
     def _rendered(self, at: int, images: Tensor) -> tuple[Tensor, int]:
         """Renders a further pass from step ``at``; returns the images and the place of the first step after it."""
-        shape = images.shape[1], images.shape[2], images.shape[3]
-        nothing = Plan.unchanged(len(images), shape, white(images.dtype), images.device)
-        rendering, following = self._described(at, nothing, images.dtype)
+        rendering, following = self._described(at, plan_for(images), images.dtype)
         self._follow(rendering.plan)
         return rendered(rendering, images, self.memory_format), following
 
@@ -304,9 +308,7 @@ class PreparedBatch:
         """Converts images to the collate's dtype, scaled to [0, 1] if they were integers."""
         if images.dtype == self._collate.dtype:
             return images
-        shape = images.shape[1], images.shape[2], images.shape[3]
-        plan = Plan.unchanged(len(images), shape, white(images.dtype), images.device)
-        return rendered(Rendering(plan, self._collate.dtype), images, self.memory_format)
+        return rendered(Rendering(plan_for(images), self._collate.dtype), images, self.memory_format)
 
     def _described(self, at: int, nothing: Plan, source: torch.dtype) -> tuple[Rendering, int]:
         """Describes the pass from step ``at``; returns it and the place of the first step after it."""
