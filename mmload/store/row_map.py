@@ -209,7 +209,7 @@ class RowMap:
             if code:
                 file.check()
                 raise StoreError(f"cannot read {file.path} ({os.strerror(code)})")
-        self._ranges.known[:] = 1
+        self._ranges.known[:] = self._pages.RESIDENT
         self._is_locked = not why
         return f"populated, not locked: {why}" if why else "populated and locked"
 
