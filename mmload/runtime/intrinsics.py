@@ -86,8 +86,8 @@ blend_lines: Any = Intrinsic("blend_lines")
 """In compiled functions, ``blend_lines(memory, first, second, low, out, at)`` mixes ``LINE_BLOCK`` levels with others.
 
 It writes ``memory[first]`` + ``low`` / 2^14 of the way to ``memory[second]``, and those after them, to a flat int16
-array, in units of 1/128, rounded down. ``low``, int16, is below 2^14; its 7 upper bits and its 7 lower bits have a
-product each, which 16 bits hold. LLVM has no vectors of 16 bits for products that need 32.
+array, in units of 1/128, rounded down. ``low``, int16, is from 0 to 2^14. LLVM has no vectors of 16 bits for products
+that need 32, except where only their upper half is kept.
 """
 
 blend_neighbors: Any = Intrinsic("blend_neighbors")

@@ -271,7 +271,7 @@ def _vector(target: Any, builder: Any, array: Any, begin: Any, kind: Any, size: 
 
 
 def _blend_lines(context: Any, memory: Any, first: Any, second: Any, low: Any, out: Any, at: Any) -> Any:
-    shorts, bytes_ = ir.VectorType(_SHORT, LINE_BLOCK), ir.VectorType(ir.IntType(8), LINE_BLOCK)
+    shorts, wide, bytes_ = (ir.VectorType(kind, LINE_BLOCK) for kind in (_SHORT, _WORD, ir.IntType(8)))
     seven = ir.Constant(shorts, [7] * LINE_BLOCK)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -280,15 +280,21 @@ def _blend_lines(context: Any, memory: Any, first: Any, second: Any, low: Any, o
         def levels(begin: Any) -> Any:
             return builder.zext(builder.load(_vector(target, builder, source, begin, bytes_), align=1), shorts)
 
-        def repeated(value: Any) -> Any:
-            one = builder.insert_element(shorts(ir.Undefined), value, _WORD(0))
+        def repeated(value: Any, kind: Any) -> Any:
+            one = builder.insert_element(kind(ir.Undefined), value, _WORD(0))
             return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_WORD, LINE_BLOCK), [0] * LINE_BLOCK))
 
         upper, lower = levels(arguments[1]), levels(arguments[2])
-        apart = builder.sub(lower, upper)
-        fine = builder.mul(apart, repeated(builder.and_(arguments[3], _SHORT(127))))
-        rest = builder.mul(apart, repeated(builder.lshr(arguments[3], _SHORT(7))))
-        mixed = builder.add(builder.add(builder.shl(upper, seven), rest), builder.ashr(fine, seven))
+        # The upper half of a product of 16 bits is one instruction. From the middle on the weight is counted from the
+        # other line, and is negative: 2^2 times as much has 16 bits.
+        upper, lower = (builder.shl(one, seven) for one in (upper, lower))
+        scaled = builder.shl(arguments[3], _SHORT(2))
+        product = builder.mul(
+            builder.sext(builder.sub(lower, upper), wide), repeated(builder.sext(scaled, _WORD), wide)
+        )
+        part = builder.trunc(builder.ashr(product, ir.Constant(wide, [16] * LINE_BLOCK)), shorts)
+        is_far = builder.icmp_signed(">=", arguments[3], _SHORT(1 << 13))
+        mixed = builder.add(builder.select(is_far, lower, upper), part)
         builder.store(mixed, _vector(target, builder, sink, arguments[5], shorts), align=2)
         return target.get_dummy_value()
 
@@ -317,27 +323,30 @@ def _blend_neighbors(
     wide, half_level = ir.VectorType(_WORD, count), ir.Constant(words, [MEAN_HALF] * NEIGHBORS)
     masks = [ir.Constant(words, list(range(k, count, 2))) for k in range(2)]
 
-    def permuted(builder: Any, name: str, values: list[Any]) -> Any:
-        kind = ir.FunctionType(shorts, [shorts] * len(values))
-        name = f"llvm.x86.avx512.{name}.hi.512"
-        return builder.call(_cgutils.get_or_insert_function(builder.module, kind, name), values)
+    def called(builder: Any, name: str, result: Any, values: list[Any]) -> Any:
+        kind = ir.FunctionType(result, [shorts] * len(values))
+        return builder.call(_cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.avx512.{name}"), values)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         index = arguments[4].type
         source, chosen, shares, written = (_array(target, builder, signature, arguments, k) for k in (0, 2, 3, 5))
+        is_x86_64_v4 = "+avx512bw" in target.codegen()._tm_features.split(",")
         first = builder.mul(arguments[4], ir.Constant(index, 2))
 
         def picked(begin: Any) -> Any:
             """Returns the neighbors of a channel whose numbers begin there."""
             near = _vector(target, builder, source, begin, shorts, NEAR_WORDS)
-            if "+avx512bw" in target.codegen()._tm_features.split(","):
+            if is_x86_64_v4:
                 near_half = builder.load(near, align=2)
                 with builder.if_else(builder.icmp_signed("<=", arguments[8], ir.Constant(index, count))) as (one, two):
                     with one:
-                        alone, at_alone = permuted(builder, "permvar", [near_half, order]), builder.block
+                        alone, at_alone = called(builder, "permvar.hi.512", shorts, [near_half, order]), builder.block
                     with two:
                         other = builder.load(builder.gep(near, [_WORD(1)]), align=2)
-                        joined, at_joined = permuted(builder, "vpermi2var", [near_half, order, other]), builder.block
+                        joined, at_joined = (
+                            called(builder, "vpermi2var.hi.512", shorts, [near_half, order, other]),
+                            builder.block,
+                        )
                 chosen_ones = builder.phi(shorts)
                 chosen_ones.add_incoming(alone, at_alone)
                 chosen_ones.add_incoming(joined, at_joined)
@@ -350,13 +359,18 @@ def _blend_neighbors(
                 pairs = builder.insert_element(pairs, one, _WORD(k))
             return builder.bitcast(pairs, shorts)
 
+        def summed(numbers: Any) -> Any:
+            """Returns the sums of weighted pairs. LLVM finds the instruction, but converts weights back and forth."""
+            if is_x86_64_v4:
+                return called(builder, "pmaddw.d.512", words, [numbers, share])
+            products = builder.mul(builder.sext(numbers, wide), builder.sext(share, wide))
+            return builder.add(*(builder.shuffle_vector(products, products, mask) for mask in masks))
+
         order = builder.load(_vector(target, builder, chosen, first, shorts), align=2)
-        share = builder.sext(builder.load(_vector(target, builder, shares, first, shorts), align=2), wide)
+        share = builder.load(_vector(target, builder, shares, first, shorts), align=2)
         (begin, pitch), (place, size) = (_cgutils.unpack_tuple(builder, arguments[k], 2) for k in (1, 6))
         with _cgutils.for_range(builder, arguments[7]) as loop:
-            numbers = picked(builder.add(begin, builder.mul(loop.index, pitch)))
-            products = builder.mul(builder.sext(numbers, wide), share)
-            total = builder.add(*(builder.shuffle_vector(products, products, mask) for mask in masks))
+            total = summed(picked(builder.add(begin, builder.mul(loop.index, pitch))))
             total = builder.lshr(builder.sub(half_level, total), ir.Constant(words, [MEAN_BITS] * NEIGHBORS))
             sink = _vector(target, builder, written, builder.add(place, builder.mul(loop.index, size)), bytes_)
             builder.store(builder.trunc(total, bytes_), sink, align=1)

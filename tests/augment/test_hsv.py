@@ -104,3 +104,16 @@ def test_hsv_without_gains_keeps_values_and_joins_the_pass() -> None:
         RandomHSV()(images[:, :2])
     with pytest.raises(ValueError, match="hue is 0.6, expected a rotation from 0 to 0.5"):
         RandomHSV(0.6)
+
+
+@pytest.mark.parametrize("numbers", CHANGES)
+def test_hsv_kernel_runs_of_one_color_are_those_of_the_reference(numbers: tuple[int, float, float]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    pieces = []
+    for length in [5, 64, 128, 1, 700, 1024, 63, 2000, 64, 64, 3]:  # of two colors, and of pixels between them
+        color = (
+            torch.tensor([[114], [114], [114]]) if length % 2 else torch.randint(0, 256, (3, 1), generator=generator)
+        )
+        pieces += [color.expand(3, length), torch.randint(0, 256, (3, length % 200), generator=generator)]
+    image = torch.cat(pieces, 1).to(torch.uint8).contiguous()[:, None]
+    assert np.array_equal(by_kernel(image, *numbers).numpy(), changed(image.numpy(), *numbers))
