@@ -1,18 +1,18 @@
 """The program: ``python -m mmload``, and what the ``mmload`` command calls."""
 
-from mmload.cli import interrupt, waiting
+from mmload.cli import interrupt
 
 
 def main() -> None:
     """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
     interrupt.exit_on_interrupt()
-    waiting.report_if_slow(waiting.START)
+    interrupt.report_if_slow(interrupt.START)
     try:
         from mmload.cli.app import main as run
 
         run()
     finally:
-        waiting.shown()
+        interrupt.shown()
         interrupt.ignore_interrupts()
 
 

@@ -22,9 +22,12 @@ from mmload.augment.geometry import (
 from mmload.augment.levels import (
     GaussianBlur,
     RandomAdjustSharpness,
+    RandomApply,
     RandomAutocontrast,
+    RandomChoice,
     RandomEqualize,
     RandomInvert,
+    RandomOrder,
     RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
@@ -32,7 +35,6 @@ from mmload.augment.levels import (
 from mmload.augment.mix import CutMix, MixUp
 from mmload.augment.mosaic import Mosaic
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from mmload.augment.random_steps import RandomApply, RandomChoice, RandomOrder
 from mmload.augment.resize import ProgressiveSize, RandomResizedCrop, Resize
 from mmload.augment.step import AfterStep, Step
 from mmload.augment.views import TwoViews, Views

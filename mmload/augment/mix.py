@@ -180,7 +180,7 @@ class CutMix(_Mix):
 
 
 class MixChoice(MixStep):
-    """:class:`~mmload.augment.random_steps.RandomChoice` of MixUp and CutMix: applies one of them, drawn per sample.
+    """:class:`~mmload.augment.levels.RandomChoice` of MixUp and CutMix: applies one of them, drawn per sample.
 
     Args:
         transforms: MixUp, CutMix and such choices.

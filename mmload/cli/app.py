@@ -20,12 +20,11 @@ from mmload.cli.build import build
 from mmload.cli.change import add_field, subset
 from mmload.cli.copies import export, pull, push
 from mmload.cli.info import doctor, info, log, where
-from mmload.cli.interrupt import interruptible
+from mmload.cli.interrupt import interruptible, report_if_slow
 from mmload.cli.parity import parity
 from mmload.cli.terminal import last_resort, show
 from mmload.cli.verify import gc, repair, verify
 from mmload.cli.view import browse, preview, report
-from mmload.cli.waiting import report_if_slow
 from mmload.errors import UsageError
 
 

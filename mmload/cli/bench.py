@@ -12,10 +12,9 @@ import typer
 
 from mmload.bench.options import BenchOptions, check_count
 from mmload.builder.options import option
-from mmload.cli.interrupt import fail, interruptible
+from mmload.cli.interrupt import fail, interruptible, report
 from mmload.cli.options import DecodingThreads, dataset_on_a_disk, on_a_disk, takes
 from mmload.cli.terminal import check_target, show, status_line
-from mmload.cli.waiting import report
 from mmload.errors import UsageError, counted
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from mmload.cli.interrupt import fail
-from mmload.cli.waiting import report_if_slow, shown
+from mmload.cli.interrupt import fail, report_if_slow, shown
 from mmload.errors import MmloadError, UsageError, one_line
 from mmload.runtime.regular_files import is_within
 

@@ -1,4 +1,4 @@
-"""The step Shrink of a build as a torchvision transform. Importing it imports no kernels, unlike ``canvas``."""
+"""The step Shrink of a build as a torchvision transform; unlike the others, importing it imports no kernels."""
 
 from __future__ import annotations
 

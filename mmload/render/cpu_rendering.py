@@ -44,7 +44,7 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
-from mmload.render.torch_resample import Placed, on_canvas_of, placements
+from mmload.render.torch_rendering import Placed, on_canvas_of, placements
 from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property

@@ -1,22 +1,186 @@
 """Renders a batch by torch's operations: floats, resizes on a device, all that no compiled kernel renders.
 
-Values are subtracted and multiplied in float32, separately, as in the kernels.
+Values are subtracted and multiplied in float32, separately, as in the kernels. Windows are resized in their own dtype,
+before they are colored: one image at a time on a CPU, with the values of torchvision's resize; a whole batch of windows
+of different sizes on a device, within one level of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mmload.render import torch_levels
 from mmload.render.holes import punch_batch
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
-from mmload.render.plan_parts import Mixing, Resampling
-from mmload.render.torch_resample import Placed, on_canvas_of, placements, resized_batch
-from mmload.render.torch_sampling import Window, picked, windows
+from mmload.render.plan_parts import Mixing, Padding, Resampling
+from mmload.render.torch_sampling import Axis, Window, axes_of, cut, fill_values, on_canvas, picked, positions, windows
+from mmload.runtime.memory_pool import constant
+
+
+def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
+    """Resizes the window of any image [C, H, W]: [C, height, width] in its dtype."""
+    pixels = cut(image, window, padding)
+    smooth, is_uint8 = resampling.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
+    # torch 2.15 fails at one uint8 pixel of three channels, antialiased or not.
+    lone = resampling.height == resampling.width == 1 and (not resampling.antialias or len(pixels) == 3)
+    native = not smooth or ((image.device.type == "cpu" and not lone) if is_uint8 else pixels.itemsize >= 4)
+    wanted = pixels if native else pixels.float()
+    # torch 2.15 gives all lines of a column of floats the same value.
+    if resampling.width == 1 and resampling.antialias and wanted.is_floating_point():
+        column = wanted.transpose(1, 2).clone(memory_format=torch.contiguous_format)[None]
+        row = F.interpolate(column, size=(1, resampling.height), mode=resampling.mode, antialias=True)[0]
+        full = row.transpose(1, 2)
+    else:
+        size = resampling.height, resampling.width
+        full = F.interpolate(wanted[None], size=size, mode=resampling.mode, antialias=resampling.antialias)[0]
+    if native:
+        return full
+    return (full.clamp_(0, 255).round_() if is_uint8 else full).to(pixels.dtype)
+
+
+class Placed(NamedTuple):
+    """Placement of one sample in integers, as :class:`~mmload.render.plan_parts.Placement` describes it."""
+
+    rows: int
+    cols: int
+    top: int
+    left: int
+
+    def visible(self, height: int, width: int) -> tuple[slice, slice]:
+        """Returns the rows and columns of a canvas of height x width that show the resized window."""
+        over = slice(min(max(self.top, 0), height), max(min(self.top + self.rows, height), 0))
+        return over, slice(min(max(self.left, 0), width), max(min(self.left + self.cols, width), 0))
+
+
+def placements(plan: Plan) -> Sequence[Placed | None]:
+    """Returns the plan's placements as Python numbers, one per sample; None: it has none."""
+    placed = None if plan.resampling is None else plan.resampling.placement
+    if placed is None:
+        return [None] * plan.count
+    numbers = torch.stack((placed.rows, placed.cols, placed.top, placed.left), 1).tolist()
+    return [Placed(*one) for one in numbers]
+
+
+def on_canvas_of(
+    image: Tensor, window: Window, resampling: Resampling, padding: Padding | None, placed: Placed | None
+) -> Tensor:
+    """Resizes the window of any image [C, H, W], and may place it on a canvas: [C, height, width] in its dtype."""
+    if placed is None:
+        return resized(image, window, resampling, padding)
+    full = resized(image, window, replace(resampling, height=placed.rows, width=placed.cols), padding)
+    canvas = _canvas_fill(resampling, image).expand(len(image), resampling.height, resampling.width).clone()
+    over, across = placed.visible(resampling.height, resampling.width)
+    inner = full[:, over.start - placed.top :, across.start - placed.left :]
+    canvas[:, over, across] = inner[:, : over.stop - over.start, : across.stop - across.start]
+    return canvas
+
+
+def _canvas_fill(resampling: Resampling, images: Tensor) -> Tensor:
+    fill = (0.0,) if resampling.placement is None else resampling.placement.fill
+    return constant(fill, images.dtype, images.device).view(-1, 1, 1)
+
+
+def resized_batch(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
+    """Resizes every window of a batch: [B, C, h, w] in the images' dtype.
+
+    The nearest pixels are picked. All else is two matrix products: window sizes differ from sample to sample, so each
+    has its own two matrices of weights; on a GPU the zeros in them cost less than a loop over the samples, which would
+    have to wait for their windows. Flips are in the matrices.
+    """
+    if resampling.mode.startswith("nearest"):
+        exact = replace(resampling, exact_masks=resampling.mode == "nearest-exact")
+        full = picked(images, replace(plan, resampling=exact))
+    else:
+        full = _weighted(images, plan, resampling)
+    if resampling.placement is None:
+        return full
+    return torch.where(on_canvas(plan, resampling.placement)[:, None], full, _canvas_fill(resampling, full))
+
+
+def _weighted(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
+    """Resizes a batch by weighted sums of neighboring pixels, along the rows first.
+
+    Levels are resized as on a CPU: by weights of 15 bits, whose sums are exact, and rounded and clamped to levels after
+    the rows, too. A bicubic that is not clamped there would be several levels off.
+    """
+    floats, levels = images.float(), images.dtype == torch.uint8
+    over, across = (_weights(axis, resampling, plan) for axis in axes_of(plan))
+    if levels:
+        over, across = _of_15_bits(over), _of_15_bits(across)
+    ground = None if plan.padding is None else fill_values(plan.padding, floats)
+    made = torch.matmul(_from_ground(floats, ground), across.transpose(1, 2)[:, None])
+    if levels:
+        made = _from_ground(_to_levels(made if ground is None else made.add_(ground)), ground)
+    made = torch.matmul(over[:, None], made)
+    made = made if ground is None else made.add_(ground)
+    return (_to_levels(made) if levels else made).to(images.dtype)
+
+
+def _from_ground(values: Tensor, ground: Tensor | None) -> Tensor:
+    """Subtracts the fill, so that it is 0 outside of the image."""
+    return values if ground is None else values - ground
+
+
+def _to_levels(values: Tensor) -> Tensor:
+    return values.add_(0.5).floor_().clamp_(0, 255)
+
+
+def _of_15_bits(weight: Tensor) -> Tensor:
+    """Rounds weights [B, output, source] to multiples of 2^-n, with the largest n that 15 bits allow, as in ATen."""
+    unit = torch.exp2(1.0 - (32767.5 / weight.amax((1, 2), keepdim=True)).log2().ceil())
+    return (weight / unit).round_() * unit
+
+
+def _weights(axis: Axis, resampling: Resampling, plan: Plan) -> Tensor:
+    """Returns the weights of source pixels along one axis of a resize: float32 [B, output, source]."""
+    resized = axis.resized[:, None, None] if isinstance(axis.resized, Tensor) else axis.resized
+    if resized is None:
+        raise ValueError("the windows are not resized")
+    size, margin = plan.per_sample(axis.size)[:, None, None], axis.margin
+    place = positions(plan, axis)
+    step = size.to(torch.float32) / resized
+    center = (place[:, :, None] + 0.5) * step - 0.5
+    offset = torch.arange(-margin, axis.source + margin, device=plan.device)[None, None, :]
+    offset = offset - (0 if axis.start is None else axis.start[:, None, None])
+    if resampling.mode == "bicubic" and not resampling.antialias:
+        weight = _repeating(center, offset, size - 1)
+    else:
+        reach = step.clamp(min=1.0) if resampling.antialias else torch.ones_like(step)
+        weight = _TRIANGLE_OR_CUBIC[resampling.mode](((offset - center) / reach).abs())
+        weight = weight * ((offset >= 0) & (offset < size))
+        weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-6)  # beside a placed window all are 0
+    return weight[:, :, margin : margin + axis.source]
+
+
+def _repeating(center: Tensor, offset: Tensor, last: Tensor) -> Tensor:
+    """Returns cubic weights of the four pixels around each center; the window's edges stand for those outside."""
+    first = center.floor()
+    weight = torch.zeros((), device=center.device)
+    for number in range(-1, 3):
+        tap = torch.minimum((first + number).clamp(min=0), last)
+        weight = weight + (offset == tap) * _cubic((center - first - number).abs(), -0.75)
+    return weight
+
+
+def _triangle(distance: Tensor) -> Tensor:
+    return (1.0 - distance).clamp(min=0.0)
+
+
+def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
+    """Returns Keys' cubic; torch's ``a`` is -0.5 with antialiasing, -0.75 without."""
+    near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
+    far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
+    return torch.where(distance < 1.0, near, torch.where(distance < 2.0, far, 0.0))
+
+
+_TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 
 
 def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, images: Tensor, out: Tensor) -> None:

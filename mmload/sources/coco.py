@@ -22,7 +22,6 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample
 from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, read_annotations
-from mmload.sources.coco_objects import CocoObjects
 from mmload.sources.decode import Decoder, warnings_suppressed
 from mmload.sources.files import (
     Links,
@@ -35,6 +34,7 @@ from mmload.sources.files import (
 )
 from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import (
+    CocoObjects,
     ObjectError,
     empty_segments,
     fields_of_objects,

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import read_regular
-from mmload.sources.coco_objects import CocoObjects, Segments
 from mmload.sources.list_rows import MAX_CLASSES
-from mmload.sources.objects import MAX_KEYPOINTS
+from mmload.sources.objects import MAX_KEYPOINTS, CocoObjects, Segments
 
 Array = npt.NDArray[Any]
 

@@ -28,7 +28,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.step import plan_for
 from mmload.batch import Batch
 from mmload.render.rendering import Rendering
-from mmload.render.torch_resample import resized_batch
+from mmload.render.torch_rendering import resized_batch
 from mmload.render.torch_sampling import windows
 
 

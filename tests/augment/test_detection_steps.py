@@ -310,9 +310,9 @@ def test_a_device_makes_the_pixels_of_the_cpu(steps: list[Step], monkeypatch: py
     plan = plans_of(steps, batch)[-1]
     expected = torch.empty(plan.shape, dtype=torch.uint8)
     Rendering(plan, torch.uint8).render_batch(batch.images, expected)
-    from mmload.render import torch_resample
+    from mmload.render import torch_rendering
 
-    got = torch_resample.resized_batch(batch.images, plan, plan.resampling)
+    got = torch_rendering.resized_batch(batch.images, plan, plan.resampling)
     assert (got.int() - expected.int()).abs().max() <= 1
     by_operations = torch.empty_like(expected)
     Rendering(plan, torch.uint8).by_operations(batch.images, by_operations)

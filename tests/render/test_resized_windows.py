@@ -15,7 +15,7 @@ from mmload.render.antialiased_resize import REACHES
 from mmload.render.kernel_arguments import RESIZED, ImageLines, Resizes
 from mmload.render.plan_parts import PADDING_MODES, Padding, Placement, Resampling
 from mmload.render.resized_windows import resize
-from mmload.render.torch_resample import Placed, on_canvas_of
+from mmload.render.torch_rendering import Placed, on_canvas_of
 from mmload.render.torch_sampling import Window
 
 
