@@ -72,3 +72,8 @@ def difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -
 def column_advice(column: Mapping[str, Any]) -> str:
     """Formats which field an unfinished command adds, and how to proceed."""
     return f"field {column.get('name')}; add the field again, which goes on with it, or remove that folder"
+
+
+def unfinished_advice(begun: Mapping[str, Any]) -> str:
+    """Formats what is unfinished, a field or a build, and how to proceed."""
+    return column_advice(begun[COLUMN]) if COLUMN in begun else "build; run it again, or remove that folder"

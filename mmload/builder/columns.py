@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ Numbers = npt.NDArray[np.int64]
 
 _FUNCTION = "a function"
 _CHUNK_BYTES = 4 * 2**20
+_NO_VALUE = re.compile(r"(?P<rows>.* without a value of )(?P<fields>.*)(?P<advice>; .*)")  # a warning of an update
 _TOLERANCE = 1e-3  # of a function's values when they are computed again, as kernels may add in another order
 
 
@@ -77,8 +79,9 @@ def add_field(
         raise UsageError(f"batch_size is {batch_size!r}; give an integer from 1")
     given = values if callable(values) else _as_array(values)
     column = {"name": name, "split": split, "values": _digest(given)}
-    opened = open_to_change(dataset, column)
+    opened = open_to_change(dataset, column, by_number=not callable(given))
     chosen = only_split(opened, split)
+    column["split"] = chosen.name
     _check_name(chosen, name)
     spec = _spec_of(given, chosen, min(batch_size, len(chosen)))
     spec = msgspec.structs.replace(spec, version=next_version(opened.manifest))
@@ -94,7 +97,7 @@ def add_field(
             own: _with_column(record, name, spec, records) if chosen.name in (own, record.subset_of) else record
             for own, record in opened.manifest.splits.items()
         }
-        commit_version(staging, opened, splits, f"field {name}")
+        commit_version(staging, opened, splits, f"field {name}", _warnings_without(opened, chosen, name))
     return Dataset(opened.path)
 
 
@@ -115,6 +118,7 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
     """
     opened = open_to_change(dataset)
     chosen = only_split(opened, split)
+    _check_no_subset(chosen)
     added = [field for field, spec in chosen.record.fields.items() if spec.version]
     if name not in added:
         has = choices(added) if added else "none"
@@ -125,7 +129,7 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
             own: _without_column(record, name) if chosen.name in (own, record.subset_of) else record
             for own, record in opened.manifest.splits.items()
         }
-        commit_version(staging, opened, splits, f"remove field {name}")
+        commit_version(staging, opened, splits, f"remove field {name}", _warnings_without(opened, chosen, name))
     return Dataset(opened.path)
 
 
@@ -284,15 +288,36 @@ def _plan(manifest: Manifest, column: dict[str, Any]) -> dict[str, Any]:
 def _check_name(split: Split, name: str) -> None:
     if not is_name(name):
         raise UsageError(f"name is {name!r:.80}; give a plain name of letters, digits, _ and -, such as embedding")
-    if split.record.subset_of is not None:
-        raise UsageError(
-            f"split {split.name!r} is a subset of {split.record.subset_of!r}; add the field to that, for all its rows"
-        )
+    _check_no_subset(split)
     spec = split.record.fields.get(name)
     if spec is not None and not spec.version:
         raise UsageError(f"split {split.name!r} has the field {name!r} from its build; give another name")
     if name in (*FIELD_NAMES, *PER_BOX):
         raise UsageError(f"name is {name!r}, which has a meaning of its own in a batch; give another name")
+
+
+def _check_no_subset(split: Split) -> None:
+    if split.record.subset_of is not None:
+        raise UsageError(
+            f"split {split.name!r} is a subset of {split.record.subset_of!r} and has its fields; name that as split, "
+            "for all its rows"
+        )
+
+
+def _warnings_without(opened: Dataset, split: Split, name: str) -> dict[str, list[str]]:
+    """Returns the warnings of a dataset's card without those on rows that have no value of a field of a split."""
+    found = {own: opened.manifest.card_lines("warnings", own) for own in opened}
+    found[split.name] = [text for line in found[split.name] if (text := _without_field(line, name))]
+    return {own: lines for own, lines in found.items() if lines}
+
+
+def _without_field(warning: str, name: str) -> str:
+    """Returns a warning that an update has written on rows without values, for its other fields; "" if none is left."""
+    parts = _NO_VALUE.fullmatch(warning)
+    if parts is None:
+        return warning
+    others = [field for field in parts["fields"].split(", ") if field.partition(" ")[0] != name]
+    return f"{parts['rows']}{', '.join(others)}{parts['advice']}" if others else ""
 
 
 def _as_array(values: Values) -> Tensor | npt.NDArray[Any]:

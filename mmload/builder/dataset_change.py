@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.build_plans import COLUMN, column_advice
+from mmload.builder.build_plans import COLUMN, unfinished_advice
 from mmload.builder.staging import UPDATES, Staging, has_finished_shards
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url
@@ -16,15 +16,21 @@ from mmload.store.unfinished import staging_folder
 from mmload.store.versions import with_version
 
 
-def open_to_change(dataset: Dataset | str | Path, column: Mapping[str, Any] | None = None) -> Dataset:
+def open_to_change(
+    dataset: Dataset | str | Path, column: Mapping[str, Any] | None = None, *, by_number: bool = False
+) -> Dataset:
     """Opens the current version of a dataset, after what a killed command has left undone at its end.
 
     Args:
         dataset: the dataset, in its current version, or its folder.
-        column: the field that is being added, which may have been begun before.
+        column: ``name`` and ``split`` of the field that is being added, which may have been begun before, and
+            ``values`` where they are known; a split of None is the only one.
+        by_number: whether rows are given by their numbers, which are those of the version that is there before a
+            killed update is completed.
 
     Raises:
-        UsageError: if the dataset is opened in a version that is not the current one, or lies in object storage.
+        UsageError: if the dataset is opened in a version that is not the current one, or lies in object storage; if
+            rows that are given by number may be other ones now.
         BuildError: if the work of another command is unfinished, or another command is changing the dataset.
         StoreError: if there is no dataset.
     """
@@ -32,11 +38,16 @@ def open_to_change(dataset: Dataset | str | Path, column: Mapping[str, Any] | No
     place = next(iter(dataset.values())).folder.title if isinstance(dataset, Dataset) else dataset
     check_no_url(place, "change the dataset that was pushed there, and push it again")
     folder = Path(place).resolve()
-    current = read(folder)
+    before = current = read(folder)
     if staging_folder(folder).exists():
         current = _completed(folder, column)
     if opened is not None and opened.manifest.contents != current.contents:
         raise UsageError(f"{folder} is opened in a version that is not the current one; open it again")
+    if by_number and before.contents != current.contents:
+        raise UsageError(
+            f"a command that was killed while it changed {folder} is completed now, as version {current.version}, "
+            "whose rows may have other numbers; check what you give, then run this again"
+        )
     return Dataset(folder)
 
 
@@ -45,17 +56,21 @@ def _completed(folder: Path, column: Mapping[str, Any] | None) -> Manifest:
     with Staging(folder) as staging:
         plan, current = staging.plan(), read(folder)
         if plan is not None and plan.get(UPDATES) in (None, current.contents):
-            begun = plan.get(COLUMN)
-            if column is not None and begun == column:
+            unlike = _differences(plan.get(COLUMN), column, folder)
+            if not unlike:
                 return current
-            is_other = (
-                column is None or begun is None or any(begun.get(key) != column[key] for key in ("name", "split"))
-            )
-            if is_other and has_finished_shards(staging.paths):
-                found = "build; run it again, or remove that folder" if begun is None else column_advice(begun)
-                raise BuildError(f"{staging.paths.folder} holds an unfinished {found}")
+            if unlike != ["values"] and has_finished_shards(staging.paths):
+                raise BuildError(f"{staging.paths.folder} holds an unfinished {unfinished_advice(plan)}")
         staging.discard()
     return current
+
+
+def _differences(begun: Mapping[str, Any] | None, column: Mapping[str, Any] | None, folder: Path) -> list[str]:
+    """Returns in which keys a field that is being added differs from the unfinished one; in its name if one is none."""
+    if begun is None or column is None:
+        return ["name"]
+    wanted = {**column, "split": only_split(Dataset(folder), column["split"]).name}
+    return [key for key, value in wanted.items() if begun.get(key) != value]
 
 
 def only_split(dataset: Dataset, name: str | None) -> Split:
@@ -65,11 +80,17 @@ def only_split(dataset: Dataset, name: str | None) -> Split:
         UsageError: if there is none, or there are several and none is named.
     """
     if name is None and len(dataset.built_splits) > 1:
-        raise UsageError(f"{dataset.path} has the splits {choices(dataset)}; name one of them as split")
+        raise UsageError(f"{dataset.path} has the splits {choices(dataset.built_splits)}; name one of them as split")
     return dataset[next(iter(dataset.built_splits)) if name is None else name]
 
 
-def commit_version(staging: Staging, opened: Dataset, splits: dict[str, SplitRecord], change: str) -> None:
+def commit_version(
+    staging: Staging,
+    opened: Dataset,
+    splits: dict[str, SplitRecord],
+    change: str,
+    warnings: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Commits a version with other splits, of the same recipe and source.
 
     Args:
@@ -77,11 +98,15 @@ def commit_version(staging: Staging, opened: Dataset, splits: dict[str, SplitRec
         opened: the dataset in its current version.
         splits: splits of the new version.
         change: what makes it.
+        warnings: name of a split -> what its card warns of in place of the warnings that are there; None: those stay.
 
     Raises:
         BuildError: if the dataset has another version meanwhile, or writing fails.
     """
     old = opened.manifest
     card = {key: old.card[key] for key in ("notes", "warnings") if key in old.card}
+    if warnings is not None:
+        card |= {"warnings": warnings}
+    card = {key: text for key, text in card.items() if text}
     body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
     staging.add_version(with_version(body, old, opened.path, change), old.contents)

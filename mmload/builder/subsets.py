@@ -47,10 +47,11 @@ def save_subset(
         IndexError, TypeError: as :meth:`Split.rows`.
         BuildError: if another command is changing the dataset, or writing fails.
     """
-    opened = open_to_change(dataset)
+    is_of_ids = not isinstance(rows, slice | str) and len(rows) > 0 and all(isinstance(row, str) for row in rows)
+    opened = open_to_change(dataset, by_number=not is_of_ids)
     _check_name(opened, name)
     chosen = only_split(opened, split)
-    numbers = _numbers(chosen, rows)
+    numbers = _numbers(chosen, rows, is_of_ids)
     of_subset = stored_rows(chosen).chosen(numbers.tolist())
     with Staging(opened.path) as staging:
         staging.paths.dataset.mkdir(exist_ok=True)
@@ -94,9 +95,8 @@ def _check_name(dataset: Dataset, name: str) -> None:
         raise UsageError(f"{name!r} is a split of {dataset.path}; give another name for the subset")
 
 
-def _numbers(split: Split, rows: Rows | Sequence[str]) -> npt.NDArray[np.int64]:
+def _numbers(split: Split, rows: Rows | Sequence[str], is_of_ids: bool) -> npt.NDArray[np.int64]:
     """Returns the numbers of the rows, which are given as numbers, a mask or ids."""
-    is_of_ids = not isinstance(rows, slice) and len(rows) and all(isinstance(row, str) for row in rows)
     if isinstance(rows, str):
         raise UsageError(f"rows is {rows!r:.80}; give a list of ids, or numbers of rows")
     chosen = split.row_of(rows) if is_of_ids else rows  # type: ignore[arg-type]  # a sequence of str

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mmload.builder.build_plans import unfinished_advice
 from mmload.builder.destination import owned_files, remove_own
 from mmload.builder.finished_shards import Chunk
 from mmload.builder.shard_writer import ShardWriter
@@ -164,8 +165,8 @@ def compact(path: str | Path) -> Manifest:
     place = Path(path).resolve()
     read(place)
     with Staging(place) as staging:
-        if staging.plan() is not None:
-            raise BuildError(f"{staging.paths.folder} holds an unfinished build; finish it, or remove the folder")
+        if (begun := staging.plan()) is not None:
+            raise BuildError(f"{staging.paths.folder} holds an unfinished {unfinished_advice(begun)}")
         try:
             return _compacted(Dataset(place), staging)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,9 @@ def subset(
     """Save rows of a split under a name, as a new version; it opens as a split, and no pixel is copied."""
     if remove == (rows is not None):
         raise UsageError("give --rows FILE or --remove, one of them; see mmload subset --help")
+    if remove:
+        check_unused({"--split": split, "--key": key})
+    check_key(key)
     from mmload.builder.dataset_change import only_split, open_to_change
     from mmload.builder.subsets import remove_subset, save_subset
 
@@ -42,8 +46,7 @@ def subset(
             return
         from mmload.builder.row_files import rows_in
 
-        check_key(key)
-        opened = open_to_change(dataset)
+        opened = open_to_change(dataset, by_number=True)
         chosen = only_split(opened, split)
         changed = save_subset(opened, name, rows_in(rows, chosen, key), split=chosen.name)
     saved = f"{counted(len(changed[name]), 'row')} of split {chosen.name}"
@@ -64,8 +67,11 @@ def add_field(
     """Add a field with a value for each row, or replace an added one, as a new version; no file of it changes."""
     if remove == (file is not None):
         raise UsageError("give FILE or --remove, one of them; see mmload add-field --help")
+    if remove:
+        check_unused({"--key": key})
+    check_key(key)
     from mmload.builder import columns
-    from mmload.builder.dataset_change import only_split
+    from mmload.builder.dataset_change import only_split, open_to_change
 
     with interruptible("the dataset is as it was; run the same command again to continue"):
         if file is None:
@@ -73,13 +79,19 @@ def add_field(
             show(f"{dataset}: removed field {name}, in version {changed.manifest.version}")
             return
         from mmload.builder.row_files import values_in
-        from mmload.store.dataset import Dataset
 
-        check_key(key)
-        chosen = only_split(Dataset(dataset), split)
-        changed = columns.add_field(dataset, name, values_in(file, chosen, key), split=chosen.name)
+        opened = open_to_change(dataset, {"name": name, "split": split}, by_number=True)
+        chosen = only_split(opened, split)
+        changed = columns.add_field(opened, name, values_in(file, chosen, key), split=chosen.name)
     spec = changed[chosen.name].record.fields[name]
     show(f"{dataset}: added field {name}, {spec}, to split {chosen.name}, in version {changed.manifest.version}")
+
+
+def check_unused(given: Mapping[str, str | None]) -> None:
+    """Raises UsageError if one of these options is given with --remove, which does not read it."""
+    for flag, value in given.items():
+        if value is not None:
+            raise UsageError(f"{flag} has no effect with --remove; leave it out")
 
 
 def check_key(key: str | None) -> None:
