@@ -8,26 +8,26 @@ reads images.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.points import move_points, move_tile_points
-from mmload.augment.tile_geometry import MovingTiles, moved_tile_boxes
-from mmload.augment.tile_segments import composed_segments
+from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
+from mmload.render.kernel_arguments import Numbers
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import moved_masks, warped_points
 from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
+from mmload.runtime.declarations import Signature, void
 from mmload.runtime.memory_pool import constant
+from mmload.runtime.numba_compile import numba_compiled, variant
 
 _ROUNDING = 1e-3
 """Pixels by which the clip of a scaled box moves its sides although nothing is cut off: float32 rounds its factor."""
@@ -163,11 +163,72 @@ def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Ten
 
 
 def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
-    """Drops boxes by the rule and by what passes did to them; no pass: none is dropped."""
+    """Drops boxes by the rule and by what passes did to them; no pass: none is dropped.
+
+    The remaining ones move to the front in their order, and the rest is empty.
+    """
     if trail is None or batch.boxes is None:
         return batch
-    stays = rule.permits(batch.boxes) & (trail.share >= rule.min_visible)
-    return _repacked(batch, batch.boxes, (stays | ~(trail.cut | trail.cropped[:, None])) & ~trail.dropped)
+    boxes, count = batch.boxes, batch.boxes.shape[1]
+    counts = boxes.new_full((len(boxes),), count, dtype=torch.int64) if batch.counts is None else batch.counts
+    if boxes.device.type == "cpu":
+        packed, order, real = _remaining_boxes(boxes, counts, trail, rule)
+    else:
+        stays = rule.permits(boxes) & (trail.share >= rule.min_visible)
+        stays = (stays | ~(trail.cut | trail.cropped[:, None])) & ~trail.dropped
+        stays = stays & (torch.arange(count, device=boxes.device) < counts[:, None])
+        order = (~stays).to(torch.int64).argsort(dim=1, stable=True)
+        real = stays.gather(1, order)
+        packed = boxes.gather(1, order[:, :, None].expand_as(boxes)) * real[:, :, None]
+    return with_boxes_of(batch.replace(boxes=packed), order, real)
+
+
+def _remaining_boxes(boxes: Tensor, counts: Tensor, trail: Trail, rule: BoxRule) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the remaining boxes, their numbers among all, int64 [B, M], and which of these are real, on a CPU."""
+    kind = np.dtype(str(boxes.dtype).removeprefix("torch."))
+    packed, order = torch.zeros_like(boxes), torch.zeros(boxes.shape[:2], dtype=torch.int64)
+    real = torch.zeros(boxes.shape[:2], dtype=torch.bool)
+    limits = kind.type(rule.least), kind.type(rule.max_aspect), kind.type(rule.min_visible)
+    given = boxes, counts.to(torch.int64), trail.share.to(boxes.dtype), trail.cut, trail.cropped, trail.dropped
+    arrays = (each.contiguous().numpy() for each in (*given, packed, order, real))
+    variant(_keep_boxes, _keep(kind.name))(*limits, *arrays)
+    return packed, order, real
+
+
+def _keep(kind: str) -> Signature:
+    """Returns the signature of :func:`_keep_boxes` for boxes of a dtype."""
+    boxes, flags = f"{kind}[:, :, ::1]", "boolean[:, ::1]"
+    given = boxes, "int64[::1]", f"{kind}[:, ::1]", flags, "boolean[::1]", flags
+    return void(kind, kind, kind, *given, boxes, "int64[:, ::1]", flags)
+
+
+@numba_compiled(_keep("float32"), _keep("float64"), nogil=False)
+def _keep_boxes(
+    least: Any,
+    max_aspect: Any,
+    min_visible: Any,
+    boxes: Any,
+    counts: Numbers,
+    shares: Any,
+    cut: Any,
+    cropped: Any,
+    dropped: Any,
+    packed: Any,
+    order: Numbers,
+    real: Any,
+) -> None:
+    """Drops boxes as :func:`drop_boxes` does, which took a tenth of a batch of YOLO's by thirty operations of torch."""
+    for k in range(len(boxes)):
+        found = 0
+        for place in range(min(counts[k], boxes.shape[1])):
+            x0, y0, x1, y1 = boxes[k, place]
+            shorter, longer = min(x1 - x0, y1 - y0), max(x1 - x0, y1 - y0)
+            stays = shorter >= least and (max_aspect == np.inf or longer <= max_aspect * shorter)
+            stays = (stays and shares[k, place] >= min_visible) or not (cut[k, place] or cropped[k])
+            if stays and not dropped[k, place]:
+                packed[k, found, 0], packed[k, found, 1], packed[k, found, 2], packed[k, found, 3] = x0, y0, x1, y1
+                order[k, found], real[k, found] = place, True
+                found += 1
 
 
 def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]:
@@ -272,16 +333,6 @@ def _corners(boxes: Tensor) -> Tensor:
     return torch.stack((torch.stack((x1, x2, x2, x1), 2), torch.stack((y1, y1, y2, y2), 2)), 3)
 
 
-def _repacked(batch: Batch, boxes: Tensor, stays: Tensor) -> Batch:
-    """Moves the remaining boxes to the front in their order, empties the rest, and counts."""
-    if batch.counts is not None:
-        stays = stays & (torch.arange(boxes.shape[1], device=boxes.device) < batch.counts[:, None])
-    order = (~stays).to(torch.int64).argsort(dim=1, stable=True)
-    real = stays.gather(1, order)
-    batch = batch.replace(boxes=boxes.gather(1, order[:, :, None].expand_as(boxes)) * real[:, :, None])
-    return with_boxes_of(batch, order, real)
-
-
 def with_boxes_of(batch: Batch, sources: Tensor, real: Tensor) -> Batch:
     """Returns a batch with the labels and all else that belongs to other boxes, and their counts.
 
@@ -290,16 +341,19 @@ def with_boxes_of(batch: Batch, sources: Tensor, real: Tensor) -> Batch:
         sources: int64 [B, M], number of each new box among the boxes before.
         real: bool [B, M], which of them are no padding.
     """
-    count = sources.shape[1]
+    count, padding = sources.shape[1], ~real
     stored = {name: value for name, value in fields_of(batch).items() if name in PER_BOX and value.dim() > 1}
     moved = {"counts": real.sum(1)}
     for name, value in stored.items():
         if value.shape[1] != count:  # a field of this name that has nothing to do with boxes
             continue
-        extra = (1,) * (value.dim() - 2)
-        index = sources.view(*sources.shape, *extra).expand(*sources.shape, *value.shape[2:])
-        chosen = value.gather(1, index)  # filled by a number, as a device would wait for a tensor
-        moved[name] = chosen.masked_fill(~real.view(*real.shape, *extra), PADDING.get(name, 0))
+        index, empty = sources, padding
+        if value.dim() > 2:
+            extra = (1,) * (value.dim() - 2)
+            index = sources.view(*sources.shape, *extra).expand(*sources.shape, *value.shape[2:])
+            empty = padding.view(*padding.shape, *extra)
+        # Filled by a number, as a device would wait for a tensor.
+        moved[name] = value.gather(1, index).masked_fill(empty, PADDING.get(name, 0))
     for name, _ in SEGMENTS:
         entries = None if batch.extra is None else batch.extra.get(name, None)
         if entries is not None:
@@ -320,40 +374,3 @@ def _area(boxes: Tensor) -> Tensor:
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole > 0, part / whole.clamp(min=1e-12), 0.0)
-
-
-def composed_boxes(
-    batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTiles, size: Sequence[int]
-) -> tuple[Batch, Trail]:
-    """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
-
-    Keypoints, corners of rotated boxes and masks of instances move with them.
-
-    Args:
-        batch: B samples, whose boxes are replaced.
-        fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element
-            per box, [T, M, ...].
-        tiles: the tiles' geometry.
-        size: height and width of the output.
-    """
-    boxes, count = fields["boxes"], batch.batch_size[0]
-    counts = np.full(len(boxes), boxes.shape[1]) if "counts" not in fields else fields["counts"].to(torch.int64).numpy()
-    moved = moved_tile_boxes(boxes, counts, tiles, count, size)
-    longest = moved.boxes.shape[1]
-    tile, place, samples, column = (torch.from_numpy(each) for each in moved[2:])
-    packed = {
-        "counts": torch.from_numpy(np.bincount(moved.samples, minlength=count)),
-        "boxes": torch.from_numpy(moved.boxes).to(boxes.dtype),
-    }
-    if "rings" in fields:
-        columns = np.full(boxes.shape[:2], -1)
-        columns[moved.tiles, moved.places] = moved.columns
-        packed |= composed_segments(fields, tiles, columns, count, size)
-    for name, value in fields.items():
-        if name not in packed:
-            packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))
-            own = move_tile_points(name, value[tile, place], tiles, moved.tiles, size)
-            packed[name][samples, column] = own
-    nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)
-    frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
-    return with_fields(batch, packed), Trail(frames, whole, nothing, torch.from_numpy(moved.shares), nothing)

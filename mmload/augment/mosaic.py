@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
-from mmload.augment.boxes import Trail, composed_boxes
+from mmload.augment.boxes import Trail
 from mmload.augment.draws import Draws, beta, whole_numbers
 from mmload.augment.step import arguments_of
+from mmload.augment.tile_fields import composed_boxes
 from mmload.augment.tile_geometry import MAP_NUMBERS, MapRanges, TileRows, listed_tiles, placed_tiles
 from mmload.batch import Batch, fields_of
 from mmload.pictures.instance_masks import SEGMENTS
@@ -45,13 +46,16 @@ class Tiles(NamedTuple):
     fields: Mapping[str, Tensor]
 
 
-def box_fields(batch: Batch) -> list[str]:
-    """Returns the names of a batch's fields that a composed sample has of all its rows; it has others of its own."""
-    fields, boxes = fields_of(batch), batch.boxes
-    most = 0 if boxes is None else boxes.shape[1]
-    per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
+def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns the names of the fields that a composed sample has of all its rows; it has others of its own.
+
+    Args:
+        shapes: shape of each field, without the batch's size.
+    """
+    most = shapes["boxes"][0] if "boxes" in shapes else 0
+    per_box = [name for name in PER_BOX if name in shapes and tuple(shapes[name][:1]) == (most,)]
     segments = [name for pair in SEGMENTS for name in pair]
-    return [name for name in ("boxes", "counts", *segments) if name in fields] + per_box
+    return [name for name in ("boxes", "counts", *segments) if name in shapes] + per_box
 
 
 class Mosaic(nn.Module):
@@ -174,7 +178,8 @@ class Mosaic(nn.Module):
         rows = self.tile_rows(draws, torch.arange(count), count, lambda places: places)
         sizes = torch.tensor(shape[1:]).expand(count, 2) if sizes is None else sizes
         values = fields_of(batch)
-        return Tiles(rows, sizes[rows.numbers], {name: values[name][rows.numbers] for name in box_fields(batch)})
+        names = box_fields({name: value.shape[1:] for name, value in values.items()})
+        return Tiles(rows, sizes[rows.numbers], {name: values[name][rows.numbers] for name in names})
 
     def composed(self, batch: Batch, tiles: Tiles, draws: Draws, channels: int) -> tuple[Plan, Batch, Trail]:
         """Draws the geometry of a batch; returns the plan that begins with it, and the batch with all boxes.

@@ -106,6 +106,7 @@ class BatchWorker:
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
+        self._composed = box_fields({name: split.fields[name].shape for name in self._others})
         # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name)) for name in large}
@@ -194,9 +195,13 @@ class BatchWorker:
             self._read_seconds += read
             self._render_seconds += render
 
-    def _without_images(self, rows: Tensor, seeds: Tensor) -> Batch:
-        """Reads the rows' fields of fixed size, except images, into host memory."""
-        fields = {name: self._read(name, rows) for name in self._others}
+    def _without_images(self, rows: Tensor, seeds: Tensor, tiles: Tiles | None = None) -> Batch:
+        """Reads the rows' fields of fixed size, except images, into host memory.
+
+        Fields that will be composed of the tiles' are not read: others of their shape take their place.
+        """
+        composed = {} if tiles is None else {name: value[: len(rows)] for name, value in tiles.fields.items()}
+        fields = {name: self._read(name, rows) for name in self._others if name not in composed} | composed
         return make_batch(fields, len(rows), ids=rows, seeds=seeds)
 
     def _read(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -223,9 +228,9 @@ class BatchWorker:
         collate, view = self._collate, self._settings.view
         if isinstance(collate, Collate) and self._tier is not None:
             rows, seeds = collate.with_partners(rows, seeds, len(view), view.ids)
-        batch = self._without_images(rows, seeds)
+        tiles = self._tiles(rows, seeds, epoch)
+        batch = self._without_images(rows, seeds, tiles)
         if self._tier is not None and isinstance(collate, Collate | Views):
-            tiles = self._tiles(batch, epoch)
             read = rows if tiles is None else tiles.rows.numbers
             views = self._prepared(batch, rows, epoch, tiles)
             return partial(self._finished_views, views, self._rendered(views, read))
@@ -247,13 +252,13 @@ class BatchWorker:
         self._add_seconds(render=perf_counter() - began)
         return made if isinstance(self._collate, Views) else made[0]
 
-    def _tiles(self, batch: Batch, epoch: int) -> Tiles | None:
+    def _tiles(self, rows: Tensor, seeds: Tensor, epoch: int) -> Tiles | None:
         """Draws the rows that samples are composed of, and reads their sizes and boxes; None: of their own."""
-        if self._tier is None or self._composer is None or batch.ids is None or batch.seeds is None:
+        if self._tier is None or self._composer is None:
             return None
         view = self._settings.view
-        drawn = self._composer.tile_rows(Draws(batch.seeds, 0, epoch=epoch), batch.ids, len(view), view.ids)
-        fields = {name: self._read(name, drawn.numbers) for name in box_fields(batch)}
+        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
+        fields = {name: self._read(name, drawn.numbers) for name in self._composed}
         return Tiles(drawn, sizes_of(self._tier.rows, drawn.numbers), fields)
 
     def _prepared(self, batch: Batch, rows: Tensor, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:

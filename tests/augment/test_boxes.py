@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
+from pretended_device import PretendedDevice
 from torch import Tensor, nn
 from torchvision import tv_tensors
 
@@ -23,6 +26,7 @@ from mmload.augment import (
     Resize,
     sample_seeds,
 )
+from mmload.augment.boxes import Trail, drop_boxes
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.step import Step
@@ -279,3 +283,34 @@ class Fixed(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return self.step.describe(plan, Draws(self.seeds, self.place))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("where", [nullcontext, PretendedDevice])
+def test_drop_boxes_keeps_what_the_rule_permits_box_by_box(dtype: torch.dtype, where: Any) -> None:
+    generator = torch.Generator().manual_seed(8)
+    count, most = 60, 7
+    corners = torch.rand((count, most, 2, 2), generator=generator, dtype=dtype) * 20
+    boxes = torch.cat((corners.amin(2), corners.amax(2)), 2)
+    counts = torch.randint(0, most + 1, (count,), generator=generator)
+    labels = torch.arange(count * most).view(count, most)
+    cut, dropped = (torch.rand((count, most), generator=generator) < chance for chance in (0.5, 0.2))
+    cropped, share = torch.rand(count, generator=generator) < 0.5, torch.rand((count, most), generator=generator)
+    trail = Trail(torch.zeros(count, 1, 4), cropped, cut, share.to(dtype), dropped)
+    rule = BoxRule(min_size=2, min_visible=0.3, max_aspect=4)
+    batch = Batch(boxes=boxes, labels=labels, counts=counts, batch_size=[count])
+    with where():
+        made = drop_boxes(batch, trail, rule)
+    total = 0
+    for k in range(count):
+        kept = []
+        for place in range(int(counts[k])):
+            stays = bool(rule.permits(boxes[k, place])) and bool(trail.share[k, place] >= 0.3)
+            if (stays or not (cut[k, place] or cropped[k])) and not dropped[k, place]:
+                kept.append(place)
+        total += len(kept)
+        assert int(made.counts[k]) == len(kept)
+        assert torch.equal(made.boxes[k, : len(kept)], boxes[k, kept])
+        assert made.labels[k].tolist() == [*labels[k, kept].tolist(), *[-1] * (most - len(kept))]
+        assert not made.boxes[k, len(kept) :].any()
+    assert 50 < total < 150

@@ -1,7 +1,7 @@
-"""Moves the masks of instances of tiles to the samples that the tiles are composed to.
+"""Moves the boxes of tiles, and all that belongs to them, to the samples that the tiles are composed to.
 
-Masks are polygons there; run lengths become rectangles first. What of a polygon is outside of its canvas or of the
-output is cut off, as no pixels of it are there.
+Masks of instances are polygons there; run lengths become rectangles first. What of a polygon is outside of its canvas
+or of the output is cut off, as no pixels of it are there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.points import without_runs
-from mmload.augment.tile_geometry import NEAR, MovingTiles
+from mmload.augment.boxes import Trail
+from mmload.augment.points import move_tile_points, without_runs
+from mmload.augment.tile_geometry import NEAR, MovingTiles, moved_tile_boxes
+from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
+from mmload.records import PADDING
 from mmload.render.kernel_arguments import Numbers
+from mmload.runtime.memory_pool import constant
 
 Array = npt.NDArray[Any]
 
@@ -52,7 +56,44 @@ class _Outlines(NamedTuple):
         return _Outlines(np.stack((self.points, cut), 1)[stays], np.stack((self.ring, self.ring), 1)[stays])
 
 
-def composed_segments(
+def composed_boxes(
+    batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTiles, size: Sequence[int]
+) -> tuple[Batch, Trail]:
+    """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
+
+    Keypoints, corners of rotated boxes and masks of instances move with them.
+
+    Args:
+        batch: B samples, whose boxes are replaced.
+        fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element
+            per box, [T, M, ...].
+        tiles: the tiles' geometry.
+        size: height and width of the output.
+    """
+    boxes, count = fields["boxes"], batch.batch_size[0]
+    counts = np.full(len(boxes), boxes.shape[1]) if "counts" not in fields else fields["counts"].to(torch.int64).numpy()
+    moved = moved_tile_boxes(boxes, counts, tiles, count, size)
+    longest = moved.boxes.shape[1]
+    tile, place, samples, column = (torch.from_numpy(each) for each in moved[2:])
+    packed = {
+        "counts": torch.from_numpy(np.bincount(moved.samples, minlength=count)),
+        "boxes": torch.from_numpy(moved.boxes).to(boxes.dtype),
+    }
+    if "rings" in fields:
+        columns = np.full(boxes.shape[:2], -1)
+        columns[moved.tiles, moved.places] = moved.columns
+        packed |= _composed_segments(fields, tiles, columns, count, size)
+    for name, value in fields.items():
+        if name not in packed:
+            packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))
+            own = move_tile_points(name, value[tile, place], tiles, moved.tiles, size)
+            packed[name][samples, column] = own
+    nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)
+    frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
+    return with_fields(batch, packed), Trail(frames, whole, nothing, torch.from_numpy(moved.shares), nothing)
+
+
+def _composed_segments(
     fields: Mapping[str, Tensor], tiles: MovingTiles, columns: Numbers, count: int, size: Sequence[int]
 ) -> dict[str, Tensor]:
     """Moves masks of the boxes of T tiles to B samples.
