@@ -22,6 +22,8 @@ KEYS = ("row", "id")
 
 Numbers = npt.NDArray[np.int64]
 
+_ARRAY, _ZIP = b"\x93NUMPY", b"PK"  # how .npy and .npz files begin
+
 
 def rows_in(path: Path, split: Split, key: str | None = None) -> Numbers:
     """Reads the numbers of the rows that a file names, int64 [n], in its order.
@@ -45,7 +47,7 @@ def rows_in(path: Path, split: Split, key: str | None = None) -> Numbers:
         return rows_of_column(columns, split, path, key)
     entries = [entry for entry in read_entries(path) if entry.split in ("", split.name, split.record.subset_of)]
     if key == "row" or (key is None and all(entry.name.isdecimal() for entry in entries)):
-        return _checked(_integers([entry.name for entry in entries], path), split, path)
+        return _numbered([entry.name for entry in entries], split, path)
     return _rows_of_names(entries, split, path)
 
 
@@ -55,17 +57,13 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     Raises:
         UsageError: if there is none.
     """
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return found
-        with found:
-            if len(found.files) != 1:
-                raise UsageError(f"{path} has the arrays {choices(found.files)}; write a file with one of them")
-            only: npt.NDArray[Any] = found[found.files[0]]
-            return only
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read {path} as an array of numpy ({error})") from error
+    found = _loaded(path)
+    if isinstance(found, np.ndarray):
+        return found
+    if len(found) != 1:
+        raise UsageError(f"{path} has the arrays {choices(found)}; write a file with one of them")
+    only: npt.NDArray[Any] = next(iter(found.values()))
+    return only
 
 
 def read_columns(path: Path) -> dict[str, Sequence[Any]]:
@@ -107,13 +105,17 @@ def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[A
         return read_array(path)
     if suffix not in (".npz", ".csv", ".parquet"):
         raise UsageError(f"{path} ends in {suffix!r}; give a .npy, .npz, .csv or .parquet file")
-    columns = _arrays(path) if suffix == ".npz" else read_columns(path)
+    columns = _loaded(path) if suffix == ".npz" else read_columns(path)
+    if isinstance(columns, np.ndarray):
+        return columns
     if suffix == ".npz" and len(columns) == 1:
         return np.asarray(next(iter(columns.values())))
     rows = rows_of_column(columns, split, path, key)
     given = [_numbers(name, column, path) for name, column in columns.items() if name not in KEYS]
-    if not given or any(len(each) != len(rows) for each in given):
+    if not given or any(each.shape[:1] != rows.shape for each in given):
         raise UsageError(f"{path} has no column of values beside {choices(columns)}, or ids that name several rows")
+    if len({each.shape for each in given}) > 1:
+        raise UsageError(f"{path} has columns of several shapes, {choices(columns)}; write one array of values")
     values = given[0] if len(given) == 1 else np.stack(given, 1)
     times = np.bincount(rows, minlength=len(split))
     if (times > 1).any():
@@ -126,12 +128,24 @@ def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[A
     return values[np.argsort(rows)]
 
 
-def _arrays(path: Path) -> dict[str, Sequence[Any]]:
+def _loaded(path: Path) -> npt.NDArray[Any] | dict[str, Any]:
+    """Maps the array of a ``.npy`` file, or reads those of an ``.npz`` file by name; nothing is unpickled."""
     try:
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read {path} as arrays of numpy ({error})") from error
+        with open(path, "rb", opener=open_regular) as file:
+            start = file.read(len(_ARRAY))
+            file.seek(0)
+            if start == _ARRAY:
+                mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+                return mapped
+            if not start.startswith(_ZIP):
+                raise ValueError("it does not begin as such a file")
+            with np.load(file, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
+    except Exception as error:  # a damaged file makes zipfile, zlib, tokenize, ast and mmap raise errors of any kind
+        raise UsageError(f"cannot read {path} as arrays of numpy ({error}); write it again") from error
+    if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise UsageError(f"{path} holds {choices(others)}, which is no array; write a file of arrays alone")
+    return arrays
 
 
 def _numbers(name: str, column: Sequence[Any], path: Path) -> npt.NDArray[Any]:
@@ -155,7 +169,7 @@ def rows_of_column(columns: dict[str, Sequence[Any]], split: Split, path: Path, 
     if key not in columns:
         raise UsageError(f"{path} has the columns {choices(columns)}; it needs {key or ' or '.join(KEYS)}")
     if key == "row":
-        return _checked(_integers(columns[key], path), split, path)
+        return _numbered(columns[key], split, path)
     return _rows_of_names([Entry(0, str(name), "", "") for name in columns[key]], split, path)
 
 
@@ -191,11 +205,17 @@ def _of_arrow(name: str, column: Any, path: Path) -> Sequence[Any]:
     return texts
 
 
-def _integers(values: Sequence[Any], path: Path) -> list[int]:
-    try:
-        return [int(value) for value in values]
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{path}: a row number is no integer ({error})") from error
+def _numbered(values: Sequence[Any], split: Split, path: Path) -> Numbers:
+    """Returns the rows of numbers, which may be written as texts, but are no mask."""
+    numbers: Any = values
+    if np.asarray(values).dtype.kind in "UO":
+        try:
+            numbers = [int(value) if isinstance(value, str) else value for value in values]
+        except ValueError as error:
+            raise UsageError(f"{path}: a row number is no integer ({error})") from error
+    if np.asarray(numbers).dtype == np.bool_:
+        raise UsageError(f"{path}: row numbers are booleans; give integers")
+    return _checked(numbers, split, path)
 
 
 def _checked(rows: object, split: Split, path: Path) -> Numbers:
