@@ -1,4 +1,4 @@
-"""Every error that mmload raises on purpose, and the forms of numbers in messages.
+"""Every error that mmload raises on purpose, and the forms of numbers and values in messages.
 
     MmloadError                exit code 1: it failed
     ├── UsageError             exit code 2: a wrong request
@@ -30,6 +30,8 @@ _SECRETS = (
     (re.compile(r"\b((?:s3|gs|az):/{1,3})[^/:@\s]+:(?!\d{1,5}[/\s])[^/\s][^@\s]*(?=\s|$)", re.IGNORECASE), r"\1..."),
     (re.compile(r"\b([a-z][a-z0-9+.-]+:/[^\s?]*)\?[^\s/=]+=\S+", re.IGNORECASE), r"\1?..."),
 )
+
+_SHOWN = 80
 
 
 class MmloadError(Exception):
@@ -110,6 +112,15 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def shown(value: object) -> str:
+    """Formats a value for a message: its repr in one line of at most 80 characters."""
+    try:
+        text = one_line(" ".join(repr(value).split()))
+    except RecursionError:
+        return "deeply nested"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
 def utf8_text(text: str) -> str:
     """Returns text that UTF-8 can hold: lone surrogates, as in names that are no text, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
@@ -117,8 +128,8 @@ def utf8_text(text: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Removes what looks like credentials or signatures in URLs."""
-    for pattern, shown in _SECRETS:
-        text = pattern.sub(shown, text)
+    for pattern, safe in _SECRETS:
+        text = pattern.sub(safe, text)
     return text
 
 

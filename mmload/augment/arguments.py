@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.errors import one_line
+from mmload.errors import shown
 
 LARGEST = 1e30
 """Upper bound of numbers that multiply pixels: float32 holds 255 times it."""
@@ -23,18 +23,10 @@ LONGEST_SIDE = 65_535
 MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
 """The interpolations of resizes."""
 
-_SHOWN = 80
-
 
 def argument_error(name: str, value: object, expected: str) -> ValueError:
     """Returns the error for an invalid argument."""
     return ValueError(f"{name} is {shown(value)}, expected {expected}")
-
-
-def shown(value: object) -> str:
-    """Formats a value for a message: its repr in one line of at most 80 characters."""
-    text = one_line(" ".join(repr(value).split()))
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def number(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment import mix
-from mmload.augment.arguments import argument_error, shown
+from mmload.augment.arguments import argument_error
 from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
@@ -23,6 +23,7 @@ from mmload.augment.mosaic import Mosaic
 from mmload.augment.resize import Resize
 from mmload.augment.step import AfterStep, LevelStep, Step, check_dtype, check_shape, sees_fields
 from mmload.batch import Batch, fields_of
+from mmload.errors import shown
 from mmload.render.plan_parts import check_levels
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)

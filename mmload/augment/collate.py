@@ -13,7 +13,7 @@ import torch
 from tensordict import lazy_stack
 from torch import Tensor, nn
 
-from mmload.augment.arguments import argument_error, integer, shown, torch_device
+from mmload.augment.arguments import argument_error, integer, torch_device
 from mmload.augment.boxes import BoxRule
 from mmload.augment.checks import check_batch, check_fields, check_instances, check_steps, check_targets
 from mmload.augment.copy_paste import CopyPaste
@@ -22,7 +22,7 @@ from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.prepared_batch import PreparedBatch, check_passes
 from mmload.augment.step import white
 from mmload.batch import Batch, lazy_rows
-from mmload.errors import counted
+from mmload.errors import counted, shown
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering

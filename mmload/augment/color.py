@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import LARGEST, around, chance, elements, number, numbers, shown
+from mmload.augment.arguments import LARGEST, around, chance, elements, number, numbers
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
-from mmload.errors import counted
+from mmload.errors import counted, shown
 from mmload.render.hsv_kernel import HUES
 from mmload.render.level_program import (
     BRIGHTNESS,

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import shown
 from mmload.augment.boxes import BoxRule, with_boxes_of
 from mmload.augment.draws import Draws
 from mmload.augment.points import has_points
 from mmload.augment.step import AfterStep, Step
 from mmload.batch import Batch
+from mmload.errors import shown
 
 _STILL = frozenset(("ConvertImageDtype", "Grayscale", "Identity", "LinearTransformation", "RGB", "ToDtype"))
 """Torchvision's that draw nothing and treat every sample of a batch alike."""

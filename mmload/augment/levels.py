@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from mmload.augment.arguments import LARGEST, argument_error, chance, elements, integer, integers, number, shown, span
+from mmload.augment.arguments import LARGEST, argument_error, chance, elements, integer, integers, number, span
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.step import LevelStep, Step
+from mmload.errors import shown
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program, chain, one_of, pad_program
 from mmload.render.plan import Plan

@@ -17,10 +17,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import argument_error, chance, elements, integer, number, numbers, shown
+from mmload.augment.arguments import argument_error, chance, elements, integer, number, numbers
 from mmload.augment.draws import Draws, beta
 from mmload.augment.step import Step, TargetStep, plan_for
 from mmload.batch import Batch
+from mmload.errors import shown
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering

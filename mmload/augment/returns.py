@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import argument_error, shown
+from mmload.augment.arguments import argument_error
 from mmload.augment.collate import Collate, stacked_rows
 from mmload.augment.views import Views, collates_of
 from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, field_of_boxes, fields_of
-from mmload.errors import UsageError, choices
+from mmload.errors import UsageError, choices, shown
 
 Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
 """Type of the form that :class:`Returns` takes."""

@@ -12,12 +12,12 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import shown
 from mmload.augment.collate import Collate, split_rows, stacked_rows, variable_size_rows
 from mmload.augment.draws import view_seeds
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
+from mmload.errors import shown
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 

@@ -1,12 +1,16 @@
-"""Adds a version to a dataset: new files first, and the manifest last, in one step."""
+"""Changes a dataset in one step, by its manifest: adds a version, its files first, or the result of a check."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from mmload.errors import BuildError
-from mmload.runtime.durable_files import folder_lock, sync_folder, write_atomically
+import msgspec
+
+from mmload.errors import BuildError, StoreError
+from mmload.runtime.durable_files import folder_lock, remove_partials, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset_folder import dataset_files
 from mmload.store.manifest import FILE_NAME, Manifest, read
@@ -48,6 +52,33 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
         write_atomically(versions / f"{current.version}.json", read_regular(out / FILE_NAME))
         os.replace(new / FILE_NAME, out / FILE_NAME)
         sync_folder(out)
+
+
+def write_card(folder: str | Path, name: str, content: Mapping[str, Any], contents: str) -> None:
+    """Writes the result of a check into the card of a dataset's manifest; replaces an earlier result of that check.
+
+    Args:
+        folder: the dataset's folder.
+        name: name of the check, its key in the card.
+        content: plain data for JSON.
+        contents: :attr:`Manifest.contents` of the dataset that was checked.
+
+    Raises:
+        StoreError: if there is no finished dataset, it is not the checked one, or it cannot be written.
+    """
+    folder = Path(folder)
+    read(folder)
+    file = folder / FILE_NAME
+    try:
+        with folder_lock(folder):
+            manifest = read(folder)
+            if manifest.contents != contents:
+                raise StoreError(f"{folder} changed during the check and the report was not saved; check it again")
+            remove_partials(file)
+            recorded = msgspec.structs.replace(manifest, card={**manifest.card, name: dict(content)})
+            write_atomically(file, recorded.dumps())
+    except OSError as error:
+        raise StoreError(f"cannot write {file} ({error.strerror}), so the report was not saved") from error
 
 
 def _is_there(path: Path, size: int) -> bool:

@@ -130,7 +130,7 @@ def _compare(first: Path, second: Path) -> None:
 
 def _keep(dataset: Path, record: Record, contents: str) -> None:
     """Writes the record to the dataset's card, without the raw data of each turn."""
-    from mmload.store.manifest import write_card
+    from mmload.builder.version_commit import write_card
 
     body = record.as_json()
     results = [{key: value for key, value in row.items() if key not in _RAW} for row in body["results"]]

@@ -56,7 +56,7 @@ def verify(
 
 def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:
     from mmload import __version__
-    from mmload.store.manifest import write_card
+    from mmload.builder.version_commit import write_card
 
     content = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

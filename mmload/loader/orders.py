@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset
 
-from mmload.errors import UsageError, choices, counted
+from mmload.errors import UsageError, choices, counted, shown
 from mmload.loader.drawn_orders import (
     BalancedOrder,
     ClassMembers,
@@ -55,7 +55,7 @@ def weighted(weights: object, num_samples: int | None = None) -> Sampling:
     sums = _sums(_weights(weights))
     if not len(sums) or not np.isfinite(sums[-1]) or sums[-1] <= 0:
         raise ValueError(
-            f"weights are {_shown(weights)}, which sum to {sums[-1] if len(sums) else 0:g}; give finite numbers from 0 "
+            f"weights are {shown(weights)}, which sum to {sums[-1] if len(sums) else 0:g}; give finite numbers from 0 "
             "of which some are above 0"
         )
     length = _length("num_samples", num_samples)
@@ -79,7 +79,7 @@ def balanced(labels: object = "targets", num_samples: int | None = None) -> Samp
         UsageError, ValueError, TypeError: when the Loader is made, if there is no such field, its values are no
             integers, or there are not as many as rows.
     """
-    text = f"balanced({_shown(labels)}, num_samples={num_samples})"
+    text = f"balanced({shown(labels)}, num_samples={num_samples})"
     return Sampling(text, partial(_balanced, labels, _length("num_samples", num_samples)))
 
 
@@ -121,7 +121,7 @@ def classes(p: int, k: int, labels: object = "targets", batches: int | None = No
     per_batch, each = (number or 0 for number in numbers)
     if not per_batch or not each:
         raise ValueError(f"p is {p!r} and k is {k!r}; give integers from 1")
-    text = f"classes(p={per_batch}, k={each}, labels={_shown(labels)}, batches={batches})"
+    text = f"classes(p={per_batch}, k={each}, labels={shown(labels)}, batches={batches})"
     return Sampling(text, partial(_classes, per_batch, each, labels, _length("batches", batches)))
 
 
@@ -144,7 +144,7 @@ def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None
     if not len(values) or not np.isfinite(values).all() or values.min() <= 1e-6 * values.sum():
         raise ValueError(f"shares are {values.tolist()}; give a number above 0 (of a millionth or more) for each part")
     keys = tuple(shares) if isinstance(shares, Mapping) else None
-    text = f"mixed({_shown(shares)}, num_samples={num_samples})"
+    text = f"mixed({shown(shares)}, num_samples={num_samples})"
     return Sampling(text, partial(_mixed, values, keys, _length("num_samples", num_samples)))
 
 
@@ -157,7 +157,7 @@ def subset(rows: object) -> Sampling:
     Raises:
         TypeError, IndexError: when the Loader is made, if they are no rows of what it reads.
     """
-    return Sampling(f"subset({_shown(rows)})", partial(_subset, rows))
+    return Sampling(f"subset({shown(rows)})", partial(_subset, rows))
 
 
 # What each Sampling does when a Loader is made: functions of this module, so that a Sampling can be pickled.
@@ -239,7 +239,7 @@ def _weights(weights: object) -> NDArray[np.floating]:
         if array.dtype.kind not in "iuf":
             raise TypeError
     except (TypeError, ValueError) as error:
-        raise TypeError(f"weights are {_shown(weights)}; give a tensor, an array or a list of numbers") from error
+        raise TypeError(f"weights are {shown(weights)}; give a tensor, an array or a list of numbers") from error
     if array.ndim != 1:
         raise ValueError(f"weights have the shape {list(array.shape)}; give them in one dimension")
     narrow = array.dtype == np.float32
@@ -287,12 +287,7 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
         return read.to(torch.int64).numpy()
     array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if array.dtype.kind not in "iub" or array.ndim != 1:
-        raise TypeError(f"labels are {_shown(labels)}; give the name of a field, or a list of one integer per row")
+        raise TypeError(f"labels are {shown(labels)}; give the name of a field, or a list of one integer per row")
     if len(array) != len(view):
         raise ValueError(f"got {counted(len(array), 'label')} for {counted(len(view), 'row')}; give one each")
     return np.ascontiguousarray(array, dtype=array.dtype if array.dtype == np.int32 else np.int64)
-
-
-def _shown(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -25,8 +25,8 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 import mmload
+from mmload.builder.version_commit import write_card
 from mmload.errors import one_line
-from mmload.store.manifest import write_card
 
 _WIDTH = 100
 _NAME = 42  # maximum columns of a name; the text of a longer name starts below it

@@ -35,8 +35,9 @@ from mmload.augment import (
     TwoViews,
     Views,
 )
-from mmload.augment.arguments import LONGEST_SIDE, integer, number, numbers, shown
+from mmload.augment.arguments import LONGEST_SIDE, integer, number, numbers
 from mmload.augment.collate import Collate
+from mmload.errors import shown
 
 __all__ = [
     "airbench",

@@ -16,11 +16,10 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from mmload.errors import DamagedError, StoreError
+from mmload.errors import DamagedError, StoreError, shown
 from mmload.records import FieldSpec, ObjectsRecord
-from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
-from mmload.store.manifest_text import COLUMNS, LISTS, VERSIONS, convert_json, parsed_text, sealed_text, shown
+from mmload.store.manifest_text import COLUMNS, LISTS, VERSIONS, convert_json, parsed_text, sealed_text
 from mmload.store.shard_table import Count, FileRecord, ShardTable, files_of
 from mmload.store.unfinished import how_to_go_on
 
@@ -373,30 +372,3 @@ def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
         raise DamagedError(f"{file} is not UTF-8 text; rebuild the dataset") from error
     except OSError as error:
         raise StoreError(f"cannot read {file} ({error.strerror})") from error
-
-
-def write_card(folder: str | Path, name: str, content: Mapping[str, Any], contents: str) -> None:
-    """Writes the result of a check into the card of a dataset's manifest; replaces an earlier result of that check.
-
-    Args:
-        folder: the dataset's folder.
-        name: name of the check, its key in the card.
-        content: plain data for JSON.
-        contents: :attr:`Manifest.contents` of the dataset that was checked.
-
-    Raises:
-        StoreError: if there is no finished dataset, it is not the checked one, or it cannot be written.
-    """
-    folder = Path(folder)
-    read(folder)
-    file = folder / FILE_NAME
-    try:
-        with folder_lock(folder):
-            manifest = read(folder)
-            if manifest.contents != contents:
-                raise StoreError(f"{folder} changed during the check and the report was not saved; check it again")
-            remove_partials(file)
-            recorded = msgspec.structs.replace(manifest, card={**manifest.card, name: dict(content)})
-            write_atomically(file, recorded.dumps())
-    except OSError as error:
-        raise StoreError(f"cannot write {file} ({error.strerror}), so the report was not saved") from error

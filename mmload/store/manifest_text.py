@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mmload.errors import DamagedError, VersionError
+from mmload.errors import DamagedError, VersionError, shown
 from mmload.store.checksum import crc32
 
 T = TypeVar("T")
@@ -47,15 +47,6 @@ def convert_json(
     except (ValueError, RecursionError, OverflowError) as error:  # ValueError: lone surrogates in a key
         reason = _reason(body, convert, str(error))
         raise DamagedError(f"{path} is damaged: {reason}; {advice or 'rebuild the dataset'}") from error
-
-
-def shown(value: object) -> str:
-    """Formats a value for a message: at most 60 characters."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        return "deeply nested"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _reason(body: Any, convert: Callable[[], object], error: str) -> str:

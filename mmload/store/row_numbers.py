@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import counted
+from mmload.errors import counted, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,7 +136,7 @@ def _array(rows: object, what: str) -> NDArray[Any]:
     if isinstance(rows, range):
         return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
     if isinstance(rows, str | bytes | Set | Mapping) or not (hasattr(rows, "__len__") and hasattr(rows, "__iter__")):
-        raise TypeError(f"rows of {what} are {_shown(rows)}; give a list, a tensor or an array of integers")
+        raise TypeError(f"rows of {what} are {shown(rows)}; give a list, a tensor or an array of integers")
     return _array_of_sequence(rows, what)
 
 
@@ -150,7 +150,7 @@ def _array_of_sequence(rows: Any, what: str) -> NDArray[Any]:
     numbers = [as_integer(row) for row in rows]
     if None in numbers:
         odd = next(row for row, number in zip(rows, numbers, strict=True) if number is None)
-        raise TypeError(f"rows of {what} contain {_shown(odd)}; give integers, or a mask of booleans alone")
+        raise TypeError(f"rows of {what} contain {shown(odd)}; give integers, or a mask of booleans alone")
     return _wide(numbers, what)
 
 
@@ -159,8 +159,3 @@ def _wide(numbers: list[Any], what: str) -> NDArray[np.int64]:
         return np.array(numbers, dtype=np.int64)
     except OverflowError as error:
         raise IndexError(f"row {max(numbers, key=abs)} of {what} is out of range") from error
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -12,9 +12,10 @@ import pytest
 from building import base64_of, resealed
 from conftest import complaint, mmload
 
+from mmload.builder.version_commit import write_card
 from mmload.parity import ParityReport, Verdict, record
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import read, write_card
+from mmload.store.manifest import read
 from mmload.view.facts import facts
 
 
