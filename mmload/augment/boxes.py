@@ -162,6 +162,24 @@ def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Ten
     return boxes, real
 
 
+def check_counts(counts: Tensor, most: int) -> None:
+    """Rejects numbers of boxes of a batch on a CPU, by which kernels find the boxes, that are not from 0 to ``most``.
+
+    On other devices nobody looks: no kernel finds boxes by them, and the device would be waited for at every batch.
+
+    Raises:
+        ValueError: if one is not.
+    """
+    if counts.device.type != "cpu" or not len(counts):
+        return
+    least, greatest = (int(end) for end in counts.aminmax())
+    if not 0 <= least <= greatest <= most:
+        raise ValueError(
+            f"counts are from {least} to {greatest}, and boxes have room for {most} per sample; give the number of "
+            f"real boxes, from 0 to {most}"
+        )
+
+
 def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
     """Drops boxes by the rule and by what passes did to them; no pass: none is dropped.
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mmload.augment import mix
 from mmload.augment.arguments import argument_error
 from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
+from mmload.augment.boxes import check_counts
 from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.erase import RandomErasing
@@ -163,7 +164,7 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
 
     Raises:
         TypeError: if a field has another dtype than it must have.
-        ValueError: if it has another shape.
+        ValueError: if it has another shape, or counts of boxes are not from 0 to their greatest number.
     """
     check_dtype(source)
     check_shape(shape if sizes is None else _smallest(shape[0], sizes))
@@ -189,6 +190,8 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
     ):
         if tensor is not None:
             _check_tensor(name, tensor, wanted, dtypes)
+    if batch.counts is not None:
+        check_counts(batch.counts, most)
 
 
 def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Module]) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.boxes import Trail
+from mmload.augment.boxes import Trail, check_counts
 from mmload.augment.points import move_tile_points, without_runs
 from mmload.augment.tile_geometry import NEAR, MovingTiles, moved_tile_boxes
 from mmload.batch import Batch, with_fields
@@ -69,9 +69,15 @@ def composed_boxes(
             per box, [T, M, ...].
         tiles: the tiles' geometry.
         size: height and width of the output.
+
+    Raises:
+        ValueError: if a tile has a number of boxes that there is no room for.
     """
     boxes, count = fields["boxes"], batch.batch_size[0]
-    counts = np.full(len(boxes), boxes.shape[1]) if "counts" not in fields else fields["counts"].to(torch.int64).numpy()
+    counts = np.full(len(boxes), boxes.shape[1])
+    if "counts" in fields:
+        check_counts(fields["counts"], boxes.shape[1])
+        counts = fields["counts"].to(torch.int64).numpy()
     moved = moved_tile_boxes(boxes, counts, tiles, count, size)
     longest = moved.boxes.shape[1]
     tile, place, samples, column = (torch.from_numpy(each) for each in moved[2:])

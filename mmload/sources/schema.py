@@ -270,12 +270,21 @@ def _in_order(value: Any, pixels: Tensor, habit: str) -> Tensor:
 
 
 def _check_boxes(raw: Mapping[str, Tensor]) -> None:
-    """Checks that boxes are corners inside the image, and not, say, a corner with a width and a height."""
-    boxes, images = raw.get("boxes"), raw.get("images")
+    """Checks that boxes are corners inside the image, and not, say, a corner with a width and a height.
+
+    Where the dataset pads its boxes itself, its counts must not be more than these.
+    """
+    boxes, images, counts = raw.get("boxes"), raw.get("images"), raw.get("counts")
+    if boxes is not None and counts is not None:
+        most = len(boxes) if boxes.ndim else 0
+        if counts.ndim or counts.is_floating_point() or not 0 <= int(counts) <= most:
+            raise ValueError(
+                f"counts is {counts.tolist()}, expected the number of real boxes, an integer from 0 to {most}"
+            )
     if boxes is None or images is None or boxes.shape[1:] != (4,) or not len(boxes):
         return
-    if "counts" in raw:
-        boxes = boxes[: int(raw["counts"])]
+    if counts is not None:
+        boxes = boxes[: int(counts)]
     height, width = images.shape[-2:]
     limits = torch.tensor([width, height] * 2)
     odd = ((boxes < 0) | (boxes > limits)).any(1) | (boxes[:, 2:] <= boxes[:, :2]).any(1)

@@ -176,6 +176,8 @@ def test_tensors_that_are_no_images_are_refused(shape: tuple[int, ...]) -> None:
         ({"boxes": torch.zeros(6, 2, 4, dtype=torch.int64)}, "boxes are torch.int64, expected torch.float32"),
         ({"boxes": torch.zeros(6, 2, 4), "labels": torch.zeros(6, 3, dtype=torch.int64)}, "labels have the shape"),
         ({"boxes": torch.zeros(6, 2, 4), "counts": torch.zeros(6, 1, dtype=torch.int64)}, "counts have the shape"),
+        ({"boxes": torch.zeros(6, 2, 4), "counts": torch.full((6,), 5)}, "counts are from 5 to 5, and boxes have room"),
+        ({"boxes": torch.zeros(6, 2, 4), "counts": torch.arange(-1, 5)}, "counts are from -1 to 4, .*, from 0 to 2$"),
         ({"boxes": torch.zeros(6, 2, 4), "difficult": torch.zeros(6, 2)}, "difficult are torch.float32"),
         ({"seeds": torch.zeros(6, dtype=torch.int32)}, "seeds are torch.int32, expected torch.int64"),
         ({"seeds": torch.zeros(6, 2, dtype=torch.int64)}, "seeds have the shape"),

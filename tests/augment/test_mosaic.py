@@ -316,6 +316,16 @@ def test_mosaic_what_cannot_be_done_is_refused(make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize("counts", [5, 3_000_000, -1])
+def test_mosaic_counts_of_tiles_that_are_no_numbers_of_boxes_are_refused(counts: int) -> None:
+    batch, step = batch_of(4), Mosaic(40)
+    draws = Draws(batch.seeds, 0)
+    tiles = step.tiles_of(batch, draws, (3, 40, 40), torch.uint8, None)
+    wrong = tiles._replace(fields={**tiles.fields, "counts": torch.full((len(tiles.sizes),), counts)})
+    with pytest.raises(ValueError, match=rf"counts are from {counts} to {counts}, and boxes have room for 4"):
+        step.composed(batch, wrong, draws, 3)
+
+
 def test_mosaic_its_repr_makes_it_again() -> None:
     step = Mosaic((40, 48), tiles=9, mixup=0.1, stop_epoch=5)
     assert repr(eval(repr(step))) == repr(step)
