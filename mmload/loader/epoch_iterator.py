@@ -141,6 +141,8 @@ class BatchJob:
 Jobs: TypeAlias = "SimpleQueue[BatchJob | None]"
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+_running: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads of pools, also of those that nobody refers to any more, whose threads end after what they are making."""
 
 
 class WorkerPool:
@@ -163,6 +165,7 @@ class WorkerPool:
         self._closed = False
         weakref.finalize(self, _end, self._jobs, threads).atexit = False
         _pools.add(self)
+        _running.update(self._threads)
 
     @property
     def usable(self) -> bool:
@@ -240,6 +243,8 @@ def _close_pools() -> None:
     """Waits for threads before the interpreter ends: one in torch would then end the process by a signal."""
     for pool in list(_pools):
         pool.close()
+    for thread in list(_running):
+        thread.join()
 
 
 def check_open(owner: int, is_closed: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -301,6 +303,36 @@ def test_an_iterator_that_is_forgotten_ends_its_work_and_with_its_loader_the_thr
     for thread in ours:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in ours)
+
+
+FORGETS = """
+import sys, time
+from mmload import Loader, open
+from mmload.loader.batch_worker import BatchWorker
+
+make = BatchWorker.make
+
+def slow(self, *arguments):
+    time.sleep(1)
+    made = make(self, *arguments)
+    print("made")
+    return made
+
+def forget():
+    batches = iter(Loader(open(sys.argv[1])["train"], batch_size=1, threads=1, prefetch=1))
+    next(batches)
+    time.sleep(0.3)  # the thread makes the next one
+
+BatchWorker.make = slow
+forget()
+"""
+
+
+def test_a_process_ends_after_the_threads_of_a_forgotten_loader(dataset: Dataset) -> None:
+    command = [sys.executable, "-c", FORGETS, str(dataset.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == ["made"] * 2
+    assert not done.stderr
 
 
 class Generated(Sampler[int]):
