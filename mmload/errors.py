@@ -160,8 +160,12 @@ _UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, 
 
 
 def bytes_text(count: float) -> str:
-    """Returns a number of bytes as text, such as ``23.1 MiB`` or ``1.2 GiB``."""
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+    """Returns a number of bytes as text, such as ``12 B``, ``23.1 MiB`` or ``1.2 GiB``."""
+    if count >= 2**30:
+        return f"{count / 2**30:,.1f} GiB"
+    if count >= 2**20 / 20:  # 0.1 MiB, as it is shown
+        return f"{count / 2**20:,.1f} MiB"
+    return f"{count / 2**10:.1f} KiB" if count >= 2**10 else f"{count:.0f} B"
 
 
 def parse_bytes(text: str | int) -> int:

@@ -27,7 +27,7 @@ from mmload.runtime.durable_files import write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import Manifest, SplitRecord, is_name
+from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name
 from mmload.store.row_reader import memory_of
 from mmload.store.shard_table import FileRecord, ShardTable, file_name
 from mmload.store.versions import next_version
@@ -286,14 +286,14 @@ def _plan(manifest: Manifest, column: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_name(split: Split, name: str) -> None:
-    if not is_name(name):
+    if not is_name(name) and name not in RESERVED:
         raise UsageError(f"name is {name!r:.80}; give a plain name of letters, digits, _ and -, such as embedding")
     _check_no_subset(split)
     spec = split.record.fields.get(name)
     if spec is not None and not spec.version:
         raise UsageError(f"split {split.name!r} has the field {name!r} from its build; give another name")
-    if name in (*FIELD_NAMES, *PER_BOX):
-        raise UsageError(f"name is {name!r}, which has a meaning of its own in a batch; give another name")
+    if name in (*FIELD_NAMES, *PER_BOX, *RESERVED):
+        raise UsageError(f"name is {name!r}, which has a meaning of its own; give another name")
 
 
 def _check_no_subset(split: Split) -> None:

@@ -26,6 +26,7 @@ from mmload.store.manifest_text import VERSIONS
 from mmload.store.unfinished import PLAN_NAME, is_staging_folder, staging_folder
 from mmload.store.versions import kept_manifests
 
+_UPDATES = "updates"  # staging.UPDATES, the key that only plans of updates have
 _SHOWN = 3  # upper bound on the entries listed in a message
 _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
 
@@ -90,7 +91,7 @@ def inspect_destination(out: Path, plan: Mapping[str, object], *, overwrite: boo
 
     Args:
         out: the destination.
-        plan: ``recipe`` and ``fingerprint`` of the build.
+        plan: plan of the build, with ``recipe`` and ``fingerprint``.
         overwrite: whether an existing dataset may be replaced.
         skip: whether samples may be skipped.
 
@@ -114,7 +115,9 @@ def inspect_destination(out: Path, plan: Mapping[str, object], *, overwrite: boo
     if unlike is None:
         return Existing(manifest=manifest, equal=True)
     why, other_way = unlike
-    replace = f"move {listed(others)} elsewhere, then add --overwrite" if others else "add --overwrite"
+    replace = "use --overwrite in place of --update" if _UPDATES in plan else "add --overwrite"
+    if others:
+        replace = f"move {listed(others)} elsewhere, then {replace}"
     raise BuildError(f"{out} exists and {why}; {other_way}{replace} to build it again")
 
 

@@ -18,13 +18,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import DamagedError, SampleError, StoreError
+from mmload.errors import DamagedError, SampleError, StoreError, choices
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import HasChecksums, SourceSplit
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SplitRecord
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
@@ -93,15 +93,15 @@ def read_lists(folder: Path, name: str, record: SplitRecord) -> StoredSplit:
     """
     samples = _lines(folder, name, record, SAMPLES_NAME)
     origins = [] if record.origins is None else _lines(folder, name, record, ORIGINS_NAME)
-    try:
-        return StoredSplit(
-            samples=samples,
-            ids=[sample.id for sample in _parsed(samples, _SampleLine)],
-            origins=_parsed(origins, SampleOrigin),
-            listed=(folder / name / record.list_name(ORIGINS_NAME)).stat().st_mtime_ns if origins else 0,
-        )
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"a list of split {name} of {folder} has a line that is none ({error})") from error
+    list_of_origins = folder / name / record.list_name(ORIGINS_NAME)
+    return StoredSplit(
+        samples=samples,
+        ids=[
+            sample.id for sample in _parsed_list(samples, _SampleLine, folder / name / record.list_name(SAMPLES_NAME))
+        ],
+        origins=_parsed_list(origins, SampleOrigin, list_of_origins),
+        listed=list_of_origins.stat().st_mtime_ns if origins else 0,
+    )
 
 
 def sample_id(line: bytes) -> str:
@@ -131,6 +131,23 @@ def _parsed(lines: Sequence[bytes], kind: type[T]) -> list[T]:
         raise
     except msgspec.DecodeError:  # lone surrogates of file names, which only the slower standard library keeps
         return msgspec.convert(json.loads(content), list[kind])  # type: ignore[valid-type]
+
+
+def _parsed_list(lines: Sequence[bytes], kind: type[T], file: Path) -> list[T]:
+    """Parses the lines of a file; raises DamagedError naming the first that is not of this kind."""
+    try:
+        return _parsed(lines, kind)
+    except (ValueError, RecursionError):
+        for number, line in enumerate(lines, 1):
+            try:
+                _parsed([line], kind)
+            except (ValueError, RecursionError) as error:
+                why = str(error).replace(" - at `$[0]`", "")
+                raise DamagedError(
+                    f"{file}, line {number} is not an object of the keys {choices(kind.__struct_fields__)} ({why}); "
+                    "build the dataset again with --overwrite"
+                ) from error
+        raise
 
 
 def _lines(folder: Path, name: str, record: SplitRecord, kind: str) -> list[bytes]:

@@ -35,7 +35,7 @@ from mmload.builder.shard_layout import (
 )
 from mmload.builder.shard_writer import bytes_of
 from mmload.builder.split_records import objects_of, split_notes, split_record, split_warnings
-from mmload.builder.staging import Staging
+from mmload.builder.staging import UPDATES, Staging
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
 from mmload.runtime.durable_files import remove
@@ -194,7 +194,7 @@ class PlannedBuild:
 
     def _layout_of(self, splits: Mapping[str, SourceSplit]) -> ShardLayout:
         variable_layout = self.recipe.variable_layout
-        with _advised():
+        with _advised(self.plan):
             fields = {
                 name: fields_of(split, self.chain, self.errors.skip, variable_layout) for name, split in splits.items()
             }
@@ -238,7 +238,7 @@ class PlannedBuild:
             root=self.recipe.root,
             for_updates=True,
         )
-        with _advised():
+        with _advised(self.plan):
             engine.build_shards(job, missing, self._on_progress)
 
     def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> Summaries:
@@ -350,15 +350,16 @@ def _text_bytes(text: str) -> bytes:
 
 
 @contextmanager
-def _advised() -> Iterator[None]:
-    """Adds to the error of a sample how the build can be resumed."""
+def _advised(plan: Mapping[str, object]) -> Iterator[None]:
+    """Adds to the error of a sample how its build or update can be resumed."""
+    again = "run the update again" if UPDATES in plan else "build again with --overwrite"
     try:
         yield
     except SampleError as error:
         raise SampleError(
             error.sample,
-            f"{error.reason}; repair or remove it and build again with --overwrite, or add --on-error skip "
-            "(which continues from the finished shards)",
+            f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
+            "finished shards)",
         ) from error
 
 

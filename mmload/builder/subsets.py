@@ -17,7 +17,7 @@ from mmload.builder.staging import Staging
 from mmload.builder.version_rows import RowsKind, stored_rows
 from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import is_name
+from mmload.store.manifest import RESERVED, is_name
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_numbers import row_array
 from mmload.store.shard_table import ShardTable
@@ -89,7 +89,9 @@ def remove_subset(dataset: Dataset | str | Path, name: str) -> Dataset:
 
 
 def _check_name(dataset: Dataset, name: str) -> None:
-    if not is_name(name) or name == VERSIONS:
+    if name in (VERSIONS, *RESERVED):
+        raise UsageError(f"name is {name!r}, which is reserved; give another name")
+    if not is_name(name):
         raise UsageError(f"name is {name!r:.80}; give a plain name of letters, digits, _ and -, such as hard")
     if name in dataset.built_splits:
         raise UsageError(f"{name!r} is a split of {dataset.path}; give another name for the subset")

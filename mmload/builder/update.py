@@ -23,6 +23,7 @@ class UpdateReport(BuildReport):
         changed: number of changed samples.
         removed: number of rows whose samples are gone.
         version_before: number of the version before.
+        gone: splits and subsets of that version of which the new one has no row.
         dry_run: whether nothing was written.
     """
 
@@ -30,6 +31,7 @@ class UpdateReport(BuildReport):
     changed: int
     removed: int
     version_before: int
+    gone: tuple[str, ...] = ()
     dry_run: bool = False
 
 
@@ -87,5 +89,6 @@ def update(
         changed=changed,
         removed=removed,
         version_before=work.old.version,
+        gone=tuple(name for name in work.old.splits if name not in manifest.splits),
         dry_run=dry_run,
     )

@@ -85,7 +85,11 @@ def _update_options(options: BuildOptions, recipe: recipes.BuildRecipe) -> Updat
     from mmload.builder.destination import dataset_at
     from mmload.builder.planned_update import UpdateOptions
 
-    if not options.update or recipe.out is None or dataset_at(recipe.out) is None:
+    if not options.update or recipe.out is None:
+        return None
+    if dataset_at(recipe.out) is None:
+        if options.dry_run:
+            raise UsageError(f"there is no dataset at {recipe.out}: an update builds all of it; leave out --dry-run")
         return None
     return UpdateOptions(append=options.append, checksum=options.checksum)
 

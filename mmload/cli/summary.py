@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmload.errors import bytes_text, counted, one_line
+from mmload.errors import bytes_text, choices, counted, one_line
 from mmload.store.manifest import SKIPPED_NAME, Manifest
 from mmload.view.facts import field_text
 
@@ -44,13 +44,16 @@ def of_build(report: BuildReport) -> str:
 
 
 def _of_update(report: UpdateReport) -> str:
-    found = f"{report.added:,} new, {report.changed:,} changed, {report.removed:,} gone"
     if report.dry_run:
+        found = f"{report.added:,} new, {report.changed:,} changed, {report.removed:,} gone"
         return f"{report.out} would be updated: {found}; nothing was written"
     if report.manifest.version == report.version_before:
         return f"{report.out} is up to date: nothing to do"
+    made = report.manifest.versions[-1]  # whose numbers are those of rows, without samples that were left out
+    found = f"{made.added:,} new, {made.changed:,} changed, {made.removed:,} gone"
     left_out = f", {report.skipped:,} left out" if report.skipped else ""
-    return f"updated {report.out} to version {report.manifest.version} in {report.seconds:.1f} s: {found}{left_out}"
+    gone = f"; no row is left of {choices(report.gone)}" if report.gone else ""
+    return f"updated {report.out} to version {made.number} in {report.seconds:.1f} s: {found}{left_out}{gone}"
 
 
 def of_versions(versions: Sequence[VersionRecord]) -> list[str]:

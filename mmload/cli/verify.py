@@ -92,7 +92,10 @@ def gc(
     compact: Annotated[
         bool, typer.Option("--compact", help="First move the rows of mostly removed shards together, as a version.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say what would be removed; a commit that was killed is completed first."),
+    ] = False,
 ) -> None:
     """Free the space of earlier versions: remove the shards and lists that no kept version needs."""
     from mmload.builder import unused_files
@@ -102,9 +105,13 @@ def gc(
         raise UsageError("--compact writes a version, and --dry-run writes nothing; give one of them")
     before = read(dataset).version
     with interruptible("run the same command again to continue"):
-        after = unused_files.compact(dataset).version if compact else before
+        compacted = unused_files.compact(dataset) if compact else None
         unused = unused_files.remove_unused(dataset, keep=keep, dry_run=dry_run)
-    if after != before:
+    after = read(dataset).version
+    is_compacted = compacted is not None and after > before and compacted.versions[-1].change == unused_files.COMPACT
+    if after - is_compacted > before:
+        show(f"{dataset}: the commit of a killed command was completed, as version {after - is_compacted}")
+    if is_compacted:
         show(f"{dataset}: rows of mostly removed shards were moved together, as version {after}")
     versions = f"{counted(len(unused.versions), 'version')} and " if unused.versions else ""
     done = "would be removed" if dry_run else "removed"

@@ -31,6 +31,8 @@ SAMPLES_NAME = "samples.jsonl"
 SKIPPED_NAME = "skipped.jsonl"
 ORIGINS_NAME = "origins.jsonl"
 ORDER_NAME = "rows.memmap"
+RESERVED = ("shape", "device")
+"""Keys of a shard's ``meta.json``, which are names of no split or field."""
 ORDER_DTYPE = np.dtype("<i8")
 """Dtype of the numbers in the list of rows."""
 SKIPPED_SHOWN = 1000
@@ -305,11 +307,8 @@ def shard_name(index: int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Returns whether a split or field may have this name: a plain word that cannot leave the dataset's folder.
-
-    ``shape`` and ``device`` are keys of a shard's ``meta.json`` with another meaning, so they are not allowed.
-    """
-    return _NAME.fullmatch(text) is not None and text not in ("shape", "device")
+    """Returns whether a split or field may have this name: a plain word that cannot leave the dataset's folder."""
+    return _NAME.fullmatch(text) is not None and text not in RESERVED
 
 
 def check_names(table: Mapping[str, object], key: str) -> None:

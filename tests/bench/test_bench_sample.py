@@ -62,4 +62,5 @@ def test_bench_sizes_and_times_have_readable_units() -> None:
         "27 min",
         "3.2 hours",
     ]
-    assert [bytes_text(count) for count in (23_592_960, 5 * 2**29)] == ["22.5 MiB", "2.5 GiB"]
+    sizes = {0: "0 B", 1000: "1000 B", 1536: "1.5 KiB", 60_000: "0.1 MiB", 23_592_960: "22.5 MiB", 5 * 2**29: "2.5 GiB"}
+    assert {count: bytes_text(count) for count in sizes} == sizes

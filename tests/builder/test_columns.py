@@ -232,6 +232,7 @@ def test_an_added_field_is_pushed_read_from_its_url_and_pulled(squares, tmp_path
     [
         ("images", np.zeros(15), "has the field 'images' from its build"),
         ("boxes", np.zeros(15), "has a meaning of its own"),
+        ("shape", np.zeros(15), "has a meaning of its own"),
         ("a.b", np.zeros(15), "plain name"),
         ("x", np.zeros(14), "values has 14 rows, and split 'train' 15"),
         ("x", np.zeros(()), "single number"),

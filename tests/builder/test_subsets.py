@@ -185,7 +185,8 @@ def test_a_mark_on_a_row_of_a_subset_is_one_of_its_split(built, tmp_path):
         ("hard", "train/a.jpg", "give a list of ids"),
         ("train", [0], "is a split of"),
         ("../hard", [0], "plain name"),
-        ("versions", [0], "plain name"),
+        ("versions", [0], "name is 'versions', which is reserved"),
+        ("shape", [0], "which is reserved"),
     ],
 )
 def test_a_wrong_subset_is_refused_and_leaves_nothing(built, name, rows, message):

@@ -57,8 +57,8 @@ def test_memory_is_populated_before_the_first_batch(dataset: Dataset, images: to
 @pytest.mark.parametrize(
     ("free", "code", "note"),
     [
-        (10, 0, "not populated: 0.1 MiB of images, 0.0 MiB of memory free"),
-        (60_000, 0, "populated, not locked: 0.1 MiB of images, 0.0 MiB may be locked"),
+        (10, 0, "not populated: 0.1 MiB of images, 10 B of memory free"),
+        (60_000, 0, "populated, not locked: 0.1 MiB of images, 29.3 KiB may be locked"),
         (2**30, 0, "populated and locked"),
         (2**30, 12, "populated, not locked: the system refuses it (Cannot allocate memory; see ulimit -l)"),
     ],
