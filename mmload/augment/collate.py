@@ -159,13 +159,13 @@ class Collate(nn.Module):
 
     @property
     def has_partners(self) -> bool:
-        """Whether each sample needs a partner: a batch to prepare has the partners behind the samples."""
+        """Whether samples may need partners: a batch to prepare has the partners behind the samples."""
         return any(isinstance(step, CopyPaste) for step in self.steps)
 
     def with_partners(
         self, rows: Tensor, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Draws partners; returns rows and seeds of samples and partners, int64 [2 B] each; without partners, [B].
+        """Draws partners; returns rows and seeds of the samples, and of the partners behind them, int64 [N] each.
 
         Args:
             rows: int64 [B], row of each sample.
@@ -307,7 +307,7 @@ class Collate(nn.Module):
         return prepared.finish(out)
 
     def _paired(self, batch: Batch, device: torch.device, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
-        """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [2 B]."""
+        """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [N]."""
         count = batch.batch_size[0]
         seeds = _seeds_of(batch, device, generator)
         places = torch.arange(count, device=seeds.device)

@@ -1,7 +1,7 @@
 """CopyPaste: objects of another row of the dataset, pasted over each sample with their masks.
 
-The step gets a batch of twice as many samples: the own ones, then a partner of each, made by the steps before it with
-draws of its own. It pastes chosen objects of the partners and returns the own samples.
+The step gets a batch of more samples: the own ones, then a partner of each into which objects are pasted, made by the
+steps before it with draws of its own. It pastes chosen objects of the partners and returns the own samples.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CopyPaste(AfterStep):
     - The pasted objects come after the own ones, with all that belongs to them. Everything that belongs to the image,
       such as targets, is the sample's own.
 
-    The result depends on the sample's seed alone. Each sample costs what two do. It runs on a CPU.
+    The result depends on the sample's seed alone. A sample with pasted objects costs what two do. It runs on a CPU.
 
     Args:
         p: probability that objects are pasted into a sample.
@@ -73,7 +73,7 @@ class CopyPaste(AfterStep):
     def partners(
         self, draws: Draws, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Draws a partner of each sample.
+        """Draws the partners of the samples into which objects are pasted.
 
         Args:
             draws: the step's.
@@ -82,29 +82,36 @@ class CopyPaste(AfterStep):
             ids: returns the row at each of these places, int64 [...].
 
         Returns:
-            Rows and seeds of the partners, int64 [B] each.
+            Rows and seeds of the partners, int64 [N] each.
         """
-        return ids(whole_numbers(draws.branch(0).uniform(1)[:, 0], total)), view_seeds(seeds, _PARTNER)
+        drawn, applied = ids(whole_numbers(draws.branch(0).uniform(1)[:, 0], total)), draws.chance(self.p)
+        return drawn[applied], view_seeds(seeds, _PARTNER)[applied]
 
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         raise ValueError("CopyPaste needs boxes and masks, not images alone; put it into a Collate")
 
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
-        """Pastes objects of the second half of a batch into the samples of the first, and returns these."""
-        fields, count = fields_of(batch), len(batch) // 2
+        """Pastes objects of the partners, which are at the end of a batch, into its samples, and returns these."""
+        fields = fields_of(batch)
         if batch.images.device.type != "cpu":
             raise ValueError(f"CopyPaste runs on a CPU, and the images are on {batch.images.device}")
         most = fields["boxes"].shape[1]
         if batch.counts is None:
-            fields["counts"] = torch.full((2 * count,), most)
+            fields["counts"] = torch.full((len(batch),), most)
+        partners = _partners_of(draws.chance(self.p).numpy())
+        count = len(partners)
         draws = draws.of_first(count)
-        applied, chosen = draws.chance(self.p).tolist(), draws.uniform(most).numpy()
-        names = _names(fields)
-        rows = [{name: fields[name][k].numpy() for name in names} for k in range(2 * count)]
+        draws.chance(self.p)
+        chosen, names = draws.uniform(most).numpy(), _names(fields)
+        rows = [{name: fields[name][k].numpy() for name in names} for k in range(len(batch))]
         made = []
-        for k in range(count):
-            own, partner = (_Objects(rows[place], batch.images.shape[2:]) for place in (k, count + k))
-            pasted = partner.drawn(chosen[k]) if applied[k] else np.zeros(0, np.int64)
+        for k, place in enumerate(partners):
+            own = _Objects(rows[k], batch.images.shape[2:])
+            if place is None:
+                made.append(_joined(own.chosen(own.remaining), own.chosen(np.zeros(0, np.int64))))
+                continue
+            partner = _Objects(rows[place], batch.images.shape[2:])
+            pasted = partner.drawn(chosen[k])
             if len(pasted):
                 hidden: Array = np.any(partner.masks[pasted], axis=0)
                 # In place, in the memory that this batch was rendered into.
@@ -113,11 +120,23 @@ class CopyPaste(AfterStep):
                 where = torch.from_numpy(hidden)[part]
                 for pixels in (batch.images, batch.masks):
                     if pixels is not None:
-                        pixels[k][part] = torch.where(where, pixels[count + k][part], pixels[k][part])
+                        pixels[k][part] = torch.where(where, pixels[place][part], pixels[k][part])
                 own.hide(hidden, box_rule)
             made.append(_joined(own.chosen(own.remaining), partner.chosen(pasted)))
         first: Batch = batch[:count]
         return with_fields(first, _padded(made))
+
+
+def _partners_of(applied: Array) -> list[int | None]:
+    """Returns the place of the partner of each sample of a batch; None: nothing is pasted into it.
+
+    Args:
+        applied: bool [N], draws of all samples and of the partners behind them. Each number of samples gives another
+            sum of both, so that N tells it.
+    """
+    behind = np.cumsum(applied)
+    count = int(np.searchsorted(np.arange(1, len(applied) + 1) + behind, len(applied))) + 1
+    return [count + number - 1 if on else None for on, number in zip(applied[:count], behind.tolist(), strict=False)]
 
 
 def _names(fields: Mapping[str, Tensor]) -> list[str]:

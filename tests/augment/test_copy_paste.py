@@ -25,6 +25,7 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
+from mmload.augment.copy_paste import _partners_of
 from mmload.augment.draws import Draws
 from mmload.batch import Batch
 from mmload.store.dataset import open as open_dataset
@@ -95,7 +96,7 @@ def pasted(
 def test_copy_paste_of_150_draws_is_a_plain_paste(first: list[Any], rule: BoxRule) -> None:
     count = 150
     batch, collate = with_all_fields(count), Collate(*first, CopyPaste(0.8), dtype=torch.uint8, box_rule=rule)
-    rows, seeds = partners_of(collate, batch)
+    rows, seeds = partners_of(Collate(*first, CopyPaste()), batch)
     before = Collate(*first, dtype=torch.uint8, box_rule=rule)
     own, other = before(batch), before(batch[rows].replace(seeds=seeds))
     made = collate(batch)
@@ -194,3 +195,17 @@ def test_copy_paste_is_the_same_however_it_is_loaded(tmp_path: Path, size: int |
 def test_copy_paste_what_cannot_be_done_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_copy_paste_renders_the_partners_that_it_pastes_of(p: float) -> None:
+    batch, collate = with_all_fields(50), Collate(CopyPaste(p), dtype=torch.uint8)
+    rows, seeds = collate.with_partners(torch.arange(50), batch.seeds, 50, lambda places: places)
+    applied = Draws(batch.seeds, 0).chance(p)
+    assert len(rows) == len(seeds) == 50 + int(applied.sum())
+    every, _ = partners_of(Collate(CopyPaste()), batch)
+    assert torch.equal(rows[50:], every[applied])
+    assert _partners_of(Draws(seeds, 0).chance(p).numpy()) == [
+        50 + int(applied[:k].sum()) if applied[k] else None for k in range(50)
+    ]
+    assert len(collate(batch)) == 50
