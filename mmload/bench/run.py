@@ -77,7 +77,6 @@ def run_on_sample(
     options: BenchOptions,
     *,
     side: int | None = None,
-    entries: Callable[[Task], Sequence[ContenderEntry]] = contenders.entries,
     progress: Progress | None = None,
     began: float | None = None,
 ) -> Record:
@@ -87,7 +86,6 @@ def run_on_sample(
         source: an ImageFolder, or the folder with CIFAR's batches.
         options: the settings; the sample has as many images as an epoch.
         side: pixels of a side of the stored square; None: 256 for an ImageFolder.
-        entries: returns the contenders for a task.
         progress: called with the name of the next step.
         began: the ``time.monotonic()`` at which the time budget began; None: now.
 
@@ -111,7 +109,7 @@ def run_on_sample(
             threads=options.threads,
             cold=options.cold,
         )
-        record = run_on_dataset(sample.dataset, sample.source, options, entries=entries, progress=progress, began=began)
+        record = run_on_dataset(sample.dataset, sample.source, options, progress=progress, began=began)
     settings = record.settings | {"dataset": f"a sample of {Path(source).name}", "sample": asdict(sample.estimate)}
     return replace(record, settings=settings, verdict=f"{record.verdict} {sample.estimate.sentence()}")
 

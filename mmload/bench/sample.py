@@ -231,13 +231,12 @@ def layouts(size: int) -> dict[str, tuple[int | str, VariableLayout | None]]:
     }
 
 
-def advise(recipe: BuildRecipe, size: int = 256, *, samples: int = SAMPLES, threads: int | None = None) -> list[Layout]:
+def advise(recipe: BuildRecipe, size: int = 256, *, threads: int | None = None) -> list[Layout]:
     """Returns what each layout would cost.
 
     Args:
         recipe: its source and decoding are used; its transforms and layout are not.
         size: pixels of the short side.
-        samples: number of images for each layout.
         threads: for decoding and loading; None: the cores available.
 
     Raises:
@@ -246,7 +245,7 @@ def advise(recipe: BuildRecipe, size: int = 256, *, samples: int = SAMPLES, thre
     """
     splits = splits_of(recipe)
     largest = max(splits.values(), key=len)
-    chosen = _Chosen(largest, probes(len(largest), samples))
+    chosen = _Chosen(largest, probes(len(largest), SAMPLES))
     images = sum(len(split) for split in splits.values())
     with tempfile.TemporaryDirectory(prefix="mmload-advise-") as folder:
         return [

@@ -131,12 +131,13 @@ def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
     return chosen
 
 
-def check_images(chosen: Iterable[ChosenSplit], advice: str) -> None:
+def check_images(chosen: Iterable[ChosenSplit]) -> None:
     """Checks that all rows have images that a PNG can hold.
 
     Raises:
-        UsageError: if they do not; ends with the advice.
+        UsageError: if they do not.
     """
+    advice = "export to huggingface instead"
     for split, _ in chosen:
         spec = split.fields.get("images")
         where = f"split {split.name!r} of {split.path}"

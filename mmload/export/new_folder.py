@@ -32,7 +32,7 @@ def begin_export(dataset: Dataset, out: str | Path, choice: Choice | None) -> tu
         UsageError: if the destination is taken, or there are no such rows or images.
     """
     place, chosen = check_destination(Path(out), dataset.path), chosen_rows(dataset, choice)
-    check_images(chosen, "export to huggingface instead")
+    check_images(chosen)
     return place, chosen
 
 

@@ -67,17 +67,14 @@ class BatchDiversity:
         )
 
 
-def batch_diversity(
-    order: Order, labels: Labels | None = None, *, batch_size: int = 256, epoch: int = 0
-) -> BatchDiversity:
-    """Measures how well an order mixes, over at most 64 batches spread evenly over an epoch.
+def batch_diversity(order: Order, labels: Labels | None = None, *, batch_size: int = 256) -> BatchDiversity:
+    """Measures how well an order mixes, over at most 64 batches spread evenly over its first epoch.
 
     Args:
         order: any kind, with at least 2 positions.
         labels: gives the classes of rows; asked for 8 to 64 of the batches, the fewer the larger they are, and for as
             many of a full shuffle: over many shards, reading them is what takes time.
         batch_size: samples in a batch of this rank, at least 2.
-        epoch: number of the epoch to measure.
 
     Raises:
         ValueError: if there are fewer than 2 samples in a batch.
@@ -89,9 +86,9 @@ def batch_diversity(
     batches_in_epoch = max(1, len(order) // batch_size)
     count = min(batches_in_epoch, _BATCHES)
     starts = [batch * batches_in_epoch // count * batch_size for batch in range(count)]
-    batches = [order.take(epoch, start, start + batch_size).rows for start in starts]
+    batches = [order.take(0, start, start + batch_size).rows for start in starts]
     shuffled = replace(order, epoch_order=ShuffledOrder(rows=order.rows))
-    others = [shuffled.take(epoch, start, start + batch_size).rows for start in starts]
+    others = [shuffled.take(0, start, start + batch_size).rows for start in starts]
     block = order.epoch_order.block_size if isinstance(order.epoch_order, BlockOrder) else BlockOrder.block_size
     fewest, samples = _LABELED
     step = max(1, count // max(fewest, samples // batch_size))

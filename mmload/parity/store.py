@@ -213,8 +213,8 @@ def _ids(path: Path) -> list[str]:
         raise StoreError(f"{path} is not a list of samples ({error}); run mmload verify") from error
 
 
-def _first_of(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
+def _first_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f", and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 Progress = Callable[[int, int], None]

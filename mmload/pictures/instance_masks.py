@@ -121,25 +121,12 @@ def without_padding(fields: Mapping[str, Array]) -> dict[str, Array]:
 _SCALE = 5  # points per pixel along a boundary, as in pycocotools
 
 
-def mask_of_polygon(points: Array, height: int, width: int) -> Mask:
-    """Renders a polygon with pycocotools' pixels, of which rleFrPoly of COCO's API (BSD) has the rule.
-
-    Points along the boundary, five a pixel, decide between which pixels of a column it passes. A polygon may reach out
-    of the image.
-
-    Args:
-        points: float [n, 2], x and y.
-        height: height of the image.
-        width: width of the image.
-
-    Returns:
-        bool [H, W].
-    """
-    return _whole(*_columns_of_polygon(points, height, width), width)
-
-
 def _columns_of_polygon(points: Array, height: int, width: int) -> tuple[Mask, int]:
-    """Returns the columns that a polygon shows in, bool [columns, H], and the number of the first."""
+    """Returns the columns that a polygon shows in, bool [columns, H], and the number of the first.
+
+    Its pixels are pycocotools', of which rleFrPoly of COCO's API (BSD) has the rule: points along the boundary, five a
+    pixel, decide between which pixels of a column it passes. A polygon may reach out of the image.
+    """
     side = max(height, width)
     near = np.clip(np.nan_to_num(points.astype(np.float64)), -16 * side, 17 * side)  # bounds time and memory
     ends = np.trunc(_SCALE * near + 0.5).astype(np.int64)

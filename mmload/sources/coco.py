@@ -36,10 +36,10 @@ from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import (
     CocoObjects,
     ObjectError,
-    empty_segments,
     fields_of_objects,
     flip_field,
     mirrored_names,
+    no_polygons,
     notes_on_flip,
 )
 from mmload.store.checksum import crc32
@@ -345,7 +345,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         runs = [runs_of_mask(numbers == number) for number in listed]
         owners = [(place, len(each)) for place, each in enumerate(runs)]
         return {
-            **empty_segments(with_runs=False),
+            **no_polygons(),
             "run_boxes": np.array(owners, np.int32).reshape(-1, 2),
             "runs": np.concatenate([np.empty(0, np.int32), *runs]),
         }

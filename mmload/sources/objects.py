@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import counted
-from mmload.pictures.instance_masks import SEGMENTS, of_boxes
+from mmload.pictures.instance_masks import of_boxes
 from mmload.records import CLIPPED, PER_BOX, ObjectsRecord
 
 if TYPE_CHECKING:
@@ -109,16 +109,9 @@ def _check(boxes: Array, has_area: npt.NDArray[np.bool_], outside: npt.NDArray[n
         raise ObjectError(index, f"the box {x0}, {y0}, {x1}, {y1} {why} the {size[1]} x {size[0]} image; {advice}")
 
 
-def empty_segments(with_runs: bool) -> dict[str, Array]:
-    """Returns the fields of the masks of an image without objects; those of run lengths only if they are used."""
-    empty = {
-        "rings": np.empty((0, 2), np.int32),
-        "polygons": np.empty((0, 2), np.float32),
-        "run_boxes": np.empty((0, 2), np.int32),
-        "runs": np.empty(0, np.int32),
-    }
-    used = SEGMENTS if with_runs else SEGMENTS[:1]
-    return {name: empty[name] for pair in used for name in pair}
+def no_polygons() -> dict[str, Array]:
+    """Returns the fields of the polygons of an image that has none."""
+    return {"rings": np.empty((0, 2), np.int32), "polygons": np.empty((0, 2), np.float32)}
 
 
 def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:

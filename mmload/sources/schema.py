@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmload.records import DTYPES, FIELD_NAMES, dtype_name
 from mmload.sources.decode import LOSSY, Decoder
-from mmload.sources.values import Key, PaddedField, as_text, is_sequence, same_length, values_of
+from mmload.sources.values import Key, PaddedField, as_text, is_sequence, values_of
 from mmload.store.manifest import is_name
 
 ALIASES = {
@@ -110,8 +110,8 @@ class Schema:
 
     def _rows(self, raw: dict[str, Tensor]) -> dict[str, Tensor]:
         """Pads the values to the shape of all rows and adds their counts."""
-        if "boxes" in self.padded and "labels" in raw:
-            same_length("boxes and labels", [raw["boxes"], raw["labels"]])
+        if "boxes" in self.padded and "labels" in raw and len(raw["boxes"]) != len(raw["labels"]):
+            raise ValueError("boxes and labels are not of one length; each box needs its label")
         fields = {}
         for name, tensor in raw.items():
             padded = self.padded.get(name)

@@ -5,7 +5,7 @@ A nested value has a key with a dot: in ``(image, {"boxes": b})`` the boxes are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -106,9 +106,3 @@ class PaddedField:
 def as_text(value: str) -> Tensor:
     """Returns the UTF-8 of a text: uint8 [bytes]."""
     return torch.tensor(list(value.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
-
-
-def same_length(name: str, values: Iterable[Tensor]) -> None:
-    """Raises ValueError unless values that belong together are of one length."""
-    if len({len(value) for value in values}) > 1:
-        raise ValueError(f"{name} are not of one length; each box needs its label")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mmload.errors import SourceError
 from mmload.records import ObjectsRecord
 from mmload.sources.list_rows import MAX_CLASSES
-from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, empty_segments, mirrored_names
+from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, mirrored_names, no_polygons
 
 TASKS = ("detection", "instances", "keypoints", "rotated")
 MOST_LABEL_BYTES = 2**25
@@ -98,7 +98,7 @@ def objects_of_lines(lines: Sequence[Sequence[float]], size: tuple[int, int], me
     if task != "instances":
         return ImageObjects(boxes=boxes, per_box=per_box)
     polygons = [(each.reshape(-1, 2) * scale).astype(np.float32) for each in points]
-    segments = empty_segments(with_runs=False)
+    segments = no_polygons()
     if polygons:
         rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32)
         segments = {"rings": rings, "polygons": np.concatenate(polygons)}

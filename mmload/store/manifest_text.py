@@ -99,14 +99,13 @@ _END = re.compile(r',\n "crc32": "([0-9a-f]{8})"\n\}\n')
 _END_LENGTH = len(',\n "crc32": "01234567"\n}\n')
 
 
-def sealed_text(body: Mapping[str, Any], version: int = VERSION) -> str:
+def sealed_text(body: Mapping[str, Any]) -> str:
     """Returns a manifest's text, with its checksum; equal bodies in equal order give equal text.
 
     Args:
         body: plain data of a :class:`Manifest`, and perhaps ``requires``.
-        version: version of the format.
     """
-    full = {"format": FORMAT, "version": version, "requires": []} | {
+    full = {"format": FORMAT, "version": VERSION, "requires": []} | {
         key: value for key, value in body.items() if key not in ("format", "version", "crc32")
     }
     start = json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")

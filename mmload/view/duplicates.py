@@ -9,7 +9,7 @@ have no hash.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,7 +70,6 @@ def copies(
     checksums: npt.NDArray[np.uint32] | None = None,
     *,
     starts: Sequence[int] = (0,),
-    progress: Callable[[int, int], None] | None = None,
 ) -> Copies:
     """Finds all pairs of thumbnails that show one picture.
 
@@ -78,13 +77,12 @@ def copies(
         grays: float32 [N, 16, 16], of all rows that are compared.
         checksums: [N], of the rows; None: rows are compared by their thumbnails alone.
         starts: the first row of each split, ascending from 0.
-        progress: called with (comparisons done, all of them).
     """
     first = np.arange(len(grays)) if checksums is None else _first_equal(grays, checksums)
     again = np.flatnonzero(first != np.arange(len(grays)))
     shown = _varied(grays, np.flatnonzero(first == np.arange(len(grays))))
     bounds = np.searchsorted(shown, [*starts, len(grays)]).tolist()
-    found, complete = _close(hashes(grays, shown), bounds, progress)
+    found, complete = _close(hashes(grays, shown), bounds)
     close = shown[found]
     coarse, fine = np.empty(len(close), np.float32), np.empty(len(close), np.float32)
     for _ in in_threads(_parts(close), lambda part: correlate(grays, part[1], coarse[part[0]], fine[part[0]])):
@@ -162,24 +160,16 @@ def _tiles(bounds: Sequence[int]) -> Iterator[Tile]:
                 yield Tile(start, min(start + _TILE, end), low, high)
 
 
-def _close(codes: Hashes, bounds: Sequence[int], progress: Callable[[int, int], None] | None) -> tuple[Numbers, bool]:
+def _close(codes: Hashes, bounds: Sequence[int]) -> tuple[Numbers, bool]:
     """Finds pairs of hashes that differ in few bits, and returns whether these are all."""
     found: list[Numbers] = []
-    room, done, total = _MOST_PAIRS, 0, sum(map(_comparisons, _tiles(bounds)))
-    for tile, pairs in in_threads(_tiles(bounds), lambda tile: (tile, _pairs_of_tile(codes, tile))):
+    room = _MOST_PAIRS
+    for pairs in in_threads(_tiles(bounds), lambda tile: _pairs_of_tile(codes, tile)):
         found.append(pairs[:room])
         room -= len(found[-1])
-        done += _comparisons(tile)
-        if progress is not None:
-            progress(done, total)
         if room <= 0:
             break
     return np.concatenate([np.empty((0, 2), np.int64), *found]), room > 0
-
-
-def _comparisons(tile: Tile) -> int:
-    rows, later = tile.stop - tile.start, tile.high - max(tile.low, tile.stop)
-    return rows * later + (rows * (rows - 1) // 2 if tile.low < tile.stop else 0)
 
 
 def _pairs_of_tile(codes: Hashes, tile: Tile) -> Numbers:

@@ -143,7 +143,11 @@ def _machine_code() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
-    cached = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("Cached:")]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    cached = [int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:")]
     return {
         "total_bytes": psutil.virtual_memory().total,
         "free_bytes": free_memory(),
@@ -175,10 +179,3 @@ def _dataset(path: Path) -> dict[str, Any]:
         "needs_reads": reads,
         "can_populate": can_populate(),
     }
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []

@@ -130,7 +130,7 @@ def _called(steps: str) -> set[str]:
 
 
 def augmented_sheet(
-    split: Split, collate: Collate | Views, rows: Rows, *, draws: int = 7, seed: int = 0, side: int | None = None
+    split: Split, collate: Collate | Views, rows: Rows, *, draws: int = 7, seed: int = 0
 ) -> Image.Image:
     """Draws a contact sheet with a line for each row: as it is stored, then as it is drawn.
 
@@ -139,7 +139,6 @@ def augmented_sheet(
         collate: what training renders them with; of views each line has all, one after the other.
         rows: numbers of the rows.
         draws: how many draws of each row, as many as epochs would give.
-        side: pixels of the square that each picture is fitted into; None: as suits the largest.
         seed: the loader's; draw ``k`` is that of epoch ``k``.
 
     Raises:
@@ -149,9 +148,7 @@ def augmented_sheet(
     drawn = drawn_cells(split, collate, rows, draws=draws, seed=seed)
     lines = [[cell, *line] for cell, line in zip(stored, drawn, strict=True)]
     title = f"{split.path.name}, {split.name}: as stored, and as drawn"
-    return contact_sheet(
-        [cell for line in lines for cell in line], len(lines[0]), title=title, classes=split.classes, side=side
-    )
+    return contact_sheet([cell for line in lines for cell in line], len(lines[0]), title=title, classes=split.classes)
 
 
 def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: int, seed: int = 0) -> list[list[Cell]]:

@@ -9,7 +9,7 @@ from coco_sets import coco_dataset, uncompressed
 
 import mmload
 from mmload.augment import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
-from mmload.pictures.instance_masks import mask_of_polygon, mask_of_runs, rectangles_of_runs
+from mmload.pictures.instance_masks import mask_of_runs, masks_of_boxes, rectangles_of_runs
 from mmload.store.dataset import open as open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
@@ -18,6 +18,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pyco
 def theirs(polygon, height, width):
     functions = pytest.importorskip("pycocotools.mask")
     return functions.decode(functions.frPyObjects([polygon], height, width))[..., 0]
+
+
+def mask_of_polygon(points, height, width):
+    fields = {"counts": np.int64(1), "rings": np.array([[0, len(points)]], np.int32), "polygons": points}
+    (mask,) = masks_of_boxes(fields, height, width)
+    return mask.astype(np.bool_)
 
 
 def test_mask_of_a_polygon_that_reaches_far_takes_little_memory():
