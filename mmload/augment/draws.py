@@ -213,12 +213,6 @@ class Draws:
         ids = None if self._ids is None else self._ids[:count]
         return Draws(self._seeds[:count], self._place, epoch=self._epoch, ids=ids)
 
-    def normal(self, count: int) -> Tensor:
-        """Returns ``count`` standard normal draws per sample: float64 [B, count], by Box and Muller."""
-        pairs = self.uniform(2 * count)
-        radius = (-2.0 * torch.log1p(-pairs[:, :count])).sqrt()
-        return radius * (2.0 * torch.pi * pairs[:, count:]).cos()
-
     def _words(self, count: int) -> Words:
         """Returns the next draws on a CPU as unsigned words."""
         words: Words = counted(as_words(self._seeds), self._step % (1 << 64), self._taken(count), count)

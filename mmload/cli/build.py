@@ -108,7 +108,7 @@ def _engine_arguments(options: BuildOptions) -> dict[str, Any]:
 def _recipe(options: BuildOptions) -> recipes.BuildRecipe:
     """Returns the recipe of a file or of the positional arguments, overridden by the options."""
     source = options.table("source") | _settings(options.setting or [])
-    recipe = _recipe_of_config(options) if options.config else _recipe_of_arguments(options, source)
+    recipe = _recipe_of_config(options) if options.config else _recipe_of_arguments(options)
     return recipes.with_tables(recipe, source, options.table("decode"), options.table("store"))
 
 
@@ -127,7 +127,7 @@ def _settings(pairs: list[str]) -> dict[str, object]:
     return settings
 
 
-def _recipe_of_arguments(options: BuildOptions, source: dict[str, object]) -> recipes.BuildRecipe:
+def _recipe_of_arguments(options: BuildOptions) -> recipes.BuildRecipe:
     words, size = options.words or [], options.size
     if options.advise and len(words) == 2:
         words = [*words, "DATASET"]

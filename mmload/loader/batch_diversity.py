@@ -16,7 +16,6 @@ from torch import Tensor
 
 from mmload.errors import counted
 from mmload.loader.order import Order, ShuffledOrder
-from mmload.loader.window_orders import BlockOrder
 from mmload.store.split_views import View
 
 Labels = Callable[[Tensor], Tensor]
@@ -35,8 +34,6 @@ class BatchDiversity:
         batch_size: samples in a batch.
         neighbors: distance in the store of two samples that follow each other, over that of a full shuffle:
             near 0 where stored neighbors stay together, about 1 - 1 / window for block, 1 for full.
-        blocks: distinct blocks that a batch touches.
-        blocks_full: the same for a full shuffle.
         classes: effective number of classes in a batch, exp of the entropy of its labels: 10 equal classes
             count 10, one alone counts 1. None without labels.
         classes_full: the same for a full shuffle.
@@ -44,8 +41,6 @@ class BatchDiversity:
 
     batch_size: int
     neighbors: float
-    blocks: float
-    blocks_full: float
     classes: float | None
     classes_full: float | None
 
@@ -89,15 +84,12 @@ def batch_diversity(order: Order, labels: Labels | None = None, *, batch_size: i
     batches = [order.take(0, start, start + batch_size).rows for start in starts]
     shuffled = replace(order, epoch_order=ShuffledOrder(rows=order.rows))
     others = [shuffled.take(0, start, start + batch_size).rows for start in starts]
-    block = order.epoch_order.block_size if isinstance(order.epoch_order, BlockOrder) else BlockOrder.block_size
     fewest, samples = _LABELED
     step = max(1, count // max(fewest, samples // batch_size))
     distance = fmean(float(batch.diff().abs().double().mean()) for batch in batches)
     return BatchDiversity(
         batch_size=batch_size,
         neighbors=distance / ((order.rows + 1) / 3),  # the mean distance of two distinct numbers below rows
-        blocks=fmean(len(np.unique(batch // block)) for batch in batches),
-        blocks_full=fmean(len(np.unique(batch // block)) for batch in others),
         classes=None if labels is None else fmean(_effective(labels(batch)) for batch in batches[::step]),
         classes_full=None if labels is None else fmean(_effective(labels(batch)) for batch in others[::step]),
     )

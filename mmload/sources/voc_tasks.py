@@ -61,7 +61,6 @@ class VocTask(ABC):
 
     classes: tuple[str, ...]
     lists: ClassVar[str] = "Main"
-    annotated: ClassVar[bool] = True
 
     def dropped(self, item: VocItem) -> str | None:
         """Returns why an item is not part of the split; None if it is."""
@@ -172,7 +171,6 @@ class Segmentation(VocTask):
     """A class for each pixel; ``classes`` begin with the background."""
 
     lists: ClassVar[str] = "Segmentation"
-    annotated: ClassVar[bool] = False
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns ``masks`` uint8 [H, W]: class indices, 255 = void."""
