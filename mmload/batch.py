@@ -149,13 +149,17 @@ class Batch(TensorClass):
 
         Returns:
             uint8 [N, H, W] of 0 and 1 per image, on its device; an empty list if there are no such masks.
+
+        Raises:
+            ValueError: if some of the fields of these masks are missing.
         """
-        from mmload.pictures.instance_masks import SEGMENTS, masks_of_boxes
+        from mmload.pictures.instance_masks import masks_of_boxes, segment_fields
 
         fields = fields_of(self)
-        if "rings" not in fields or "polygons" not in fields:
+        segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
+        if not segments:
             return []
-        names = ("counts", *(name for pair in SEGMENTS for name in pair if name in fields))
+        names = ("counts", *segments)
         arrays = {name: _array(fields[name]) for name in names}
         sizes = [self.images.shape[2:]] * len(self) if self.image_sizes is None else self.image_sizes.tolist()
         rows = ({name: values[row] for name, values in arrays.items()} for row in range(len(self)))

@@ -25,6 +25,7 @@ from mmload.augment.resize import Resize
 from mmload.augment.step import AfterStep, LevelStep, Step, check_dtype, check_shape, sees_fields
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
+from mmload.pictures.instance_masks import segment_fields
 from mmload.render.plan_parts import check_levels
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -128,16 +129,16 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
 
 
 def check_instances(steps: Iterable[nn.Module], batch: Batch) -> None:
-    """Rejects batches without masks of instances if a step needs them.
+    """Rejects batches whose masks of instances are incomplete, or not what a step needs.
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if a field of the masks is missing, or as :meth:`CopyPaste.check_objects`.
     """
-    if any(isinstance(step, CopyPaste) for step in steps) and not {"rings", "polygons"} <= fields_of(batch).keys():
-        raise ValueError(
-            "CopyPaste needs masks of instances, and the batches have none: build the dataset with task instances, and "
-            "leave rings and polygons in fields"
-        )
+    extra: dict[str, Tensor] = {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
+    segment_fields({name: value.shape[1:] for name, value in extra.items()})
+    for step in steps:
+        if isinstance(step, CopyPaste):
+            step.check_objects(fields_of(batch))
 
 
 def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:

@@ -165,7 +165,7 @@ class Collate(nn.Module):
     def with_partners(
         self, rows: Tensor, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Draws partners; returns rows and seeds of the samples, and of the partners behind them, int64 [N] each.
+        """Draws partners; returns rows and seeds of B samples and of P partners behind them, int64 [B + P] each.
 
         Args:
             rows: int64 [B], row of each sample.
@@ -175,7 +175,7 @@ class Collate(nn.Module):
         """
         for place, step in enumerate(self.steps):
             if isinstance(step, CopyPaste):
-                drawn, own = step.partners(Draws(seeds, place), seeds, total, ids)
+                drawn, own = step.partners(Draws(seeds, place), total, ids)
                 return torch.cat((rows, drawn)), torch.cat((seeds, own))
         return rows, seeds
 
@@ -307,7 +307,7 @@ class Collate(nn.Module):
         return prepared.finish(out)
 
     def _paired(self, batch: Batch, device: torch.device, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
-        """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [N]."""
+        """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [B + P]."""
         count = batch.batch_size[0]
         seeds = _seeds_of(batch, device, generator)
         places = torch.arange(count, device=seeds.device)
@@ -329,7 +329,7 @@ class Collate(nn.Module):
         """Draws and describes a batch whose images are yet to be read.
 
         Args:
-            batch: everything but the images, which are ignored.
+            batch: everything but the images, which are ignored; with the partners of :meth:`with_partners`.
             shape: (C, H, W) of the images as stored; (C, 0, 0) if ``sizes`` are given.
             source: dtype of the images.
             seeds: int64 [B], on the device of the images; None: those of the batch, else fresh ones on the CPU.
@@ -347,6 +347,9 @@ class Collate(nn.Module):
         check_targets(self.steps, batch.targets)
         if seeds is None:
             seeds = _seeds_of(batch, torch.device("cpu"))
+        for place, step in enumerate(self.steps):
+            if isinstance(step, CopyPaste):
+                step.applied(Draws(seeds, place))
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
         else:

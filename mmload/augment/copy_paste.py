@@ -1,7 +1,7 @@
 """CopyPaste: objects of another row of the dataset, pasted over each sample with their masks.
 
-The step gets a batch of more samples: the own ones, then a partner of each into which objects are pasted, made by the
-steps before it with draws of its own. It pastes chosen objects of the partners and returns the own samples.
+The step gets a batch with more samples: the own ones, then a partner of each that is pasted into, made by the steps
+before it with draws of its own. It pastes chosen objects of the partners and returns the own samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from mmload.augment.boxes import BoxRule
 from mmload.augment.draws import Draws, view_seeds, whole_numbers
 from mmload.augment.step import AfterStep, arguments_of
 from mmload.batch import Batch, fields_of, with_fields
-from mmload.pictures.instance_masks import SEGMENTS, masks_of_boxes, parts_of, runs_of_mask, without_padding
+from mmload.pictures.instance_masks import (
+    ALL_SEGMENTS,
+    SEGMENTS,
+    masks_of_boxes,
+    parts_of,
+    runs_of_mask,
+    segment_fields,
+    without_padding,
+)
 from mmload.records import PADDING, PER_BOX
 
 Array = npt.NDArray[Any]
@@ -29,13 +37,16 @@ Fields = dict[str, Array]
 _PARTNER = 1 << 20
 """Number of the view as which a partner is drawn: that of no branch of a step's draws."""
 
+_NOTHING = np.zeros(0, np.int64)
+
 
 class CopyPaste(AfterStep):
     """Objects of another image pasted with their masks (Ghiasi et al. 2021, "Simple Copy-Paste").
 
-    Each sample gets a partner: a row drawn from all that the loader reads, or from the batch if there is no loader,
-    made by the steps before this one with draws of its own. Large scale jitter and a flip before it give the paper's
-    list. The rest is done as in torchvision's ``references/detection`` (``_copy_paste``, without the blur of edges):
+    A sample that is pasted into gets a partner: a row drawn from all that the loader reads, or from the batch if there
+    is no loader, made by the steps before this one with draws of its own. Large scale jitter and a flip before it give
+    the paper's list. The rest is done as in torchvision's ``references/detection`` (``_copy_paste``, without the blur
+    of edges):
 
     - Of the partner's n objects, n are drawn with replacement, and those that come up are pasted. Crowds, and objects
       of which no pixel shows, are not.
@@ -46,14 +57,14 @@ class CopyPaste(AfterStep):
     - The pasted objects come after the own ones, with all that belongs to them. Everything that belongs to the image,
       such as targets, is the sample's own.
 
-    The result depends on the sample's seed alone. A sample with pasted objects costs what two do. It runs on a CPU.
+    The result depends on the sample's seed alone. A sample that is pasted into costs what two do. It runs on a CPU.
 
     Args:
         p: probability that objects are pasted into a sample.
 
     Raises:
-        ValueError: if ``p`` is no probability, or (when run) samples have no boxes or no masks of instances, or are not
-            on a CPU.
+        ValueError: if ``p`` is no probability, or (when run) samples have no boxes, counts or masks of instances, have
+            corners of rotated boxes, which cannot be cut, or a bfloat16 field of objects, or are not on a CPU.
     """
 
     takes_uint8 = True
@@ -70,48 +81,75 @@ class CopyPaste(AfterStep):
         if not boxes:
             raise ValueError("CopyPaste needs boxes, and the batches have none; build the dataset with task instances")
 
-    def partners(
-        self, draws: Draws, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Draws the partners of the samples into which objects are pasted.
+    def check_objects(self, fields: Mapping[str, Tensor]) -> None:
+        """Raises a ValueError if a batch does not have the fields of objects that can be pasted."""
+        names = _names(fields)
+        if "rings" not in names:
+            raise ValueError(
+                "CopyPaste needs masks of instances, and the batches have none: build the dataset with task instances, "
+                f"and leave {ALL_SEGMENTS} in fields"
+            )
+        if "counts" not in fields:
+            raise ValueError("CopyPaste needs counts, to tell objects from padding; leave counts in fields")
+        if "corners" in names:
+            raise ValueError("CopyPaste cuts boxes, and not the corners of rotated ones; leave corners out of fields")
+        for name in names:
+            if fields[name].dtype == torch.bfloat16:
+                raise ValueError(f"CopyPaste pastes no {name} of torch.bfloat16; store torch.float32, or leave it out")
+
+    def partners(self, draws: Draws, total: int, ids: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Draws which samples are pasted into, and a partner of each of these.
 
         Args:
             draws: the step's.
-            seeds: int64 [B], seeds of the samples.
             total: number of rows to draw from.
             ids: returns the row at each of these places, int64 [...].
 
         Returns:
-            Rows and seeds of the partners, int64 [N] each.
+            Rows and seeds of the P partners, int64 [P] each.
         """
-        drawn, applied = ids(whole_numbers(draws.branch(0).uniform(1)[:, 0], total)), draws.chance(self.p)
-        return drawn[applied], view_seeds(seeds, _PARTNER)[applied]
+        drawn, applied = draws.branch(0).uniform(1)[:, 0], draws.chance(self.p)
+        return ids(whole_numbers(drawn[applied], total)), view_seeds(draws.seeds, _PARTNER)[applied]
+
+    def applied(self, draws: Draws) -> Tensor:
+        """Returns which samples of a batch are pasted into, bool [B]; their P partners are behind them.
+
+        Args:
+            draws: the step's, of B + P samples.
+
+        Raises:
+            ValueError: if other samples are behind them than :meth:`partners` draws.
+        """
+        seeds, drawn = draws.seeds, draws.chance(self.p)
+        lengths = torch.arange(1, len(seeds) + 1, device=draws.device) + drawn.cumsum(0)
+        applied = drawn[: int((lengths <= len(seeds)).sum())]  # so many that they and their partners are all
+        count = len(applied)
+        if not torch.equal(seeds[count:], view_seeds(seeds[:count], _PARTNER)[applied]):
+            raise ValueError(
+                "CopyPaste needs the partners of samples behind them; prepare rows and seeds of Collate.with_partners"
+            )
+        return applied
 
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         raise ValueError("CopyPaste needs boxes and masks, not images alone; put it into a Collate")
 
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
-        """Pastes objects of the partners, which are at the end of a batch, into its samples, and returns these."""
+        """Pastes objects of the partners in a batch into the samples before them, and returns these."""
         fields = fields_of(batch)
         if batch.images.device.type != "cpu":
             raise ValueError(f"CopyPaste runs on a CPU, and the images are on {batch.images.device}")
-        most = fields["boxes"].shape[1]
-        if batch.counts is None:
-            fields["counts"] = torch.full((len(batch),), most)
-        partners = _partners_of(draws.chance(self.p).numpy())
-        count = len(partners)
-        draws = draws.of_first(count)
-        draws.chance(self.p)
-        chosen, names = draws.uniform(most).numpy(), _names(fields)
-        rows = [{name: fields[name][k].numpy() for name in names} for k in range(len(batch))]
+        applied, chosen = self.applied(draws), draws.uniform(fields["boxes"].shape[1]).numpy()
+        names, size = _names(fields), batch.images.shape[2:]
+        objects = [_Objects({name: fields[name][k].numpy() for name in names}, size) for k in range(len(batch))]
+        count, place = len(applied), len(applied) - 1
         made = []
-        for k, place in enumerate(partners):
-            own = _Objects(rows[k], batch.images.shape[2:])
-            if place is None:
-                made.append(_joined(own.chosen(own.remaining), own.chosen(np.zeros(0, np.int64))))
-                continue
-            partner = _Objects(rows[place], batch.images.shape[2:])
-            pasted = partner.drawn(chosen[k])
+        for k, is_applied in enumerate(applied.tolist()):
+            own = partner = objects[k]
+            pasted = _NOTHING
+            if is_applied:
+                place += 1
+                partner = objects[place]
+                pasted = partner.drawn(chosen[k])
             if len(pasted):
                 hidden: Array = np.any(partner.masks[pasted], axis=0)
                 # In place, in the memory that this batch was rendered into.
@@ -124,26 +162,16 @@ class CopyPaste(AfterStep):
                 own.hide(hidden, box_rule)
             made.append(_joined(own.chosen(own.remaining), partner.chosen(pasted)))
         first: Batch = batch[:count]
-        return with_fields(first, _padded(made))
-
-
-def _partners_of(applied: Array) -> list[int | None]:
-    """Returns the place of the partner of each sample of a batch; None: nothing is pasted into it.
-
-    Args:
-        applied: bool [N], draws of all samples and of the partners behind them. Each number of samples gives another
-            sum of both, so that N tells it.
-    """
-    behind = np.cumsum(applied)
-    count = int(np.searchsorted(np.arange(1, len(applied) + 1) + behind, len(applied))) + 1
-    return [count + number - 1 if on else None for on, number in zip(applied[:count], behind.tolist(), strict=False)]
+        padded = _padded(made)
+        return with_fields(first, {name: _like(fields.get(name), value) for name, value in padded.items()})
 
 
 def _names(fields: Mapping[str, Tensor]) -> list[str]:
     """Returns the names of the fields of objects."""
     most = fields["boxes"].shape[1]
     per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
-    return ["boxes", "counts", *per_box, *(name for pair in SEGMENTS for name in pair if name in fields)]
+    segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
+    return ["boxes", "counts", *per_box, *segments]
 
 
 class _Objects:
@@ -171,7 +199,8 @@ class _Objects:
     def drawn(self, uniform: Array) -> Array:
         """Returns which objects are pasted, int64 ascending, of uniform draws [M]."""
         can_be = _pixels_of(self.masks) > 0
-        can_be &= ~self.fields.get("iscrowd", np.zeros(len(can_be), np.bool_))
+        if "iscrowd" in self.fields:
+            can_be &= ~self.fields["iscrowd"].astype(np.bool_)
         candidates = np.flatnonzero(can_be)
         count = len(candidates)
         return np.unique(candidates[(uniform[:count] * count).astype(np.int64)])
@@ -241,6 +270,11 @@ def _joined(first: _Chosen, second: _Chosen) -> Fields:
         empty = np.zeros((0, 2), np.float32) if owners == "rings" else np.zeros(0, np.int32)
         joined[name] = np.concatenate([empty, *(part for _, part in parts)])
     return joined
+
+
+def _like(before: Tensor | None, value: Tensor) -> Tensor:
+    """Returns values in the dtype that the field has in the batch, if it is there."""
+    return value if before is None else value.to(before.dtype)
 
 
 def _padded(images: list[Fields]) -> dict[str, Tensor]:

@@ -124,6 +124,11 @@ class Draws:
         self._used = 0
 
     @property
+    def seeds(self) -> Tensor:
+        """int64 [B], seeds of the samples."""
+        return self._seeds
+
+    @property
     def device(self) -> torch.device:
         """Device of the draws."""
         return self._seeds.device

@@ -22,7 +22,7 @@ from mmload.augment.step import arguments_of
 from mmload.augment.tile_fields import composed_boxes
 from mmload.augment.tile_geometry import MAP_NUMBERS, MapRanges, TileRows, listed_tiles, placed_tiles
 from mmload.batch import Batch, fields_of
-from mmload.pictures.instance_masks import SEGMENTS
+from mmload.pictures.instance_masks import ALL_SEGMENTS, segment_fields
 from mmload.records import PER_BOX
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Canvas
@@ -51,11 +51,13 @@ def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
 
     Args:
         shapes: shape of each field, without the batch's size.
+
+    Raises:
+        ValueError: if fields of masks of instances are incomplete.
     """
     most = shapes["boxes"][0] if "boxes" in shapes else 0
     per_box = [name for name in PER_BOX if name in shapes and tuple(shapes[name][:1]) == (most,)]
-    segments = [name for pair in SEGMENTS for name in pair]
-    return [name for name in ("boxes", "counts", *segments) if name in shapes] + per_box
+    return [name for name in ("boxes", "counts") if name in shapes] + segment_fields(shapes) + per_box
 
 
 class Mosaic(nn.Module):
@@ -197,8 +199,8 @@ class Mosaic(nn.Module):
             raise ValueError(f"Mosaic takes images of at most {_MOST_CHANNELS} channels, these have {channels}")
         if self.tiles == 9 and "rings" in tiles.fields:
             raise ValueError(
-                "Mosaic's nine images overlap, which hides parts of masks; use tiles=4, or leave rings and polygons "
-                "out of fields"
+                "Mosaic's nine images overlap, which hides parts of masks; use tiles=4, or leave "
+                f"{ALL_SEGMENTS} out of fields"
             )
         rows, count = tiles.rows, batch.batch_size[0]
         layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1

@@ -223,9 +223,15 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
     batch = make_batch(row, len(one), ids=one, seeds=one)
     for each in collates_of(collate):
         if all(step.at_epoch(0) is step for step in each.steps if isinstance(step, Step)):
+            places, seeds = each.with_partners(torch.arange(len(one)), one, len(one), lambda drawn: drawn)
             with batch_of_epoch(0):
                 each.prepare(
-                    batch, (channels, height, width), source=images.torch_dtype, sizes=sizes, masks=masks, framed=framed
+                    batch[places].replace(seeds=seeds),
+                    (channels, height, width),
+                    source=images.torch_dtype,
+                    sizes=None if sizes is None else sizes[places],
+                    masks=None if masks is None else masks._replace(starts=one[places]),
+                    framed=framed,
                 )
 
 

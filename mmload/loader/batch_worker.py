@@ -106,7 +106,8 @@ class BatchWorker:
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
-        self._composed = box_fields({name: split.fields[name].shape for name in self._others})
+        shapes = {name: split.fields[name].shape for name in self._others}
+        self._composed = [] if self._composer is None else box_fields(shapes)
         # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name)) for name in large}

@@ -25,9 +25,8 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.copy_paste import _partners_of
 from mmload.augment.draws import Draws
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.store.dataset import open as open_dataset
 
 RULE = BoxRule(min_size=2)
@@ -139,9 +138,11 @@ def test_copy_paste_masks_go_through_later_steps() -> None:
         apart += int((one.flip(2) != other).sum())
         pixels += int(one.sum())
     assert apart < 0.03 * pixels  # which side of a pixel's center an edge is, a flip exchanges
-    normalized = Collate(CopyPaste(), RandomAffine(20), Normalize.imagenet())(batch)
-    assert normalized.images.dtype == torch.float32
-    assert len(normalized) == 40
+    normalize = Normalize.imagenet()
+    made = Collate(CopyPaste(), RandomAffine(20), normalize, box_rule=RULE)(batch)
+    apart_from_it = Collate(torch.nn.Identity(), RandomAffine(20), dtype=torch.uint8, box_rule=RULE)(alone)
+    assert made.images.dtype == torch.float32
+    torch.testing.assert_close(made.images, Collate(normalize)(apart_from_it.images), rtol=0, atol=1.01 / 255 / 0.22)
 
 
 def test_copy_paste_after_a_mosaic_pastes_of_another_mosaic() -> None:
@@ -153,6 +154,40 @@ def test_copy_paste_after_a_mosaic_pastes_of_another_mosaic() -> None:
     made = collate(batch)
     assert len(made) == 12
     assert made.counts.sum() > batch.counts.sum()
+
+
+def test_copy_paste_without_the_partners_behind_the_samples_is_refused() -> None:
+    batch, collate = with_all_fields(8), Collate(CopyPaste(0.5))
+    numbers, seeds = collate.with_partners(torch.arange(8), batch.seeds, 8, lambda places: places)
+    both = batch[numbers].replace(seeds=seeds, images=None)
+    assert len(collate.prepare(both, (3, SIDE, SIDE)).shape) == 4
+    for wrong in (batch, both[:-1], both.replace(seeds=seeds.flip(0)), both[torch.arange(len(both)).flip(0)]):
+        with pytest.raises(ValueError, match=r"CopyPaste needs the partners of samples behind them; prepare rows and"):
+            collate.prepare(wrong.replace(images=None), (3, SIDE, SIDE))
+
+
+@pytest.mark.parametrize("area", [torch.float32, torch.float64, torch.float16, torch.int64])
+def test_copy_paste_dtypes_of_all_fields_stay(area: torch.dtype) -> None:
+    batch = with_all_fields(20)
+    batch.extra["area"] = batch.extra["area"].to(area)
+    made = Collate(CopyPaste(0.5), dtype=torch.uint8)(batch)
+    assert not torch.equal(made.images, batch.images)
+    before, after = fields_of(batch), fields_of(made)
+    assert {name: value.dtype for name, value in after.items()} == {name: v.dtype for name, v in before.items()}
+    for row in range(20):
+        alone = Collate(CopyPaste(0.0), dtype=torch.uint8)(batch[row : row + 1])
+        assert fields_of(alone).keys() == before.keys()
+        assert all(value.dtype == before[name].dtype for name, value in fields_of(alone).items())
+
+
+def test_copy_paste_crowds_may_be_of_any_dtype() -> None:
+    batch = with_all_fields(20)
+    wanted = Collate(CopyPaste(), dtype=torch.uint8)(batch)
+    for dtype in (torch.uint8, torch.int64, torch.float32):
+        batch.extra["iscrowd"] = batch.extra["iscrowd"].to(dtype)
+        made = Collate(CopyPaste(), dtype=torch.uint8)(batch)
+        assert torch.equal(made.images, wanted.images)
+        assert torch.equal(made.extra["iscrowd"], wanted.extra["iscrowd"].to(dtype))
 
 
 @pytest.mark.parametrize("size", [64, None])
@@ -181,6 +216,13 @@ def test_copy_paste_is_the_same_however_it_is_loaded(tmp_path: Path, size: int |
     assert checked >= 3
 
 
+def with_field(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Batch:
+    """Instances with one more field of their boxes."""
+    batch = instances(3)
+    batch.extra[name] = torch.zeros((*batch.boxes.shape[:2], *shape), dtype=dtype)
+    return batch
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -190,6 +232,9 @@ def test_copy_paste_is_the_same_however_it_is_loaded(tmp_path: Path, size: int |
         (lambda: Views(Collate(CopyPaste())), "CopyPaste cannot be used in Views"),
         (lambda: Collate(CopyPaste())(instances(3).replace(boxes=None)), "CopyPaste needs boxes, and the batches"),
         (lambda: Collate(CopyPaste())(instances(3).replace(extra=None)), "CopyPaste needs masks of instances, and"),
+        (lambda: Collate(CopyPaste())(instances(3).replace(counts=None)), "CopyPaste needs counts, to tell objects"),
+        (lambda: Collate(CopyPaste())(with_field("corners", (4, 2))), "CopyPaste cuts boxes, and not the corners of"),
+        (lambda: Collate(CopyPaste())(with_field("area", (), torch.bfloat16)), "pastes no area of torch.bfloat16"),
     ],
 )
 def test_copy_paste_what_cannot_be_done_is_refused(make: Any, message: str) -> None:
@@ -205,7 +250,5 @@ def test_copy_paste_renders_the_partners_that_it_pastes_of(p: float) -> None:
     assert len(rows) == len(seeds) == 50 + int(applied.sum())
     every, _ = partners_of(Collate(CopyPaste()), batch)
     assert torch.equal(rows[50:], every[applied])
-    assert _partners_of(Draws(seeds, 0).chance(p).numpy()) == [
-        50 + int(applied[:k].sum()) if applied[k] else None for k in range(50)
-    ]
+    assert torch.equal(CopyPaste(p).applied(Draws(seeds, 0)), applied)
     assert len(collate(batch)) == 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tensordict import TensorDict
 from test_mosaic import ALL, batch_of, rows_of
 
 from mmload import Loader
-from mmload.augment import BoxRule, Mosaic, RandomHorizontalFlip, sample_seeds
+from mmload.augment import BoxRule, CopyPaste, Mosaic, RandomHorizontalFlip, sample_seeds
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.batch import Batch
@@ -136,6 +137,68 @@ def test_mosaic_masks_without_a_map_are_pycocotools_own() -> None:
 def test_mosaic_of_nine_refuses_masks_of_instances() -> None:
     with pytest.raises(ValueError, match="Mosaic's nine images overlap, which hides parts of masks; use tiles=4"):
         Collate(Mosaic(SIDE, tiles=9))(instances(3))
+
+
+def left_out(batch: Batch, *names: str) -> Batch:
+    """The batch without some fields."""
+    rest = batch.clone()
+    rest.extra = batch.extra.exclude(*names)
+    return rest
+
+
+def test_mosaic_of_nine_works_as_its_message_advises() -> None:
+    collate, batch = Collate(Mosaic(SIDE, tiles=9), dtype=torch.uint8), instances(4)
+    with pytest.raises(ValueError, match="or leave rings, polygons, run_boxes and runs out of fields$"):
+        collate(batch)
+    made = collate(left_out(batch, "rings", "polygons", "run_boxes", "runs"))
+    assert made.counts.sum() > 0
+    assert made.instance_masks() == []
+
+
+ALL_FIELDS = ("rings", "polygons", "run_boxes", "runs")
+
+
+@pytest.mark.parametrize("steps", [[Mosaic(SIDE)], [Mosaic(SIDE, tiles=9)], [RandomHorizontalFlip(1.0)], [CopyPaste()]])
+def test_masks_of_instances_without_some_of_their_fields_are_refused(steps: list[Any]) -> None:
+    batch, collate = instances(4), Collate(*steps)
+    for count in range(1, 4):
+        for names in combinations(ALL_FIELDS, count):
+            if names == ("run_boxes", "runs"):
+                continue
+            missing = f"rings, polygons, run_boxes and runs, and {', '.join(names)} are missing"
+            with pytest.raises(ValueError, match=missing):
+                collate(left_out(batch, *names))
+            with pytest.raises(ValueError, match=missing):
+                left_out(batch, *names).instance_masks()
+
+
+def test_masks_of_instances_without_run_lengths_are_complete() -> None:
+    batch = left_out(instances(4), "run_boxes", "runs")
+    for step in (Mosaic(SIDE), RandomHorizontalFlip(1.0), CopyPaste()):
+        assert len(Collate(step, dtype=torch.uint8)(batch).instance_masks()) == 4
+
+
+def test_a_field_of_another_form_that_is_called_runs_is_no_mask() -> None:
+    batch = batch_of(4)
+    batch.extra = TensorDict({"runs": torch.arange(4)}, batch_size=[4])
+    for step in (Mosaic(SIDE), RandomHorizontalFlip(1.0)):
+        assert Collate(step)(batch).extra["runs"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [64, None])
+def test_mosaics_through_a_loader_take_all_fields_of_masks_or_none(tmp_path: Path, size: int | None) -> None:
+    split = open_dataset(coco_dataset(tmp_path, size=size))["train"]
+    assert set(ALL_FIELDS) < set(split.fields)
+    for names in (("rings",), ("polygons",), ("runs",), ("rings", "polygons")):
+        fields = [name for name in split.fields if name not in names]
+        with (
+            pytest.raises(ValueError, match=f"and {', '.join(names)} are missing; have all in fields"),
+            Loader(split, batch_size=2, collate=Collate(Mosaic(48)), fields=fields) as loader,
+        ):
+            next(iter(loader))
+    fields = [name for name in split.fields if name not in ALL_FIELDS]
+    with Loader(split, batch_size=2, collate=Collate(Mosaic(48, tiles=9)), fields=fields) as loader:
+        assert sum(int(batch.counts.sum()) for batch in loader) > 0
 
 
 @pytest.mark.parametrize("size", [64, None])
