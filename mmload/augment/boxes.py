@@ -198,7 +198,7 @@ def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
         order = (~stays).to(torch.int64).argsort(dim=1, stable=True)
         real = stays.gather(1, order)
         packed = boxes.gather(1, order[:, :, None].expand_as(boxes)) * real[:, :, None]
-    return with_boxes_of(batch.replace(boxes=packed), order, real)
+    return with_boxes_of(batch, packed, order, real)
 
 
 def _remaining_boxes(boxes: Tensor, counts: Tensor, trail: Trail, rule: BoxRule) -> tuple[Tensor, Tensor, Tensor]:
@@ -351,17 +351,18 @@ def _corners(boxes: Tensor) -> Tensor:
     return torch.stack((torch.stack((x1, x2, x2, x1), 2), torch.stack((y1, y1, y2, y2), 2)), 3)
 
 
-def with_boxes_of(batch: Batch, sources: Tensor, real: Tensor) -> Batch:
-    """Returns a batch with the labels and all else that belongs to other boxes, and their counts.
+def with_boxes_of(batch: Batch, boxes: Tensor, sources: Tensor, real: Tensor) -> Batch:
+    """Returns a batch with other boxes, and their labels, counts and all else that belongs to them.
 
     Args:
-        batch: batch with the new boxes; polygons and run lengths of boxes that are gone get the box -1.
+        batch: batch with the boxes before; polygons and run lengths of boxes that are gone get the box -1.
+        boxes: [B, M, 4], the new boxes.
         sources: int64 [B, M], number of each new box among the boxes before.
         real: bool [B, M], which of them are no padding.
     """
     count, padding = sources.shape[1], ~real
     stored = {name: value for name, value in fields_of(batch).items() if name in PER_BOX and value.dim() > 1}
-    moved = {"counts": real.sum(1)}
+    moved = {"boxes": boxes, "counts": real.sum(1)}
     for name, value in stored.items():
         if value.shape[1] != count:  # a field of this name that has nothing to do with boxes
             continue

@@ -237,7 +237,7 @@ class PerSample(AfterStep):
             counts[k] = int(stays.sum())
             boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.remaining[stays]
         real = sources >= 0
-        return with_boxes_of(batch.replace(**fields, boxes=boxes), sources.clamp(min=0), real)
+        return with_boxes_of(batch.replace(**fields), boxes, sources.clamp(min=0), real)
 
     def _stays(self, boxes: Tensor, before: Tensor, rule: BoxRule) -> Tensor:
         """Returns which boxes remain: all but those that were changed and are too small; bool [n]."""

@@ -112,8 +112,11 @@ class _Columns(NamedTuple):
 
 
 @divides
-def _columns(step: np.float32, start: np.float32, count: int, most: np.float32) -> _Columns:
-    """Returns the neighbors of columns ``step`` apart from ``start`` on, which are from 0 to ``most``."""
+def _columns(step: np.float32, start: np.float32, count: int, most: np.float32, stride: int) -> _Columns:
+    """Returns the neighbors of columns ``step`` apart from ``start`` on, which are from 0 to ``most``.
+
+    Picks count numbers of a line that has ``stride`` of them for each column.
+    """
     blocks = (count + NEIGHBORS - 1) // NEIGHBORS
     size = blocks * NEIGHBORS
     offsets, bases = np.empty(size, np.int32), np.empty(blocks, np.int64)
@@ -126,11 +129,11 @@ def _columns(step: np.float32, start: np.float32, count: int, most: np.float32) 
     near = 0
     for k in range(blocks):
         begin, end = offsets[k * NEIGHBORS], offsets[k * NEIGHBORS + NEIGHBORS - 1]
-        bases[k] = min(begin, end)
-        near = max(near, abs(end - begin) + 2)
+        bases[k] = min(begin, end) * stride
+        near = max(near, (abs(end - begin) + 1) * stride + 1)
     for x in range(_U(size)):
-        pick = offsets[x] - bases[x // _U(NEIGHBORS)]
-        picks[_U(2) * x], picks[_U(2) * x + _U(1)] = np.uint16(pick), np.uint16(pick + 1)
+        pick = offsets[x] * stride - bases[x // _U(NEIGHBORS)]
+        picks[_U(2) * x], picks[_U(2) * x + _U(1)] = np.uint16(pick), np.uint16(pick + stride)
     return _Columns(offsets, bases, picks, weights, near)
 
 
@@ -170,10 +173,16 @@ def paint_straight(
     if count <= 0:
         return
     start = _F((tile.a * (first + 0.5) + tile.c) * scale - 0.5 - left)
-    across = _columns(_F(tile.a * scale), start, count, _F(columns - 1))
+    step, most = _F(tile.a * scale), _F(columns - 1)
+    across = _columns(step, start, count, most, after)
+    # Of channels that alternate, neighbors are picked among all; if they are too far apart, channels are divided first.
+    divided = after > 1 and across.near > NEAR_WORDS
+    if divided:
+        across = _columns(step, start, count, most, 1)
     offsets, bases, picks, weights = across.offsets, across.bases, across.picks, across.weights
-    pitch = columns + NEAR_WORDS
-    lines, mixed = np.zeros(channels * pitch, np.int16), np.empty(channels * columns, np.int16)
+    pitch = columns + NEAR_WORDS if divided or after == 1 else 1
+    lines = np.zeros(channels * (columns + NEAR_WORDS), np.int16)
+    mixed = np.empty(channels * columns, np.int16) if divided else lines
     parts, length = (channels, columns) if after == 1 else (1, channels * columns)
     canvas, rest = borrowed(out.reshape(-1)), np.empty(channels * NEIGHBORS, np.uint8)
     near, are_near = across.near, across.near <= NEAR_WORDS
@@ -190,8 +199,8 @@ def paint_straight(
             asked = line + 1
         for c in range(parts):
             starts = upper + c * beside, lower + c * beside
-            _blend_lines(memory, starts, low, length, lines if after == 1 else mixed, c * pitch)
-        for c in range(_U(0 if after == 1 else channels)):
+            _blend_lines(memory, starts, low, length, mixed, c * pitch)
+        for c in range(_U(channels if divided else 0)):
             for x in range(_U(columns)):
                 lines[c * _U(pitch) + x] = mixed[_U(channels) * x + c]
         at, size = _U(y * width + first), _U(height * width)
