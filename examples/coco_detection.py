@@ -5,7 +5,9 @@ python examples/coco_detection.py coco-800                          # pip instal
 
 The recipe: SGD, a linear warmup over the first epoch, and lower learning rates after epochs 16 and 22. With
 ``--augment lsj --size 1024 --copy-paste 1 --model maskrcnn_resnet50_fpn``, of a build with ``--task instances``, it is
-that of "Simple copy-paste". Crowds are not trained on, as there, and count as COCO has it in the evaluation.
+that of "Simple copy-paste". Images come in the size that the model works at, so it resizes none again, in training and
+evaluation; a model of a fixed size, such as SSD, resizes them to that. Crowds are not trained on, as there, and count
+as COCO has it in the evaluation.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from torchvision.ops import box_convert
 
 import mmload
-from mmload.augment import Letterbox
+from mmload.augment import RandomShortestSize
 from mmload.presets import detection
 
 Target = dict[str, Tensor]
@@ -86,6 +88,21 @@ def evaluate(model: nn.Module, loader: Iterable[Any]) -> float:
     return average_precision(truth, found)
 
 
+def collates_of(augment: str, size: int, copy_paste: float = 0.0) -> tuple[mmload.Collate, mmload.Collate, int]:
+    """Returns the collates of training and evaluation, and the greatest length of the longer side."""
+    if augment == "lsj":
+        longest, train = size, detection.lsj(size=size, copy_paste=copy_paste)
+    else:
+        longest = size * 1333 // 800
+        train = detection.faster_rcnn(sizes=size, max_size=longest)
+    return train, mmload.Collate(RandomShortestSize(size, longest)), longest
+
+
+def keep_sizes(model: nn.Module, size: int, longest: int) -> None:
+    """Sets the sizes to which a model resizes images to those that they have."""
+    model.transform.min_size, model.transform.max_size = (size,), longest
+
+
 def main(words: list[str] | None = None) -> tuple[list[float], float]:
     """Trains; returns the loss of each batch and the AP at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,22 +116,18 @@ def main(words: list[str] | None = None) -> tuple[list[float], float]:
     parser.add_argument("--lr", type=float, default=0.0025, help="0.02 for 8 GPUs")
     args = parser.parse_args(words)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if args.augment == "lsj":
-        side, collate = args.size, detection.lsj(size=args.size, copy_paste=args.copy_paste)
-    else:
-        side = args.size * 1333 // 800
-        collate = detection.faster_rcnn(sizes=args.size, max_size=side)
-
+    collate, unchanged, longest = collates_of(args.augment, args.size, args.copy_paste)
     dataset = mmload.open(args.dataset)
     train, val = dataset["train"], dataset["val" if "val" in dataset else "train"]
     options = {"batch_size": args.batch_size, "device": device, "returns": "torchvision"}
     loader = mmload.Loader(train, shuffle=True, drop_last=True, collate=collate, **options)
-    evaluation = mmload.Loader(val, collate=mmload.Collate(Letterbox(side)), **options)
+    evaluation = mmload.Loader(val, collate=unchanged, **options)
 
     torch.manual_seed(0)
     classes = 1 + len(train.classes)  # 0 is the background
     untrained = {"weights": None, "weights_backbone": None, "num_classes": classes}
     model = torchvision.models.get_model(args.model, **untrained).to(device)
+    keep_sizes(model, args.size, longest)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-4)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-3, total_iters=min(1000, len(loader)))
     steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[16, 22])

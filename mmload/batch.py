@@ -49,8 +49,8 @@ class Batch(TensorClass):
     extra: TensorDict | None = None
     """Further fields of the dataset by name."""
     image_sizes: Tensor | None = None
-    """int64 [B, 2], height and width of each image at the top left of a larger canvas; None: images fill the canvas, or
-    later steps moved them."""
+    """int64 [B, 2], height and width of each image at the top left of a canvas with room for the largest; None: images
+    fill the canvas, or later steps moved them."""
 
     def __iter__(self) -> NoReturn:
         """Raises, so that a batch is never unpacked into rows by accident; ``unbind(0)`` returns the rows.

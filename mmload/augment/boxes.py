@@ -128,7 +128,7 @@ def move_fields(
     """
     if plan.is_framed:
         batch = batch.replace(image_sizes=sizes_on_canvas(plan))
-    elif batch.image_sizes is not None and (plan.moves or plan.mixing is not None):
+    elif batch.image_sizes is not None and (plan.moves or plan.mixing is not None or plan.canvas is not None):
         batch = batch.replace(image_sizes=None)
     if not plan.moves:
         return batch, trail

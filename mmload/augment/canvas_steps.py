@@ -8,6 +8,7 @@ larger, and ``fill`` is beside it if it is smaller. Boxes and masks follow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class PlacedStep(ResizingStep):
         self.mask_fill = mask_level(mask_fill)
 
     def fits(self, plan: Plan) -> bool:
-        # It must come before flips, padding, and what changes the fill.
+        # It must come before padding, and what changes the fill.
         return plan.fits_placement(self.interpolation)
 
     def placed(
@@ -53,7 +54,7 @@ class PlacedStep(ResizingStep):
         rows, cols = size
         top, left = start or (torch.zeros_like(rows), torch.zeros_like(cols))
         placement = Placement(rows=rows, cols=cols, top=top, left=left, fill=self.fill, mask_fill=self.mask_fill)
-        return plan.resized(None, self.resampling(canvas, placement=placement))
+        return plan.placed(self.resampling(canvas), placement)
 
 
 class ScaleJitter(PlacedStep):
@@ -110,7 +111,8 @@ class RandomShortestSize(PlacedStep):
     """Resized so that the shorter side is one of several lengths, keeping the aspect ratio.
 
     All lie at the top left of a canvas that has room for the largest of them, as torchvision's detection models put
-    the images of a batch.
+    the images of a batch. ``image_sizes`` of the batch are their heights and widths there, unless a later step moves
+    them: put flips before it.
 
     Args:
         min_size: the shorter side: one length, or several to choose from.
@@ -158,7 +160,7 @@ class RandomShortestSize(PlacedStep):
         rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
         if plan.is_variable_size:
             check_leaves_pixels("max_size", self.max_size, torch.minimum(rows, cols), plan.frame, "make it larger")
-        return self.placed(plan, canvas, (rows, cols), None)
+        return replace(self.placed(plan, canvas, (rows, cols), None), is_framed=True)
 
     def canvas(self, height: int, width: int) -> tuple[int, int]:
         """Returns (height, width) with room for all sizes of images of height x width."""

@@ -140,15 +140,15 @@ class CopyPaste(AfterStep):
             raise ValueError(f"CopyPaste runs on a CPU, and the images are on {batch.images.device}")
         applied, chosen = self.applied(draws), draws.uniform(fields["boxes"].shape[1]).numpy()
         names, size = _names(fields), batch.images.shape[2:]
-        objects = [_Objects({name: fields[name][k].numpy() for name in names}, size) for k in range(len(batch))]
+        rows = [{name: fields[name][k].numpy() for name in names} for k in range(len(batch))]
         count, place = len(applied), len(applied) - 1
         made = []
         for k, is_applied in enumerate(applied.tolist()):
-            own = partner = objects[k]
+            own = partner = _Objects(rows[k], size)
             pasted = _NOTHING
             if is_applied:
                 place += 1
-                partner = objects[place]
+                partner = _Objects(rows[place], size)
                 pasted = partner.drawn(chosen[k])
             if len(pasted):
                 hidden: Array = np.any(partner.masks[pasted], axis=0)

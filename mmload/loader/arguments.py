@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmload.augment.canvas_steps import RandomShortestSize
 from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch
 from mmload.augment.returns import Form, Returns
@@ -258,7 +259,9 @@ def returns_for(
     returns = Returns(form, collate)
     if collate is None or isinstance(collate, Collate | Views):
         source = f"split {split.name!r}"
-        made = ("ids", "seeds", "image_sizes") if framed else ("ids", "seeds")
+        steps = [step for each in collates_of(collate) for step in each.steps]
+        has_sizes = framed or any(isinstance(step, RandomShortestSize) for step in steps)
+        made = ("ids", "seeds", "image_sizes") if has_sizes else ("ids", "seeds")
         returns.check_fields(split.fields, (*fields, *made), source)
     returns.check_device(device)
     return returns

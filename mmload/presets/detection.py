@@ -135,14 +135,15 @@ def faster_rcnn(*, sizes: int | tuple[int, ...] = 800, max_size: int = 1333, **o
     """Makes torchvision's list for Faster R-CNN, RetinaNet and FCOS: a flip, and the resize that the model does.
 
     Source: ``references/detection/presets.py`` of pytorch/vision at commit 01fdb48 (``hflip``); ``multiscale`` there is
-    ``sizes=(480, 512, ..., 800)``.
+    ``sizes=(480, 512, ..., 800)``. Give the model the same sizes (``min_size``, ``max_size``), so that it resizes
+    nothing again: ``returns="torchvision"`` gives each image without its canvas.
 
     Args:
         sizes: pixels of the shorter side: one number, or several to choose from.
         max_size: the longer side is not made longer than this.
         options: options of the collate.
     """
-    return Collate(RandomShortestSize(sizes, max_size), RandomHorizontalFlip(0.5), **options)
+    return Collate(RandomHorizontalFlip(0.5), RandomShortestSize(sizes, max_size), **options)
 
 
 def lsj(

@@ -47,7 +47,8 @@ class Plan:
         mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
         dropped: bool [B, M], boxes that are dropped even if they are visible; None: none.
         sizes: int64 [B, 2], height and width of each image; None: all have those of ``source``.
-        is_framed: whether variable-size images lie on a canvas of the largest: see :meth:`framed`.
+        is_framed: whether complete images lie at the top left of a canvas with room for the largest: see
+            :meth:`framed`. Flips and crops of the canvas end that.
     """
 
     count: int
@@ -193,10 +194,9 @@ class Plan:
     def fits_placement(self, mode: str) -> bool:
         """Returns whether a resize to a size per sample on a canvas can still be composed.
 
-        It cannot after a flip, which moves the canvas, nor after a change of colors, which would change its fill.
+        It cannot after a change of colors, which would change the fill of the canvas.
         """
-        flipped = self.flip_x is not None or self.flip_y is not None
-        return self.fits_resize(mode) and not flipped and self.gray is None and self.shift is None
+        return self.fits_resize(mode) and self.gray is None and self.shift is None
 
     def fits_flip(self) -> bool:
         """Returns whether a flip can still be composed: as an operation on levels, or before they change."""
@@ -254,7 +254,7 @@ class Plan:
             part = replace(resampling, height=height, width=width, placement=placed)
         else:
             part = replace(resampling, top=_sum(resampling.top, top), left=_sum(resampling.left, left))
-        return replace(self, resampling=part, height=height, width=width)
+        return replace(self, resampling=part, height=height, width=width, is_framed=False)
 
     def resized(self, window: tuple[Tensor, Tensor, Tensor, Tensor] | None, resampling: Resampling) -> Plan:
         """Adds the crop of a window (top, left, rows, cols: int64 [B]) and its resize."""
@@ -283,6 +283,15 @@ class Plan:
         """Returns the fields that change when the source window is narrowed to a window inside of it."""
         return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
 
+    def placed(self, resampling: Resampling, placement: Placement) -> Plan:
+        """Adds a resize to a size per sample, at its place on a canvas.
+
+        Flips before it are done to the images: they turn the canvas, too, on which the place is mirrored before.
+        """
+        top = _mirrored(placement.top, self.flip_y, resampling.height - placement.rows)
+        left = _mirrored(placement.left, self.flip_x, resampling.width - placement.cols)
+        return self.resized(None, replace(resampling, placement=replace(placement, top=top, left=left)))
+
     def framed(self) -> Plan:
         """Puts variable-size images at the top left of a black canvas that is as large as the largest.
 
@@ -294,8 +303,8 @@ class Plan:
         placed = Placement(
             rows=rows,
             cols=cols,
-            top=nothing if self.flip_y is None else torch.where(self.flip_y, height - rows, 0),
-            left=nothing if self.flip_x is None else torch.where(self.flip_x, width - cols, 0),
+            top=_mirrored(nothing, self.flip_y, height - rows),
+            left=_mirrored(nothing, self.flip_x, width - cols),
             fill=(0.0,),
             mask_fill=255,
         )
@@ -315,7 +324,7 @@ class Plan:
                     if mask is not None
                 )
             )
-        return replace(self, flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y))
+        return replace(self, flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y), is_framed=False)
 
     def grayed(self, gray: Tensor) -> Plan:
         """Adds the luma of the samples where ``gray`` [B] is true."""
@@ -325,7 +334,8 @@ class Plan:
 
     def followed_by(self, program: Program) -> Plan:
         """Adds operations on levels."""
-        return replace(self, program=program if self.program is None else chain((self.program, program)))
+        both = program if self.program is None else chain((self.program, program))
+        return replace(self, program=both, is_framed=self.is_framed and not both.operations & MOVES)
 
     def scaled(self, shift: Tensor, scale: Tensor) -> Plan:
         """Adds the color map (x - shift) * scale, float32 [C] each."""

@@ -316,6 +316,14 @@ def test_mosaic_what_cannot_be_done_is_refused(make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize("later", [[], [RandomHorizontalFlip()], [RandomHSV()]])
+def test_mosaic_sizes_of_images_on_a_canvas_do_not_stay(later: list[Any]) -> None:
+    batch = batch_of(3).replace(image_sizes=torch.full((3, 2), 20))
+    made = Collate(Mosaic(40), *later, dtype=torch.uint8)(batch)
+    assert made.image_sizes is None
+    assert [tuple(image.shape) for image in made.to_torchvision()[0]] == [(3, 40, 40)] * 3
+
+
 @pytest.mark.parametrize("counts", [5, 3_000_000, -1])
 def test_mosaic_counts_of_tiles_that_are_no_numbers_of_boxes_are_refused(counts: int) -> None:
     batch, step = batch_of(4), Mosaic(40)

@@ -17,6 +17,7 @@ from mmload.augment import (
     Letterbox,
     MixUp,
     Normalize,
+    RandomAffine,
     RandomCrop,
     RandomErasing,
     RandomGrayscale,
@@ -182,7 +183,6 @@ def test_missing_lines_are_refused() -> None:
             [Normalize.imagenet(), ScaleJitter((9, 9))],
             "ScaleJitter cannot stand after Normalize if images are variable-size",
         ),
-        ([RandomHorizontalFlip(), Letterbox(9)], "Letterbox cannot stand after RandomHorizontalFlip if images"),
         ([RandomShortestSize(20)], "max_size is None, but the images are variable-size"),
         ([ScaleJitter((9, 9))], "leaves no pixel of an image of 1 x 300"),
     ],
@@ -218,6 +218,44 @@ def test_the_shortest_size_lies_on_a_canvas_of_the_longest() -> None:
         possible = [Resize(short, max_size=30)(image[None])[0] for short in (12, 16)]
         shown = [torch.equal(each[:, : one.shape[1], : one.shape[2]], one) for one in possible]
         assert any(shown)
+
+
+@pytest.mark.parametrize(
+    "step", [RandomShortestSize((12, 16), max_size=30), Letterbox((31, 28)), ScaleJitter((20, 30))]
+)
+def test_a_flip_before_a_canvas_flips_the_images_alone(step: nn.Module) -> None:
+    images = images_of([(40, 20), (30, 60), (41, 41)])
+    boxes = [torch.tensor([[2.0, 3, 15, 28], [0, 0, image.shape[2], image.shape[1]]]) for image in images]
+    right = [torch.tensor([image.shape[2], 0] * 2) for image in images]
+    flipped = [
+        (each * torch.tensor([-1, 1, -1, 1]) + wide)[:, [2, 1, 0, 3]] for each, wide in zip(boxes, right, strict=True)
+    ]
+    rows = [row.replace(boxes=box) for row, box in zip(rows_of(images), boxes, strict=True)]
+    mirrored = [image.flip(2).contiguous() for image in images]
+    others = [row.replace(boxes=box) for row, box in zip(rows_of(mirrored), flipped, strict=True)]
+    made = Collate(RandomHorizontalFlip(1.0), step, dtype=torch.uint8)(rows)
+    expected = Collate(RandomHorizontalFlip(0.0), step, dtype=torch.uint8)(others)
+    assert torch.equal(made.images, expected.images)
+    torch.testing.assert_close(made.boxes, expected.boxes)
+    assert (made.image_sizes is None) == (not isinstance(step, RandomShortestSize))
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_the_shortest_size_gives_sizes_until_a_step_moves_the_images(is_variable: bool) -> None:
+    images = images_of([(40, 20), (30, 60)] if is_variable else [(30, 60), (30, 60)])
+    size = RandomShortestSize(15, max_size=20)
+    wanted = [[20, 10], [10, 20]] if is_variable else [[10, 20], [10, 20]]
+
+    def found(*steps: nn.Module) -> Any:
+        made = Collate(*steps)(rows_of(images))
+        assert made.images.shape[2:] == ((20, 20) if is_variable else (10, 20)) or CenterCrop in map(type, steps)
+        return None if made.image_sizes is None else made.image_sizes.tolist()
+
+    for steps in ([], [ColorJitter(0.4), Normalize.imagenet()], [RandomErasing()]):
+        assert found(size, *steps) == found(RandomHorizontalFlip(), size, *steps) == wanted
+    for step in (RandomHorizontalFlip(0.0), RandomVerticalFlip(), CenterCrop(8), RandomAffine(3), nn.Identity()):
+        assert found(size, step) is None
+        assert found(size, ColorJitter(0.4), step) is None
 
 
 def test_views_of_images_of_a_size_each() -> None:

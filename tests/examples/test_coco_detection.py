@@ -9,10 +9,12 @@ from typing import Any
 import change_scripts
 import pytest
 import torch
+import torchvision
 from coco_sets import coco_dataset
 
 import mmload
 from mmload.augment import Letterbox
+from mmload.batch import Batch
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.export.coco import to_coco
@@ -40,6 +42,36 @@ def test_coco_detection_the_annotations_themselves_have_an_ap_of_1(example: Any,
     assert example.average_precision(truth, found) == pytest.approx(1.0)
     assert example.average_precision(truth, found[::2]) < 0.8
     assert example.average_precision(truth, []) == 0
+
+
+@pytest.mark.parametrize("augment", ["faster_rcnn", "lsj"])
+def test_coco_detection_models_see_images_as_they_come(example: Any, augment: str) -> None:
+    size = 160
+    train, unchanged, longest = example.collates_of(augment, size)
+    model = torchvision.models.get_model("fasterrcnn_mobilenet_v3_large_fpn", weights=None, weights_backbone=None)
+    example.keep_sizes(model, size, longest)
+    rows = [
+        Batch(
+            images=torch.full((3, height, width), 200, dtype=torch.uint8),
+            boxes=torch.tensor([[0.0, 0, width / 2, height / 2]]),
+            labels=torch.tensor([0]),
+            counts=torch.tensor(1),
+            seeds=torch.tensor(seed),
+            batch_size=[],
+        )
+        for seed, (height, width) in enumerate([(160, 213), (240, 160), (300, 900), (80, 100)])
+    ]
+    in_training = [(160, 213), (240, 160), (88, 266), (160, 200)] if augment == "faster_rcnn" else [(160, 160)] * 4
+    evaluated = [(160, 213), (240, 160), (88, 266), (160, 200)] if augment == "faster_rcnn" else None
+    for collate, expected in ((train, in_training), (unchanged, evaluated)):
+        images, targets = collate(rows).to_torchvision()
+        shapes = [tuple(image.shape[1:]) for image in images]
+        assert shapes == (expected or [(120, 160), (160, 106), (53, 160), (128, 160)])
+        model.train(collate is train)
+        seen, seen_targets = model.transform(images, targets)
+        assert seen.image_sizes == shapes
+        for target, after in zip(targets, seen_targets, strict=True):
+            assert torch.equal(torch.as_tensor(target["boxes"]), torch.as_tensor(after["boxes"]))
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from mmload.augment import (
     Normalize,
     RandomErasing,
     RandomHorizontalFlip,
+    RandomShortestSize,
     RandomVerticalFlip,
     Resize,
     TwoViews,
@@ -153,6 +154,8 @@ def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images
     assert found(Resize((8, 8))) is None
     with pytest.raises(UsageError, match="image_sizes"):
         Loader(path, collate=Collate(Resize((8, 8))), returns=("image_sizes",))
+    with Loader(path, collate=Collate(RandomShortestSize(8, 20)), batch_size=4, returns=("image_sizes",)) as loader:
+        assert next(iter(loader))[0].shape == (4, 2)
 
 
 def test_resizes_come_before_the_canvas_and_levels_after_it(path: Path) -> None:
