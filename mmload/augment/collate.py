@@ -158,6 +158,11 @@ class Collate(nn.Module):
         return first if isinstance(first, Mosaic) else None
 
     @property
+    def joining_step(self) -> str:
+        """Name of the first step that makes samples of several rows, which is done on a CPU; "": there is none."""
+        return next((type(step).__name__ for step in self.steps if isinstance(step, Mosaic | CopyPaste)), "")
+
+    @property
     def has_partners(self) -> bool:
         """Whether samples may need partners: a batch to prepare has the partners behind the samples."""
         return any(isinstance(step, CopyPaste) for step in self.steps)

@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 Fields = dict[str, Array]
 
 _PARTNER = 1 << 20
-"""Number of the view as which a partner is drawn: that of no branch of a step's draws."""
+"""Number of the view whose seeds partners are drawn with; the branches of a step's draws have smaller numbers."""
 
 _NOTHING = np.zeros(0, np.int64)
 

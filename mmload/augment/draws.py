@@ -80,14 +80,14 @@ def _run_key(seed: int, epoch: int) -> int:
 
 
 def view_seeds(seeds: Tensor, view: int) -> Tensor:
-    """Seeds [B] for another independently drawn view of the same samples; ``view`` 0 is the samples' own."""
+    """Returns the seeds [B] of another independently drawn view of samples; view 0 has the samples' own."""
     check_words(seeds)
     view = integer("view", view)
     return seeds if view == 0 else mixed(mixed(seeds) ^ signed(GOLDEN * view))
 
 
 def fresh_seeds(count: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """Seeds [count] for samples that carry none: from ``generator``, or torch's default one of ``device``."""
+    """Draws seeds [count] for samples without any, from ``generator``; None: torch's default one of ``device``."""
     where = device if generator is None else generator.device
     return torch.randint(_LOWEST, _HIGHEST, (count,), generator=generator, device=where).to(device)
 
@@ -208,7 +208,7 @@ class Draws:
         return (self.uniform(1) >= ends).sum(1).clamp_(max=last)
 
     def branch(self, number: int) -> Draws:
-        """Draws of their own for part ``number`` of the step, whatever it and the other parts draw."""
+        """Returns draws for part ``number`` of the step, which do not depend on what it and other parts draw."""
         return Draws(
             view_seeds(self._seeds, number + 1), self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes
         )

@@ -50,7 +50,7 @@ class MixStep(TargetStep, Step):
     per: str
 
     def fits(self, plan: Plan) -> bool:
-        """Samples are mixed once in a pass, and after holes unless these are to be written into uint8 images."""
+        """Returns whether nothing is mixed in the pass so far, and no holes are to be written into uint8 images."""
         uint8_holes = bool(plan.holes) and plan.peak > 1 and plan.shift is None and not self.makes_floats
         return plan.fits_mixing() and not uint8_holes
 

@@ -32,10 +32,10 @@ _MOST_CHANNELS = 4
 
 
 class Tiles(NamedTuple):
-    """Rows of tiles, with what was read of them.
+    """Tiles that samples are composed of: their rows, and the sizes and boxes of these.
 
     Attributes:
-        rows: the rows.
+        rows: int64 [T], row of each tile, with its place in its sample.
         sizes: int64 [T, 2], height and width of each image.
         fields: their ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element per
             box, [T, M, ...].

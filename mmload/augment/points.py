@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mmload.augment.tile_geometry import NEAR, MovingTiles
+from mmload.augment.tile_geometry import MovingTiles
 from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
-from mmload.render.kernel_arguments import Numbers
+from mmload.render.kernel_arguments import NEAR, Numbers
 from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import warped_points

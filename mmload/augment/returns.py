@@ -6,6 +6,7 @@ The input is the result of a collate: a :class:`~mmload.batch.Batch`, or a tuple
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from mmload.augment.collate import Collate, stacked_rows
 from mmload.augment.views import Views, collates_of
 from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, field_of_boxes, fields_of
 from mmload.errors import UsageError, choices, shown
+from mmload.pictures.instance_masks import SEGMENTS
+from mmload.records import PER_BOX
 
 Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
 """Type of the form that :class:`Returns` takes."""
@@ -24,13 +27,15 @@ Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], A
 ARRAYS = ("numpy", "dlpack")
 """The forms that are dicts of all fields as arrays."""
 
-_OF_EACH_VIEW = ("images", "boxes", "labels", "difficult", "counts", "masks", "seeds", "image_sizes")
-"""Fields that differ between views, whatever their steps are."""
-
 _BOXES = ("boxes", "labels", "counts")
 
 _FORMATS = {f"boxes_{box_format}": box_format for box_format in BOX_FORMATS}
 """Names by which a form has boxes of each format, beside the fields."""
+
+_OF_EACH_VIEW = frozenset(
+    ("images", "boxes", "counts", "masks", "seeds", "image_sizes", *_FORMATS, *PER_BOX, *chain.from_iterable(SEGMENTS))
+)
+"""Fields that differ between views, whatever their steps are: what is moved, or dropped with a box."""
 
 _EXPECTED = (
     'a tuple or list of names of fields such as ("images", "targets"), a dict whose values are such names, '

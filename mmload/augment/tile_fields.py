@@ -16,11 +16,11 @@ from torch import Tensor
 
 from mmload.augment.boxes import Trail, check_counts
 from mmload.augment.points import move_tile_points, without_runs
-from mmload.augment.tile_geometry import NEAR, MovingTiles, moved_tile_boxes
+from mmload.augment.tile_geometry import MovingTiles, moved_tile_boxes
 from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING
-from mmload.render.kernel_arguments import Numbers
+from mmload.render.kernel_arguments import NEAR, Numbers
 from mmload.runtime.memory_pool import constant
 
 Array = npt.NDArray[Any]

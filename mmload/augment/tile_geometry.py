@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.antialiased_resize import SHRINKS
-from mmload.render.kernel_arguments import NEEDED, TILE, Floats, Numbers, Places, Records
+from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Floats, Numbers, Places, Records
 from mmload.runtime.declarations import RecordArray, Signature, divides, inlined, tuple_type, void
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -25,9 +25,6 @@ Flags = npt.NDArray[np.bool_]
 
 MAP_NUMBERS = 10
 """Numbers drawn per canvas: place of the mosaic (2), perspective (2), angle, scale, shear (2), translation (2)."""
-
-NEAR = 1e-6
-"""Least divisor of a point: others are behind the point of view."""
 
 _HALVES, _QUARTERS = SHRINKS
 
@@ -51,7 +48,7 @@ class TileRows(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The arrays of :class:`TileRows`, as kernels take them."""
+    """Arrays that kernels take: the fields of a :class:`TileRows`."""
 
     numbers: Numbers
     samples: Numbers

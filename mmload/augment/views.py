@@ -44,9 +44,8 @@ class Views(nn.Module):
         if not views:
             raise ValueError("the number of views is 0, expected a Collate for each view")
         for view in views:
-            if view.composer is not None or view.has_partners:
-                name = "CopyPaste" if view.composer is None else "Mosaic"
-                raise ValueError(f"{name} cannot be used in Views, whose views show the same rows; use a Collate")
+            if step := view.joining_step:
+                raise ValueError(f"{step} cannot be used in Views, whose views show the same rows; use a Collate")
         devices = dict.fromkeys(view.device for view in views)
         if len(devices) > 1:
             first, second, *_ = devices
@@ -184,9 +183,9 @@ def rendering_device(collate: object, device: torch.device, tier: str, decode: s
     Raises:
         ValueError: if samples are composed, and rows are to be on a device or decoded there.
     """
-    if not isinstance(collate, Collate) or (collate.composer is None and not collate.has_partners):
+    step = collate.joining_step if isinstance(collate, Collate) else ""
+    if not step:
         return device
-    step = "CopyPaste" if collate.composer is None else "Mosaic"
     for name, value in (("tier", tier), ("decode", decode)):
         if value in ("device", "cuda"):
             raise ValueError(f"{name}={value!r}, but {step} is rendered on a CPU; leave {name} out")

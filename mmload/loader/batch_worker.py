@@ -102,7 +102,6 @@ class BatchWorker:
         self._settings, self._split, self._collate = settings, split, collate
         views = collates_of(collate)
         self._composer = collate.composer if isinstance(collate, Collate) else None
-        self._has_partners = isinstance(collate, Collate) and collate.has_partners
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
@@ -139,7 +138,7 @@ class BatchWorker:
             elif settings.decode == "cuda":
                 self._on_device = decoder
             return
-        if self._composer is not None or self._has_partners:  # on a CPU
+        if isinstance(settings.collate, Collate) and settings.collate.joining_step:  # rendered on a CPU
             return
         copied = self._others if self._tier is None or settings.tier == "device" else [*self._others, "images"]
         self._device_batches = on_device.DeviceBatches(

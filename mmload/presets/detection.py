@@ -39,7 +39,7 @@ def yolo(
     scale: float = 0.5,
     mixup: float = 0.0,
     epochs: int | None = None,
-    close_mosaic: int = 10,
+    close_mosaic: int | None = None,
     **options: Unpack[Options],
 ) -> Collate:
     """Makes YOLO's list, as YOLOv5 to YOLOv8 train: a mosaic of four, scale and translation, HSV, a flip.
@@ -57,16 +57,17 @@ def yolo(
         scale: the scale is drawn from 1 - ``scale`` to 1 + ``scale``.
         mixup: probability that a sample is blended with another one.
         epochs: number of epochs of the training; None: mosaics do not stop.
-        close_mosaic: number of epochs at the end without mosaics.
+        close_mosaic: number of epochs at the end without mosaics; None: 10, if ``epochs`` is given.
         options: options of the collate; ``box_rule`` is the one above unless given.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or ``close_mosaic`` is given without ``epochs``.
     """
-    stop = None
+    stop, closed = None, 10 if close_mosaic is None else integer("close_mosaic", close_mosaic, least=0)
     if epochs is not None:
-        epochs = integer("epochs", epochs, least=1)
-        stop = max(epochs - integer("close_mosaic", close_mosaic, least=0), 0)
+        stop = max(integer("epochs", epochs, least=1) - closed, 0)
+    elif close_mosaic is not None:
+        raise ValueError(f"close_mosaic is {closed}, but epochs is None; give epochs, from whose end it counts")
     options.setdefault("box_rule", BoxRule(min_size=2, min_visible=0.1, max_aspect=100))
     return Collate(
         Mosaic(size, scale=scale, mixup=mixup, stop_epoch=stop),

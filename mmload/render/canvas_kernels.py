@@ -16,6 +16,7 @@ import numpy as np
 from mmload.render.kernel_arguments import (
     BLEND,
     LINES,
+    NEAR,
     PAINT,
     PLANES,
     Bytes,
@@ -33,8 +34,6 @@ _F = np.float32
 _W = np.uint32
 _NOTHING, _HALF = _F(0), _F(0.5)
 _BYTE = _W(255)
-_NEAR = 1e-6
-"""Least divisor of a point: others are behind the point of view."""
 
 
 @called
@@ -117,7 +116,7 @@ def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int
         first, stop = clip_columns(first, stop, tile.u1 * tile.g - tile.a, tile.u1 * depth - across)
         first, stop = clip_columns(first, stop, tile.d - tile.v0 * tile.g, over - tile.v0 * depth)
         first, stop = clip_columns(first, stop, tile.v1 * tile.g - tile.d, tile.v1 * depth - over)
-        first, stop = clip_columns(first, stop, tile.g, depth - _NEAR)
+        first, stop = clip_columns(first, stop, tile.g, depth - NEAR)
         if first >= stop:
             continue
         count = stop - first

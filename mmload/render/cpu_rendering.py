@@ -137,7 +137,7 @@ class CpuRendering:
         if self._canvas is None:
             raise ValueError("the images are not composed of tiles")
         self._check_output(slice(0, self._plan.count), out)
-        pixels = written(out) if self._mixing is None else None
+        pixels = written(out)
         if pixels is not None:
             from mmload.render.sample_kernels import compose_addresses, compose_into
 

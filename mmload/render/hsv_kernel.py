@@ -219,10 +219,10 @@ def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     part = sixths - number
     shares = 1 - strength, 1 - strength * part, 1 - strength * (1 - part)
     choices = torch.stack((value, *(value * share for share in shares)), 1)
-    table = constant(_CHOICES, torch.int64, images.device).view(6, 3).t()
+    table = constant(SECTORS, torch.int64, images.device).view(6, 3).t()
     changed = choices.gather(1, table[:, number.to(torch.int64).remainder_(6)].transpose(0, 1))
     return changed if white == 1 else (changed * 255.0).floor_()
 
 
-_CHOICES = (0, 3, 1, 2, 0, 1, 1, 0, 3, 1, 2, 0, 3, 1, 0, 0, 1, 2)
+SECTORS = (0, 3, 1, 2, 0, 1, 1, 0, 3, 1, 2, 0, 3, 1, 0, 0, 1, 2)
 """Numbers of value, least, falling and rising that are red, green and blue, per sixth of the color circle."""

@@ -39,11 +39,8 @@ in memory, whose lines are counted, is ``shrink`` times smaller than the origina
 """
 
 NEEDED = np.dtype([(name, np.int64) for name in ("first", "stop", "shrink")])
-"""Dtype of what a window needs of its image.
-
-``first`` is the first line, ``stop`` one past the last, ``shrink`` the greatest number of times by which the image may
-be smaller.
-"""
+"""Dtype of what a window needs of its image: its lines from ``first`` to before ``stop``, and an image that is at most
+``shrink`` times smaller."""
 
 PLANES, LINES, PIXELS = range(3)
 """Layouts: [C, H, W] of fixed-size rows; [H, C, W] of variable-size pixels; [H, W, C] of decoded JPEGs."""
@@ -167,6 +164,9 @@ part of the image that shows. The point (x, y) of the canvas is ((a x + b y + c)
 with n = g x + h y + i above 0; the centers of pixels are at halves. ``u0``, ``u1``, ``v0`` and ``v1`` are the tile's
 limits in the image: left, right, top and bottom.
 """
+
+NEAR = 1e-6
+"""Least divisor n of a point that is seen: others are behind the point of view."""
 
 HOLE = np.dtype([(name, np.int64) for name in ("top", "left", "height", "width", "noise")], align=True)
 """Rectangle of a sample that is overwritten; ``noise`` is the key of its noise. A height of 0: there is none."""

@@ -17,14 +17,12 @@ from torch import Tensor
 from torch.nn.functional import conv2d, grid_sample, pad
 
 from mmload.render import level_program as levels
-from mmload.render.hsv_kernel import changed_hsv
+from mmload.render.hsv_kernel import SECTORS, changed_hsv
 from mmload.render.level_program import OperationSlot, Program
 from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.runtime.memory_pool import constant
 
 _RED, _GREEN, _BLUE = LUMA_WEIGHTS
-_SECTORS = (0, 3, 1, 2, 0, 1, 1, 0, 3, 1, 2, 0, 3, 1, 0, 0, 1, 2)
-"""Numbers of value, least, falling and rising that are red, green and blue, per sixth of the color circle."""
 
 _REACH = 4.5
 """Standard deviations after which a blur ends, as in :mod:`mmload.render.neighborhood_kernels`."""
@@ -254,7 +252,7 @@ def _to_rgb(angle: Tensor, strength: Tensor, value: Tensor) -> Tensor:
     falling = ((1.0 - part) * value).clamp_(0.0, 1.0)
     rising = ((part + pale) * value).clamp_(0.0, 1.0)
     levels = torch.stack((value, least, falling, rising), dim=1)
-    table = constant(_SECTORS, torch.int64, angle.device).view(6, 3).t()
+    table = constant(SECTORS, torch.int64, angle.device).view(6, 3).t()
     chosen = table[:, sector.to(torch.int64).remainder_(6)].transpose(0, 1)
     return levels.gather(1, chosen)
 

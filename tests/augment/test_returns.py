@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
+from tensordict import TensorDict
 from torch.utils.data import ConcatDataset, DataLoader
 from torchvision import tv_tensors
 from torchvision.ops import box_convert
@@ -207,6 +208,26 @@ def test_corners_are_boxes_of_four_corners() -> None:
     _, targets = batch.to_torchvision("xyxyxyxy")
     assert targets[1]["boxes"].tolist() == [list(range(8, 16))]
     assert targets[1]["boxes"].format == tv_tensors.BoundingBoxFormat.XYXYXYXY
+
+
+@pytest.mark.parametrize(
+    "name", ["boxes_xyxy", "boxes_xywh", "boxes_xyxyxyxy", "corners", "keypoints", "polygons", "rings", "runs", "area"]
+)
+def test_views_give_what_belongs_to_boxes_of_each_view_whatever_their_steps_are(name: str) -> None:
+    batch = detection_batch()
+    count, most = batch.boxes.shape[:2]
+    shapes = {"corners": (most, 4, 2), "keypoints": (most, 2, 3), "area": (most,), "rings": (2, 2), "polygons": (6, 2)}
+    fields: dict[str, Any] = {key: torch.zeros(count, *shape) for key, shape in shapes.items()}
+    fields |= {
+        "run_boxes": torch.zeros(count, 1, 2, dtype=torch.int32),
+        "runs": torch.zeros(count, 1, dtype=torch.int32),
+    }
+    batch.extra = TensorDict(fields, batch_size=[count])
+    for first in (Collate(), Collate(RandomHorizontalFlip(1.0))):
+        each, targets = Returns((name, "targets"), TwoViews(first, Collate()))(batch)
+        assert isinstance(each, tuple)
+        assert len(each) == 2
+        assert len(targets) == 2
 
 
 def test_views_give_boxes_of_a_format_of_each_view() -> None:

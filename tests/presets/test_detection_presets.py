@@ -57,6 +57,12 @@ def test_yolo_has_the_published_settings() -> None:
     assert detection.yolo(box_rule=BoxRule()).box_rule == BoxRule()
     with pytest.raises(ValueError, match="close_mosaic is -1"):
         detection.yolo(epochs=3, close_mosaic=-1)
+    with pytest.raises(ValueError, match="close_mosaic is 5, but epochs is None; give epochs"):
+        detection.yolo(close_mosaic=5)
+    with pytest.raises(ValueError, match="close_mosaic is 'x'"):
+        detection.yolo(close_mosaic="x")  # type: ignore[arg-type]
+    assert detection.yolo(epochs=50).composer.stop_epoch == 40  # type: ignore[union-attr]
+    assert detection.yolo().composer.stop_epoch is None  # type: ignore[union-attr]
 
 
 def test_rt_detr_crops_four_images_in_five_by_an_overlap_of_torchvisions() -> None:
