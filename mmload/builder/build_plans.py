@@ -11,6 +11,9 @@ from typing import Any
 import mmload
 from mmload.store.unfinished import COMMAND
 
+UPDATES = "updates"
+"""Key of the plan of a change: contents of the version that it follows."""
+
 COLUMN = "column"
 """Key of a plan that adds a field: what is added."""
 

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.builder.build_plans import COLUMN
+from mmload.builder.build_plans import COLUMN, UPDATES
 from mmload.builder.dataset_change import commit_version, only_split, open_to_change
 from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.split_records import moved_into_place
-from mmload.builder.staging import UPDATES, Staging
+from mmload.builder.staging import Staging
 from mmload.errors import BuildError, UsageError, choices, counted
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec, dtype_name
 from mmload.runtime.durable_files import write_atomically
@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.int64]
 
 _FUNCTION = "a function"
 _CHUNK_BYTES = 4 * 2**20
-_NO_VALUE = re.compile(r"(?P<rows>.* without a value of )(?P<fields>.*)(?P<advice>; .*)")  # a warning of an update
+_MISSING = re.compile(r"(?P<rows>.* without a value of )(?P<fields>.*)(?P<advice>; .*)")  # of :func:`missing_values`
 _TOLERANCE = 1e-3  # of a function's values when they are computed again, as kernels may add in another order
 
 
@@ -311,9 +311,23 @@ def _warnings_without(opened: Dataset, split: Split, name: str) -> dict[str, lis
     return {own: lines for own, lines in found.items() if lines}
 
 
+def missing_values(record: SplitRecord, rows: int, version: int) -> list[str]:
+    """Returns a warning if new rows of a version have no values of an added field yet."""
+    added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
+    if not added or not rows:
+        return []
+    new = counted(rows, "new row")
+    return [f"{new} of version {version} without a value of {', '.join(added)}; add these fields again"]
+
+
+def is_on_missing_values(warning: str) -> bool:
+    """Returns whether a warning is one of :func:`missing_values`."""
+    return _MISSING.fullmatch(warning) is not None
+
+
 def _without_field(warning: str, name: str) -> str:
     """Returns a warning that an update has written on rows without values, for its other fields; "" if none is left."""
-    parts = _NO_VALUE.fullmatch(warning)
+    parts = _MISSING.fullmatch(warning)
     if parts is None:
         return warning
     others = [field for field in parts["fields"].split(", ") if field.partition(" ")[0] != name]

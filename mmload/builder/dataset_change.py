@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.build_plans import COLUMN, unfinished_advice
-from mmload.builder.staging import UPDATES, Staging, has_finished_shards
+from mmload.builder.build_plans import COLUMN, UPDATES, unfinished_advice
+from mmload.builder.staging import Staging, has_finished_shards
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url
 from mmload.store.dataset import Dataset, Split

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from mmload.builder.build_plans import UPDATES
 from mmload.builder.recipe import canonical
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
@@ -26,7 +27,6 @@ from mmload.store.manifest_text import VERSIONS
 from mmload.store.unfinished import PLAN_NAME, is_staging_folder, staging_folder
 from mmload.store.versions import kept_manifests
 
-_UPDATES = "updates"  # staging.UPDATES, the key that only plans of updates have
 _SHOWN = 3  # upper bound on the entries listed in a message
 _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
 
@@ -115,7 +115,7 @@ def inspect_destination(out: Path, plan: Mapping[str, object], *, overwrite: boo
     if unlike is None:
         return Existing(manifest=manifest, equal=True)
     why, other_way = unlike
-    replace = "use --overwrite in place of --update" if _UPDATES in plan else "add --overwrite"
+    replace = "use --overwrite in place of --update" if UPDATES in plan else "add --overwrite"
     if others:
         replace = f"move {listed(others)} elsewhere, then {replace}"
     raise BuildError(f"{out} exists and {why}; {other_way}{replace} to build it again")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mmload.builder.build_plans import asked_by, made_by
+from mmload.builder.build_plans import UPDATES, asked_by, made_by
 from mmload.builder.chunk_assembly import finished
 from mmload.builder.destination import Existing, check_apart, inspect_destination
 from mmload.builder.engines import Engine
@@ -35,7 +35,7 @@ from mmload.builder.shard_layout import (
 )
 from mmload.builder.shard_writer import bytes_of
 from mmload.builder.split_records import objects_of, split_notes, split_record, split_warnings
-from mmload.builder.staging import UPDATES, Staging
+from mmload.builder.staging import Staging
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
 from mmload.runtime.durable_files import remove

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,32 +16,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mmload.builder.build_plans import UPDATES
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
-from mmload.builder.finished_shards import BuildPaths, ShardSummary
+from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.origins import (
-    SampleOrigin,
     SplitChanges,
     StoredSplit,
     compare_split,
-    parsed_origins,
     read_lists,
-    sample_id,
 )
 from mmload.builder.planned_build import PlannedBuild, Progress, Summaries
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import row_order
 from mmload.builder.shard_layout import ShardLayout, ShardPlan, plan_shards, row_size
-from mmload.builder.split_records import objects_of, skipped_in, split_notes, split_warnings, write_list
-from mmload.builder.staging import UPDATES, Staging
-from mmload.builder.version_rows import RowsKind, VersionRows, has_classes
-from mmload.errors import BuildError, RecipeError, counted
-from mmload.records import FieldSpec
+from mmload.builder.split_records import objects_of, split_notes, split_warnings, write_list
+from mmload.builder.staging import Staging
+from mmload.builder.version_rows import RowsKind, VersionRows, VersionShards, has_classes
+from mmload.errors import BuildError, RecipeError
 from mmload.sources import HasChecksums, SourceSplit
 from mmload.sources.exclusion import only
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import Manifest, SplitRecord, shard_name
-from mmload.store.shard_table import ShardRecord, ShardTable
+from mmload.store.manifest import Manifest, SplitRecord
+from mmload.store.shard_table import ShardTable
 from mmload.store.versions import next_shard_folders, next_version, with_version
 
 Numbers = npt.NDArray[np.int64]
@@ -110,7 +107,7 @@ class PlannedUpdate(PlannedBuild):
         if not isinstance(split, HasChecksums):
             raise BuildError(
                 f"a source of kind {self.recipe.kind} does not tell which samples have changed, so {self.out} cannot "
-                "be updated; add --overwrite to build it again"
+                "be updated; use --overwrite in place of --update to build it again"
             )
         if record is not None and record.subset_of is not None:
             raise BuildError(
@@ -190,7 +187,8 @@ class PlannedUpdate(PlannedBuild):
             super().build_shards(layout, plans, staging, engine)
         except RecipeError as error:
             raise RecipeError(
-                f"{error}; {self.out} has rows like that one, which an update keeps: add --overwrite to build it again"
+                f"{error}; {self.out} has rows like that one, which an update keeps: use --overwrite in place of "
+                "--update to build it again"
             ) from error
 
     def manifest(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> Manifest:
@@ -199,13 +197,15 @@ class PlannedUpdate(PlannedBuild):
         Raises:
             BuildError: if a split has no row, or writing fails.
         """
+        from mmload.builder.columns import is_on_missing_values  # a build has imported torch by now
+
         splits: dict[str, SplitRecord] = {}
         counts = np.array(self.counts)
         notes, warnings = dict[str, list[str]](), dict[str, list[str]]()
         for name, split in self._listed_splits.items():
             if name not in self.old.splits and name not in layout.plans:
                 continue  # no samples
-            earlier = [text for text in self.old.card_lines("warnings", name) if _NO_VALUE in text]
+            earlier = [text for text in self.old.card_lines("warnings", name) if is_on_missing_values(text)]
             if self._stays(name, split, layout):
                 new = self._kept_split(name)
             else:
@@ -239,6 +239,8 @@ class PlannedUpdate(PlannedBuild):
 
     def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> _NewSplit:
         """Returns a split that has changed, and its subsets; writes their lists."""
+        from mmload.builder.columns import missing_values
+
         version, shards = next_version(self.old), self._shards(name, layout, finished, paths)
         rows, places, skipped = self._rows(name, shards)
         if not len(places):
@@ -247,7 +249,7 @@ class PlannedUpdate(PlannedBuild):
         was_there = int((left_out >= 0).sum())
         kind = self._kind(name, layout, shards.table)
         records = {name: rows.record(partial(write_list, paths, name), version, kind, skipped)}
-        warnings = _without_values(records[name], len(shards.built), version)
+        warnings = missing_values(records[name], len(shards.built), version)
         for subset, chosen in self._subsets(name, places):
             if len(chosen):
                 of = replace(kind, shards_of=name)
@@ -271,11 +273,11 @@ class PlannedUpdate(PlannedBuild):
             objects=objects_of(self._listed_splits[name]),
         )
 
-    def _shards(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> _Shards:
+    def _shards(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> VersionShards:
         """Returns the shards of the new version: those of the old one that still have a row, and the new ones."""
         old, changes, chosen = self.old.splits.get(name), self.changes[name], self._chosen[name]
         kept = np.flatnonzero(changes.kept)
-        shards = _Shards(rows=np.full(len(changes.rows), -1, np.int64))
+        shards = VersionShards(rows=np.full(len(changes.rows), -1, np.int64))
         if old is not None and len(kept):
             stored = self._dataset[name].files.shard_rows(changes.rows[kept])
             starts = np.concatenate([[0], np.cumsum(old.shards.rows)])
@@ -296,7 +298,7 @@ class PlannedUpdate(PlannedBuild):
             shards.add_built(self._listed_splits[name], samples, plan, finished[name, plan.index], paths, added)
         return shards
 
-    def _rows(self, name: str, shards: _Shards) -> tuple[VersionRows, dict[int, int], list[tuple[str, str]]]:
+    def _rows(self, name: str, shards: VersionShards) -> tuple[VersionRows, dict[int, int], list[tuple[str, str]]]:
         """Returns the rows in their order, the row of each sample, and the samples that were left out."""
         changes, stored = self.changes[name], self._stored[name]
         samples = [sample for sample in self._order(changes) if shards.rows[sample] >= 0]
@@ -349,86 +351,7 @@ class _NewSplit(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-@dataclass(kw_only=True)
-class _Shards:
-    """Shards of a new version of a split.
-
-    Attributes:
-        rows: int64 [samples], the number of each sample's row over all shards; -1: it was left out.
-        records: the shards.
-        folders: number of the folder of each.
-        built: sample -> the lines of its row, of those that were built.
-        targets: sample -> class of its row; empty if rows have none.
-        skipped: id and reason of the samples that were left out.
-    """
-
-    rows: Numbers
-    records: list[ShardRecord] = field(default_factory=list)
-    folders: list[int] = field(default_factory=list)
-    built: dict[int, tuple[bytes, SampleOrigin]] = field(default_factory=dict)
-    targets: dict[int, int] = field(default_factory=dict)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def table(self) -> ShardTable:
-        """Table of the shards."""
-        return ShardTable.from_records(self.records, self.folders)
-
-    def add(self, record: ShardRecord, folder: int) -> None:
-        """Adds a shard."""
-        self.records.append(record)
-        self.folders.append(folder)
-
-    def add_built(
-        self,
-        split: SourceSplit,
-        samples: list[int],
-        plan: ShardPlan,
-        summary: ShardSummary,
-        paths: BuildPaths,
-        added: Mapping[str, FieldSpec],
-    ) -> None:
-        """Adds a shard that was built of these samples, unless all of them were left out, with its added fields."""
-        first = sum(record.rows for record in self.records)
-        lines = paths.samples_file(plan.split, plan.index).read_bytes().splitlines(keepends=True)
-        origins = parsed_origins(paths.origins_file(plan.split, plan.index).read_bytes())
-        self.skipped += skipped_in(paths, plan.split, [plan.index])
-        row, left_out = 0, summary.skipped
-        for sample in samples:  # rows and left out samples are in the order of the samples
-            if row < len(lines) and sample_id(lines[row]) == split.id(sample):
-                self.rows[sample], self.built[sample] = first + row, (lines[row], origins[row])
-                row += 1
-        if row != len(lines) or row + left_out != len(samples):
-            raise BuildError(
-                f"{paths.shard(plan.split, plan.index)} was made of other samples; remove {paths.folder}, then run the "
-                "update again"
-            )
-        if summary.record.rows:
-            from mmload.builder.columns import filled_files
-
-            files = filled_files(paths, f"{plan.split}/{shard_name(plan.index)}", summary.record.rows, added)
-            self.add(ShardRecord(rows=summary.record.rows, files={**summary.record.files, **files}), plan.index)
-        if summary.class_counts:
-            classes = np.fromfile(paths.shard(plan.split, plan.index) / "targets.memmap", np.int64)
-            rows = ((sample, int(self.rows[sample]) - first) for sample in samples if self.rows[sample] >= 0)
-            self.targets |= {sample: int(classes[row]) for sample, row in rows}
-
-
 def _keep_numbers(before: Sequence[str], now: Sequence[str]) -> bool:
     """Returns whether the classes that were there before have the same numbers now; the last may be gone or new."""
     common = min(len(before), len(now))
     return tuple(now[:common]) == tuple(before[:common])
-
-
-_NO_VALUE = "without a value of"
-
-
-def _without_values(record: SplitRecord, rows: int, version: int) -> list[str]:
-    """Returns a warning if new rows have no values of an added field yet."""
-    from mmload.builder.columns import fill_value
-
-    added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
-    if not added or not rows:
-        return []
-    new = counted(rows, "new row")
-    return [f"{new} of version {version} {_NO_VALUE} {', '.join(added)}; add these fields again"]

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from mmload.builder.build_plans import COLUMN, difference, has_same_recipe, have_same_plan
+from mmload.builder.build_plans import COLUMN, UPDATES, difference, has_same_recipe, have_same_plan
 from mmload.builder.destination import (
     MARK,
     PARTS,
@@ -65,9 +65,6 @@ from mmload.runtime.durable_files import (
 from mmload.runtime.regular_files import read_regular
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.unfinished import staging_folder
-
-UPDATES = "updates"
-"""Key of a plan: contents of the version that an update follows."""
 
 _WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely

@@ -1,19 +1,22 @@
-"""Rows of a split of a new version: their lists, their order over the shards, and their statistics."""
+"""Rows of a split of a new version: their shards, their lists, their order over the shards, and their statistics."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.finished_shards import first_names, total_losses
-from mmload.builder.origins import SampleOrigin, origins_lines, read_lists
+from mmload.builder.finished_shards import BuildPaths, ShardSummary, first_names, total_losses
+from mmload.builder.origins import SampleOrigin, origins_lines, parsed_origins, read_lists, sample_id
+from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import json_lines
-from mmload.builder.split_records import columns, mean_std
+from mmload.builder.split_records import columns, mean_std, skipped_in
+from mmload.errors import BuildError
 from mmload.records import FieldSpec, ObjectsRecord
+from mmload.sources import SourceSplit
 from mmload.store.dataset import Split
 from mmload.store.manifest import (
     ORDER_DTYPE,
@@ -24,9 +27,10 @@ from mmload.store.manifest import (
     SKIPPED_SHOWN,
     RowOrder,
     SplitRecord,
+    shard_name,
     versioned_name,
 )
-from mmload.store.shard_table import FileRecord, ShardTable
+from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 Numbers = npt.NDArray[np.int64]
 
@@ -175,3 +179,68 @@ def stored_rows(split: Split) -> VersionRows:
         shard_rows=split.files.shard_rows(numbers),
         targets=None if targets is None else targets.numpy(),
     )
+
+
+@dataclass(kw_only=True)
+class VersionShards:
+    """Shards of a new version of a split.
+
+    Attributes:
+        rows: int64 [samples], the number of each sample's row over all shards; -1: it was left out.
+        records: the shards.
+        folders: number of the folder of each.
+        built: sample -> the lines of its row, of those that were built.
+        targets: sample -> class of its row; empty if rows have none.
+        skipped: id and reason of the samples that were left out.
+    """
+
+    rows: Numbers
+    records: list[ShardRecord] = field(default_factory=list)
+    folders: list[int] = field(default_factory=list)
+    built: dict[int, tuple[bytes, SampleOrigin]] = field(default_factory=dict)
+    targets: dict[int, int] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def table(self) -> ShardTable:
+        """Table of the shards."""
+        return ShardTable.from_records(self.records, self.folders)
+
+    def add(self, record: ShardRecord, folder: int) -> None:
+        """Adds a shard."""
+        self.records.append(record)
+        self.folders.append(folder)
+
+    def add_built(
+        self,
+        split: SourceSplit,
+        samples: list[int],
+        plan: ShardPlan,
+        summary: ShardSummary,
+        paths: BuildPaths,
+        added: Mapping[str, FieldSpec],
+    ) -> None:
+        """Adds a shard that was built of these samples, unless all of them were left out, with its added fields."""
+        first = sum(record.rows for record in self.records)
+        lines = paths.samples_file(plan.split, plan.index).read_bytes().splitlines(keepends=True)
+        origins = parsed_origins(paths.origins_file(plan.split, plan.index).read_bytes())
+        self.skipped += skipped_in(paths, plan.split, [plan.index])
+        row, left_out = 0, summary.skipped
+        for sample in samples:  # rows and left out samples are in the order of the samples
+            if row < len(lines) and sample_id(lines[row]) == split.id(sample):
+                self.rows[sample], self.built[sample] = first + row, (lines[row], origins[row])
+                row += 1
+        if row != len(lines) or row + left_out != len(samples):
+            raise BuildError(
+                f"{paths.shard(plan.split, plan.index)} was made of other samples; remove {paths.folder}, then run the "
+                "update again"
+            )
+        if summary.record.rows:
+            from mmload.builder.columns import filled_files
+
+            files = filled_files(paths, f"{plan.split}/{shard_name(plan.index)}", summary.record.rows, added)
+            self.add(ShardRecord(rows=summary.record.rows, files={**summary.record.files, **files}), plan.index)
+        if summary.class_counts:
+            classes = np.fromfile(paths.shard(plan.split, plan.index) / "targets.memmap", np.int64)
+            rows = ((sample, int(self.rows[sample]) - first) for sample in samples if self.rows[sample] >= 0)
+            self.targets |= {sample: int(classes[row]) for sample, row in rows}

@@ -11,12 +11,13 @@ from building import recipe
 from updating import files_of
 
 import mmload
+from mmload.builder.build_plans import UPDATES
 from mmload.builder.dataset_change import COLUMN
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.repair import repair
 from mmload.builder.row_files import values_in
-from mmload.builder.staging import UPDATES, Staging
+from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import compare, verify
