@@ -153,7 +153,23 @@ def test_copy_paste_after_a_mosaic_pastes_of_another_mosaic() -> None:
     assert [int(number) for number in draws.numbers[draws.places == 0]] == rows.tolist()
     made = collate(batch)
     assert len(made) == 12
-    assert made.counts.sum() > batch.counts.sum()
+    # Without a loader the rows of mosaics are those of the batch, which has the partners, too.
+    both = batch[torch.cat((torch.arange(12), rows))].replace(seeds=torch.cat((batch.seeds, seeds)))
+    mosaics = Collate(Mosaic(SIDE), dtype=torch.uint8, box_rule=RULE)(both)
+    mosaics.masks = torch.zeros((24, SIDE, SIDE), dtype=torch.uint8)
+    own, other = mosaics[:12], mosaics[12:]
+    later = Draws(batch.seeds, 1)
+    later.chance(1.0)
+    uniform, pasted_into = later.uniform(mosaics.boxes.shape[1]), 0
+    masks = [[one.numpy().astype(bool) for one in each.instance_masks()] for each in (own, other, made)]
+    for k in range(12):
+        image, _, objects = pasted(own, other, (masks[0][k], masks[1][k]), k, uniform[k].tolist(), RULE)
+        assert np.array_equal(made.images[k].numpy(), image)
+        assert made.counts[k] == len(objects)
+        assert made.boxes[k, : len(objects)].tolist() == [pytest.approx(list(box)) for _, _, box, _, _ in objects]
+        assert all(np.array_equal(got, mask) for got, (_, mask, *_) in zip(masks[2][k], objects, strict=True))
+        pasted_into += not torch.equal(made.images[k], own.images[k])
+    assert pasted_into > 6
 
 
 def test_copy_paste_without_the_partners_behind_the_samples_is_refused() -> None:

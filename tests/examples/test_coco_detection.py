@@ -11,6 +11,7 @@ import pytest
 import torch
 import torchvision
 from coco_sets import coco_dataset
+from torch import Tensor, nn
 
 import mmload
 from mmload.augment import Letterbox
@@ -42,6 +43,31 @@ def test_coco_detection_the_annotations_themselves_have_an_ap_of_1(example: Any,
     assert example.average_precision(truth, found) == pytest.approx(1.0)
     assert example.average_precision(truth, found[::2]) < 0.8
     assert example.average_precision(truth, []) == 0
+
+
+class Oracle(nn.Module):
+    """Model that finds the boxes, labels and scores that are given image by image."""
+
+    def __init__(self, found: list[dict[str, Tensor]]) -> None:
+        super().__init__()
+        self.found = iter(found)
+
+    def forward(self, images: list[Tensor]) -> list[dict[str, Tensor]]:
+        return [next(self.found) for _ in images]
+
+
+def test_coco_detection_evaluates_images_of_their_own_size(example: Any, tmp_path: Path) -> None:
+    split = mmload.open(coco_dataset(tmp_path, "detection", size=None))["train"]
+    _, unchanged, _ = example.collates_of("faster_rcnn", 48)
+    loader = mmload.Loader(split, batch_size=2, collate=unchanged, returns="torchvision")
+    pairs = [pair for images, targets in loader for pair in zip(images, targets, strict=True)]
+    assert len({image.shape for image, _ in pairs}) > 1
+    assert all(target["boxes"].canvas_size == image.shape[1:] for image, target in pairs)
+    singles = [example.without_crowds(target) for _, target in pairs]
+    found = [{**single, "scores": torch.ones(len(single["labels"]))} for single in singles]
+    assert example.evaluate(Oracle(found), loader) == pytest.approx(1.0)
+    halves = [{**each, "boxes": torch.as_tensor(each["boxes"]) / 2} for each in found]
+    assert example.evaluate(Oracle(halves), loader) < 0.2
 
 
 @pytest.mark.parametrize("augment", ["faster_rcnn", "lsj"])
@@ -86,4 +112,4 @@ def test_coco_detection_learns_raccoons(example: Any, tmp_path: Path, real_data:
     assert len(losses) == 12
     assert all(torch.tensor(losses).isfinite())
     assert sum(losses[-5:]) < 0.85 * sum(losses[:5])
-    assert 0 <= precision <= 1
+    assert 0.05 < precision < 1  # 0.19 where it was written
