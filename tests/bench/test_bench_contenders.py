@@ -317,7 +317,7 @@ def test_what_cannot_be_asked_of_a_task(task: Task) -> None:
 def test_a_tier_that_does_not_fit_says_so(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmload.bench.contenders.ours.free_memory", lambda: 1000)
     missing = {entry.name: entry.missing for entry in entries(task)}
-    assert "MiB are free" in missing["mmload.Loader, memory, 2 threads"]
+    assert "1000 B are free" in missing["mmload.Loader, memory, 2 threads"]
     assert not missing["mmload.Loader, disk, 2 threads"]
 
 

@@ -55,7 +55,11 @@ def run(text: str, place: Path, *words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("made_of_it", ["raise", "raise RecursionError", "pass"])
 @pytest.mark.parametrize("where", ["typer", "mmload.cli.app", "mmload.builder.verify", "torch"])
 def test_an_interrupt_while_it_imports(where: str, made_of_it: str, tmp_path: Path) -> None:
-    words = ["verify", "nowhere"] if where in ("mmload.builder.verify", "torch") else ["--version"]  # needs no torch
+    commands = {
+        "mmload.builder.verify": ["verify", "nowhere"],
+        "torch": ["add-field", "nowhere", "score", "nothing.npy"],
+    }
+    words = commands.get(where, ["--version"])
     assert run(interrupted(where, made_of_it, words), tmp_path) == (130, "", "mmload: interrupted\n")
 
 
