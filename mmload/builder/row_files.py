@@ -77,7 +77,9 @@ def read_columns(path: Path) -> dict[str, Sequence[Any]]:
     try:
         with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape", opener=open_regular) as file:
             lines = [line for line in csv.reader(file) if line]
-    except (OSError, csv.Error) as error:
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except csv.Error as error:
         raise UsageError(f"cannot read {path} ({error})") from error
     if not lines or len(set(lines[0])) != len(lines[0]):
         raise UsageError(f"{path} has no first line with the names of its columns, each once")
@@ -141,6 +143,8 @@ def _loaded(path: Path) -> npt.NDArray[Any] | dict[str, Any]:
                 raise ValueError("it does not begin as such a file")
             with np.load(file, allow_pickle=False) as found:
                 arrays = {name: found[name] for name in found.files}
+    except OSError as error:
+        raise _unreadable(path, error) from error
     except Exception as error:  # a damaged file makes zipfile, zlib, tokenize, ast and mmap raise errors of any kind
         raise UsageError(f"cannot read {path} as arrays of numpy ({error}); write it again") from error
     if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
@@ -179,10 +183,17 @@ def _parquet(path: Path) -> dict[str, Sequence[Any]]:
     except ImportError as error:
         raise UsageError(f"{path} needs pyarrow; run: pip install pyarrow, or write the table as CSV") from error
     try:
-        table = parquet.read_table(path)
-    except (OSError, ArrowException) as error:
+        with open(path, "rb", opener=open_regular) as file:
+            table = parquet.read_table(file)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except ArrowException as error:
         raise UsageError(f"cannot read {path} ({str(error).splitlines()[0]})") from error
     return {name: _of_arrow(name, table.column(name), path) for name in table.column_names}
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot read {path} ({error.strerror or str(error).splitlines()[0]})")
 
 
 def _of_arrow(name: str, column: Any, path: Path) -> Sequence[Any]:
