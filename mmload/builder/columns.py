@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from torch import Tensor
 from mmload.builder.build_plans import COLUMN, UPDATES
 from mmload.builder.dataset_change import commit_version, only_split, open_to_change
 from mmload.builder.finished_shards import BuildPaths
+from mmload.builder.missing_values import without_field
 from mmload.builder.split_records import moved_into_place
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, UsageError, choices, counted
@@ -42,7 +41,6 @@ Numbers = npt.NDArray[np.int64]
 
 _FUNCTION = "a function"
 _CHUNK_BYTES = 4 * 2**20
-_MISSING = re.compile(r"(?P<rows>.* without a value of )(?P<fields>.*)(?P<advice>; .*)")  # of :func:`missing_values`
 _TOLERANCE = 1e-3  # of a function's values when they are computed again, as kernels may add in another order
 
 
@@ -131,43 +129,6 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
         }
         commit_version(staging, opened, splits, f"remove field {name}", _warnings_without(opened, chosen, name))
     return Dataset(opened.path)
-
-
-def fill_value(spec: FieldSpec) -> float:
-    """Returns the value of an added field in new rows: NaN, -1 of signed integers, 0 of others."""
-    dtype = spec.torch_dtype
-    if dtype.is_floating_point:
-        return math.nan
-    return -1 if dtype.is_signed and dtype != torch.bool else 0
-
-
-def filled_files(paths: BuildPaths, folder: str, rows: int, fields: Mapping[str, FieldSpec]) -> dict[str, FileRecord]:
-    """Writes the files of added fields for a new shard, whose rows have no values yet; returns their records.
-
-    Args:
-        paths: paths of the build.
-        folder: folder of the shard inside the dataset's.
-        rows: rows of the shard.
-        fields: added fields by name.
-
-    Raises:
-        BuildError: if writing fails.
-    """
-    records = {}
-    for name, spec in fields.items():
-        row = torch.full((1, *spec.shape), fill_value(spec), dtype=spec.torch_dtype)
-        block, crc, file = memory_of(row), 0, file_name(name, spec)
-        try:
-            with moved_into_place(paths, paths.dataset / folder / f"{file}.memmap") as out:
-                for _ in range(rows):
-                    out.write(block)
-                    crc = crc32(block, crc)
-        except OSError as error:
-            raise BuildError(
-                f"cannot write {file} of {folder} ({error.strerror}); run the same command again"
-            ) from error
-        records[file] = FileRecord(bytes=rows * spec.row_bytes, crc32=f"{crc:08x}")
-    return records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,31 +268,8 @@ def _check_no_subset(split: Split) -> None:
 def _warnings_without(opened: Dataset, split: Split, name: str) -> dict[str, list[str]]:
     """Returns the warnings of a dataset's card without those on rows that have no value of a field of a split."""
     found = {own: opened.manifest.card_lines("warnings", own) for own in opened}
-    found[split.name] = [text for line in found[split.name] if (text := _without_field(line, name))]
+    found[split.name] = [text for line in found[split.name] if (text := without_field(line, name))]
     return {own: lines for own, lines in found.items() if lines}
-
-
-def missing_values(record: SplitRecord, rows: int, version: int) -> list[str]:
-    """Returns a warning if new rows of a version have no values of an added field yet."""
-    added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
-    if not added or not rows:
-        return []
-    new = counted(rows, "new row")
-    return [f"{new} of version {version} without a value of {', '.join(added)}; add these fields again"]
-
-
-def is_on_missing_values(warning: str) -> bool:
-    """Returns whether a warning is one of :func:`missing_values`."""
-    return _MISSING.fullmatch(warning) is not None
-
-
-def _without_field(warning: str, name: str) -> str:
-    """Returns a warning that an update has written on rows without values, for its other fields; "" if none is left."""
-    parts = _MISSING.fullmatch(warning)
-    if parts is None:
-        return warning
-    others = [field for field in parts["fields"].split(", ") if field.partition(" ")[0] != name]
-    return f"{parts['rows']}{', '.join(others)}{parts['advice']}" if others else ""
 
 
 def _as_array(values: Values) -> Tensor | npt.NDArray[Any]:

@@ -197,7 +197,7 @@ class PlannedUpdate(PlannedBuild):
         Raises:
             BuildError: if a split has no row, or writing fails.
         """
-        from mmload.builder.columns import is_on_missing_values  # a build has imported torch by now
+        from mmload.builder.missing_values import is_on_missing_values  # a build has imported torch by now
 
         splits: dict[str, SplitRecord] = {}
         counts = np.array(self.counts)
@@ -239,7 +239,7 @@ class PlannedUpdate(PlannedBuild):
 
     def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> _NewSplit:
         """Returns a split that has changed, and its subsets; writes their lists."""
-        from mmload.builder.columns import missing_values
+        from mmload.builder.missing_values import missing_values
 
         version, shards = next_version(self.old), self._shards(name, layout, finished, paths)
         rows, places, skipped = self._rows(name, shards)

@@ -236,7 +236,7 @@ class VersionShards:
                 "update again"
             )
         if summary.record.rows:
-            from mmload.builder.columns import filled_files
+            from mmload.builder.missing_values import filled_files
 
             files = filled_files(paths, f"{plan.split}/{shard_name(plan.index)}", summary.record.rows, added)
             self.add(ShardRecord(rows=summary.record.rows, files={**summary.record.files, **files}), plan.index)
