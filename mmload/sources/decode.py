@@ -260,7 +260,7 @@ class Decoder:
                 if self.mode == "L":
                     image.draft("L", None)  # the luma of a JPEG; no effect on other formats
                 pixels = np.array(self.converted(image))
-        except UnidentifiedImageError as error:
+        except (UnidentifiedImageError, ImportError) as error:  # Ultralytics' Image.open then imports another reader
             raise ValueError("not an image in any format that mmload reads") from error
         except Image.DecompressionBombError as error:
             raise ValueError(f"{error}") from error

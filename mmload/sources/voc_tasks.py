@@ -236,7 +236,7 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
             if image.width * image.height > MAX_PIXELS:
                 raise SampleError(sample, f"its mask {name} has over {MAX_PIXELS} pixels: a decompression bomb?")
             return torch.from_numpy(np.array(image))
-    except UnidentifiedImageError as error:
+    except (UnidentifiedImageError, ImportError) as error:  # the second as in mmload.sources.decode
         raise SampleError(sample, f"its mask {name} is not an image") from error
     except (OSError, SyntaxError, EOFError, IndexError, ValueError, Image.DecompressionBombError) as error:
         raise SampleError(sample, f"its mask {name} is broken ({error})") from error

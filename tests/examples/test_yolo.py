@@ -41,6 +41,7 @@ def squares(root: Path, count: int = 64) -> Path:
 def test_yolo_ultralytics_trains_on_batches_of_mmload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("YOLO_OFFLINE", "true")
+    monkeypatch.setattr(Image, "open", Image.open)  # Ultralytics replaces it; the test gives it back
     pytest.importorskip("ultralytics")
     monkeypatch.syspath_prepend(change_scripts.CLIENTS.parent)
     monkeypatch.chdir(tmp_path)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 import simplejpeg
 from encoding import ALPHA, NOISE, PHOTO, RANDOM, decoded, encoded, over, plain, png
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -191,3 +192,18 @@ def test_gray_of_a_jpeg_is_the_luma_it_holds(kind: str, exif_orient: bool) -> No
     assert image.format == kind
     image.draft("L", None)
     assert np.array_equal(decoded(data, mode="L", exif_orient=exif_orient)[..., 0], np.array(image))
+
+
+def test_no_image_beside_an_opener_that_asks_for_another_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ultralytics replaces ``PIL.Image.open`` in the whole process with such a function."""
+    pillows = Image.open
+
+    def opened(*arguments: Any, **options: Any) -> Image.Image:
+        try:
+            return pillows(*arguments, **options)
+        except UnidentifiedImageError:
+            raise ModuleNotFoundError("No module named 'pi_heif'") from None
+
+    monkeypatch.setattr(Image, "open", opened)
+    with pytest.raises(ValueError, match="not an image in any format that mmload reads"):
+        decoded(b"no image")
