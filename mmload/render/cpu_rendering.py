@@ -15,9 +15,8 @@ from torch import Tensor
 
 from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
-from mmload.render.cpu_canvas import CpuCanvas
 from mmload.render.cpu_kernels import written
-from mmload.render.cpu_mixing import CpuMixing
+from mmload.render.cpu_ordered import CpuCanvas, CpuMixing, targets
 from mmload.render.holes import holes_in, holes_of
 from mmload.render.kernel_arguments import (
     ANYWHERE,
@@ -49,9 +48,6 @@ from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import constant, past_caches, scratch
-
-CHUNK_ELEMENTS = 200_000
-"""Elements that are rendered as levels or float32 before they are changed or converted: they stay in cache."""
 
 CHANGED_BYTES = 700_000
 """Bytes of levels that operations change before they are colored: they stay in cache."""
@@ -137,18 +133,20 @@ class CpuRendering:
         if self._canvas is None:
             raise ValueError("the images are not composed of tiles")
         self._check_output(slice(0, self._plan.count), out)
-        pixels = written(out)
-        if pixels is not None:
-            from mmload.render.sample_kernels import compose_addresses, compose_into
+        from mmload.render.sample_kernels import (
+            compose_addresses,
+            compose_into,
+        )
 
-            samples, composed = self._canvas.take(first, lines)
-            addresses = compose_addresses(pixels, self._operations is not None)
-            full, streamed = torch.from_numpy(composed.levels[:1]), self._streams(out)
-            self._finish_at_once(compose_into(pixels), composed, samples, full, streamed, addresses, pixels[samples])
-            return
-        for sample, levels in self._canvas.paint(first, lines):
-            here = slice(sample, sample + 1)
-            self._change(here, self._crops(here, levels), self._origin, out[here])
+        samples, composed = self._canvas.take(first, lines)
+        pixels, full = written(out), torch.from_numpy(composed.levels[:1])
+        own = pixels is not None
+        if pixels is None:
+            pixels = scratch("composed", out.shape, torch.float32).numpy()
+        addresses, streamed = compose_addresses(pixels, self._operations is not None), own and self._streams(out)
+        self._finish_at_once(compose_into(pixels), composed, samples, full, streamed, addresses, pixels[samples])
+        if not own:
+            out[samples].copy_(torch.from_numpy(pixels[samples]))
 
     @lazy_property
     def needed(self) -> Places:
@@ -181,13 +179,16 @@ class CpuRendering:
         """Renders by way of a resize: one sample after the other, or if no kernel can a few at a time, in cache."""
         shape = self._plan.source[0], resampling.height, resampling.width
         by_kernel = is_by_kernel(resampling)
-        pixels = written(out) if by_kernel and self._mixing is None else None
-        if pixels is not None:
+        if by_kernel and self._mixing is None:
             from mmload.render.sample_kernels import resize_addresses, resize_into
 
-            resizes, full = self._resizes(samples, lines, resampling), scratch("resized", (1, *shape), torch.uint8)
-            addresses = resize_addresses(pixels, self._operations is not None)
-            self._finish_at_once(resize_into(pixels), resizes, samples, full, self._streams(out), addresses, pixels)
+            full = scratch("resized", (1, *shape), torch.uint8)
+            for part, pixels, is_own in targets(out):
+                here = slice(samples.start + part.start, samples.start + part.stop)
+                resizes = self._resizes(here, ImageLines(lines.memory, lines.places[part]), resampling)
+                addresses = resize_addresses(pixels, self._operations is not None)
+                streamed = is_own and self._streams(out)
+                self._finish_at_once(resize_into(pixels), resizes, here, full, streamed, addresses, pixels)
             return
         for part in chunks(len(out), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
@@ -259,17 +260,28 @@ class CpuRendering:
     def _change(self, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
         """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
         operations = self._operations
-        if operations is None:
-            self._finish(samples.start, crops, out)
+        if self._mixing is not None:
+            self._mix(self._mixing, samples, crops, origin, out)
             return
-        from mmload.render.sample_kernels import change_into, changes_of  # compiled only by those who have such steps
+        for part, pixels, is_own in targets(out):
+            here = slice(samples.start + part.start, samples.start + part.stop)
+            own, paint = crops._replace(windows=crops.windows[part]), self._paint(here, is_own and self._streams(out))
+            if operations is None:
+                kernels.crop_into(pixels)(own, paint, pixels)
+                continue
+            from mmload.render.sample_kernels import change_into, changes_of  # compiled only by those who have them
 
-        pixels = written(out) if self._mixing is None else None
-        if pixels is not None:
             room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
-            changes = changes_of(operations, samples, room, origin, pixels)
-            change_into(pixels)(crops, self._paint(samples, self._streams(out)), changes, pixels)
+            change_into(pixels)(own, paint, changes_of(operations, here, room, origin, pixels), pixels)
+
+    def _mix(self, mixing: CpuMixing, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
+        """Runs samples' operations on their levels, some samples at a time, and mixes them with the samples before."""
+        operations = self._operations
+        if operations is None:
+            mixing.mix(samples.start, crops, out)
             return
+        from mmload.render.sample_kernels import change_into, changes_of
+
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             first, count = samples.start + part.start, part.stop - part.start
             room = scratch("levels", (count, *self._plan.shape[1:]), torch.uint8)
@@ -280,23 +292,7 @@ class CpuRendering:
                 here = here._replace(images=room.numpy())
                 here.windows["index"] = np.arange(count)
             here.windows["top"] = here.windows["left"] = 0
-            self._finish(first, here, out[part])
-
-    def _finish(self, first: int, crops: Crops, out: Tensor) -> None:
-        """Cuts windows out of images, colors them and, where the plan does, mixes them with the samples before."""
-        if self._mixing is not None:
-            self._mixing.mix(first, crops, out)
-            return
-        pixels = written(out)
-        if pixels is not None:
-            kernels.crop_into(pixels)(crops, self._paint(slice(first, first + len(out)), self._streams(out)), pixels)
-            return
-        for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
-            work = scratch("pixels", out[part].shape, torch.uint8 if out.dtype == torch.uint8 else torch.float32)
-            paint = self._paint(slice(first + part.start, first + part.stop), streamed=False)
-            pixels = work.numpy()
-            kernels.crop_into(pixels)(crops._replace(windows=crops.windows[part]), paint, pixels)
-            out[part].copy_(work)
+            mixing.mix(first, here, out[part])
 
     def _streams(self, out: Tensor) -> bool:
         """Returns whether a batch is written past the caches: it, and each sample, is too large to stay there."""

@@ -3,7 +3,7 @@
 Levels (uint8, after geometry and operations on them) are cached from sample to sample, as lines of one channel each, or
 of interleaved channels where the output is channels_last. They are colored, erased, blended and pasted in float32, each
 operation rounded, as by torch's operations on the whole batch: no fused multiply-add. Only results are rounded to half
-precision. Nothing is checked here: :mod:`mmload.render.cpu_mixing` does.
+precision. Nothing is checked here: :mod:`mmload.render.cpu_ordered` does.
 """
 
 from __future__ import annotations
