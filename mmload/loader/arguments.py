@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmload.augment.arguments import torch_device
 from mmload.augment.canvas_steps import RandomShortestSize
 from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch
@@ -25,7 +26,6 @@ from mmload.loader.window_orders import BlockOrder
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import can_share
-from mmload.runtime.resources import local_ranks
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import AnySplit, View, view_of
 
@@ -267,10 +267,14 @@ def returns_for(
     return returns
 
 
-def device_for(device: torch.device | str | None, collate: object) -> torch.device:
-    """Returns the given device, else the collate's, else the CPU."""
+def device_for(device: torch.device | str | int | None, collate: object) -> torch.device:
+    """Returns the given device (torch takes a number for an accelerator's), else the collate's, else the CPU.
+
+    Raises:
+        ValueError: if it is none.
+    """
     if device is not None:
-        return torch.device(device)
+        return torch.device(device) if isinstance(device, int) else torch_device(device)
     collate_device = collate.device if isinstance(collate, Collate | Views) else None
     return collate_device or torch.device("cpu")
 
@@ -280,42 +284,6 @@ def warn_of_no_batch(rows: int, batch_size: int) -> None:
     if 0 < rows < batch_size:
         message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
         warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=3)
-
-
-def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Returns rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or none")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    return _distributed_ranks() or (0, 1)
-
-
-def _distributed_ranks() -> tuple[int, int] | None:
-    """Returns rank and world size of torch.distributed; None if it is not initialized."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return None
-
-
-def ranks_here(rank: int, world_size: int) -> list[int]:
-    """Returns the ``LOCAL_WORLD_SIZE`` ranks of this machine, numbered as torchrun does, starting with this one."""
-    count = local_ranks()
-    if count == 1 or world_size % count:
-        return [rank]
-    first = rank // count * count
-    return [rank, *(other for other in range(first, first + count) if other != rank)]
-
-
-def check_ranks(world_size: int) -> None:
-    """Checks that torch.distributed was not initialized after the loader: every rank would read all rows."""
-    ranks = _distributed_ranks()
-    if ranks is not None and ranks[1] != world_size:
-        raise UsageError(
-            f"torch.distributed has {ranks[1]} ranks, but the loader was created for {world_size}; create it after "
-            "init_process_group, or give it rank and world_size"
-        )
 
 
 def resolve_order(shuffle: object, order: str | Sampling | None, sampler: object, bucket: str | None) -> str | Sampling:
@@ -375,7 +343,7 @@ def choose_tier(name: str, split: AnySplit, device: torch.device, cache_pixels: 
         "disk", "memory" or "device"; the reason as a sentence; and whether the memory caches the pixels of JPEGs.
 
     Raises:
-        ValueError: if ``name`` is none of :data:`TIERS`.
+        ValueError: if ``name`` is none of :data:`TIERS`, or torch finds no such device.
     """
     if name not in TIERS:
         raise ValueError(f"tier is {name!r}; use one of {', '.join(TIERS)}")
@@ -385,6 +353,9 @@ def choose_tier(name: str, split: AnySplit, device: torch.device, cache_pixels: 
         if name != "auto":
             return name, f"{name}: as asked", False
         if device.type == "cuda" and not (images and images.variable_size):
+            from mmload.loader.device_batches import check_cuda  # not needed for a CPU
+
+            check_cuda(device)
             free = torch.cuda.mem_get_info(device)[0]
             if size <= MEMORY_SHARE * free:
                 return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}", False

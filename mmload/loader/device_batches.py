@@ -57,12 +57,17 @@ class Port(Protocol):
         """Makes the caller's stream wait for the event, and keeps the memory until the stream is done with it."""
 
 
+def check_cuda(device: torch.device) -> None:
+    """Checks that torch finds a CUDA device; raises ValueError otherwise."""
+    if not torch.cuda.is_available():
+        raise ValueError(f"device is {str(device)!r}, but torch finds no CUDA GPU or driver; use device='cpu'")
+
+
 class CudaPort:
     """Side stream on a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
-        if not torch.cuda.is_available():
-            raise ValueError(f"device is {str(device)!r}, but torch finds no CUDA GPU or driver; use device='cpu'")
+        check_cuda(device)
         self.device = device
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none
 

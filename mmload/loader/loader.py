@@ -27,14 +27,12 @@ from mmload.loader.arguments import (
     check_collate,
     check_decode,
     check_number,
-    check_ranks,
     check_subprocess,
     check_unknown,
     check_variable_size,
     choose_tier,
     device_for,
     order_of,
-    ranks_for,
     resolve_fields,
     resolve_order,
     resolve_view,
@@ -44,6 +42,7 @@ from mmload.loader.arguments import (
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
 from mmload.loader.order import Order, RowSelection, Sampling, combine_occurrences, occurrences_in
+from mmload.loader.ranks import check_ranks, ranks_for
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder
 from mmload.loader.window_orders import BlockOrder, bucketed

@@ -52,7 +52,7 @@ def weighted(weights: object, num_samples: int | None = None) -> Sampling:
         ValueError: if a weight is negative or not finite, all are 0, or ``num_samples`` is no integer from 1; when the
             Loader is made, if there are not as many weights as rows.
     """
-    sums = _sums(_weights(weights))
+    sums = _sums(_weights("weights", weights))
     if not len(sums) or not np.isfinite(sums[-1]) or sums[-1] <= 0:
         raise ValueError(
             f"weights are {shown(weights)}, which sum to {sums[-1] if len(sums) else 0:g}; give finite numbers from 0 "
@@ -140,7 +140,7 @@ def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None
         ValueError: if a share is not above 0, or ``num_samples`` is no integer from 1; when the Loader is made, if
             there are not as many shares as parts, or a key is none of the parts.
     """
-    values = _weights(list(shares.values()) if isinstance(shares, Mapping) else shares)
+    values = _weights("shares", list(shares.values()) if isinstance(shares, Mapping) else shares)
     if not len(values) or not np.isfinite(values).all() or values.min() <= 1e-6 * values.sum():
         raise ValueError(f"shares are {values.tolist()}; give a number above 0 (of a millionth or more) for each part")
     keys = tuple(shares) if isinstance(shares, Mapping) else None
@@ -232,16 +232,16 @@ def _length(name: str, value: object) -> int | None:
     return number
 
 
-def _weights(weights: object) -> NDArray[np.floating]:
-    """Returns the weights as float64 or float32 [N]."""
+def _weights(name: str, weights: object) -> NDArray[np.floating]:
+    """Returns weights, the argument ``name``, as float64 or float32 [N]."""
     try:
         array = np.asarray(weights.detach().cpu() if isinstance(weights, Tensor) else weights)
         if array.dtype.kind not in "iuf":
             raise TypeError
     except (TypeError, ValueError) as error:
-        raise TypeError(f"weights are {shown(weights)}; give a tensor, an array or a list of numbers") from error
+        raise TypeError(f"{name} are {shown(weights)}; give a tensor, an array or a list of numbers") from error
     if array.ndim != 1:
-        raise ValueError(f"weights have the shape {list(array.shape)}; give them in one dimension")
+        raise ValueError(f"{name} have the shape {list(array.shape)}; give them in one dimension")
     narrow = array.dtype == np.float32
     return np.ascontiguousarray(array, dtype=np.float32 if narrow else np.float64)
 

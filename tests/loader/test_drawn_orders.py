@@ -181,6 +181,7 @@ def test_shares_of_datasets_are_exact_and_all_rows_come_in_turn() -> None:
         (lambda: order(classes(4, 2, LABELS)), "p is 4, and the number of classes that have rows is 3"),
         (lambda: order(balanced(LABELS[1:])), "got 51 labels for 52 rows; give one each"),
         (lambda: order(balanced(LABELS.double())), "labels are tensor.*; give the name of a field"),
+        (lambda: mixed(["a"]), "shares are \\['a'\\]; give a tensor"),
         (lambda: mixed([0.5, 0.0]), "shares are \\[0.5, 0.0\\]; give a number above 0"),
         (lambda: order(mixed([1, 2]), A), "reads a ConcatDataset of the parts, not range"),
         (lambda: order(mixed([1, 2]), ConcatDataset([A, B, C])), "got 2 shares for 3 parts; give one each"),

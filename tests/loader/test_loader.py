@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -225,6 +226,21 @@ def test_stats_tell_the_tier_and_what_was_read(dataset: Dataset) -> None:
     assert (stats["hits"], stats["misses"]) == (54, 18)
     assert stats["waited_s"] > 0
     assert "disk" in Loader(dataset).stats()["tier_reason"]
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", "device is 'gpu', expected a device of torch, such as 'cpu', 'cuda' or 'cuda:0'"),
+        ("cuda", "device is 'cuda', but torch finds no CUDA GPU or driver; use device='cpu'"),
+    ],
+)
+def test_a_device_that_is_not_there_is_a_clear_error(
+    dataset: Dataset, device: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Loader(dataset, device=device)
 
 
 def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
