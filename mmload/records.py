@@ -158,6 +158,11 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return math.prod(self.shape) * DTYPES[self.dtype]
 
 
+def has_images(fields: Mapping[str, FieldSpec]) -> bool:
+    """Returns whether rows have images that can be shown and augmented: uint8 [C, H, W]."""
+    return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
+
+
 def dtype_name(dtype: torch.dtype) -> str | None:
     """Returns the key of a dtype in :data:`DTYPES`; None if datasets cannot store it."""
     name = str(dtype).removeprefix("torch.")

@@ -117,16 +117,9 @@ def measure_builds(
     on_ray: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> BuildingRecord:
-    """Measures every way on links to the same photographs.
+    """Measures every way on links to the same photographs, at any depth below a folder, after one warm-up round.
 
-    Args:
-        root: a folder with photographs, at any depth.
-        size: pixels of the square rows.
-        images: number of images; fewer photographs are repeated, more are subsampled evenly.
-        rounds: measured rounds of each way, after one warm-up round.
-        threads: threads of mmload, and processes of the others; None: the cores available.
-        on_ray: also Ray Data, and mmload's build as Ray tasks, in a Ray instance on this machine.
-        progress: called with the name of the next step.
+    Fewer photographs than ``images`` are repeated, more are subsampled evenly.
 
     Raises:
         UsageError: if a number is too small or large, or Ray is requested and not installed.

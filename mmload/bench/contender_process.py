@@ -35,11 +35,8 @@ _LONGEST = 103  # bytes of a socket's path on macOS; Linux allows 107
 def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
     """Runs a contender's process: answers commands until the bench ends.
 
-    Args:
-        pipe: receives commands as (name, arguments), None at the end; sends ("done", value) or ("failed", reason).
-        payload: (entry, task, scratch folder), pickled.
-        method: the default start method of the contenders' processes: this system's default in Python.
-        log: the file that receives all output of the process.
+    The pipe gets commands as (name, arguments), None at the end, and answers ("done", value) or ("failed", reason). The
+    payload is (entry, task, scratch folder), pickled; ``method`` starts the contender's own processes.
     """
     _detach(log)
     _keep_below(Path(log).parent)
@@ -108,14 +105,7 @@ class ContenderFault(Exception):
 
 
 class Worker:
-    """One contender's process.
-
-    Args:
-        entry: the contender that it creates.
-        task: the task that the contender performs.
-        scratch: a folder for conversions.
-        log: the file that receives the output of the process.
-    """
+    """One contender's process; its output goes to a log."""
 
     def __init__(self, entry: ContenderEntry, task: Task, scratch: Path, log: Path) -> None:
         self.entry = entry
@@ -145,13 +135,9 @@ class Worker:
             self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
 
     def ask(self, name: str, limit: float, tick: Callable[[int], None] | None = None, **arguments: Any) -> Any:
-        """Sends a command and waits for its response.
+        """Sends a command, a method of ContenderServer, and returns its response.
 
-        Args:
-            name: a method of :class:`~mmload.bench.contender_process.ContenderServer`.
-            limit: timeout in seconds; the process is killed when it expires.
-            tick: called periodically with the process id while waiting.
-            arguments: the arguments of the command.
+        After ``limit`` seconds the process is killed; until then ``tick`` is called periodically with its id.
 
         Raises:
             ContenderFault: if the command failed, crashed or timed out.

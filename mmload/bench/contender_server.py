@@ -114,12 +114,9 @@ class ContenderServer:
             gc.collect()  # maps in reference cycles would keep their pages
 
     def epoch(self, *, least: float, most: float, check: bool = False) -> LoadSample:
-        """Runs epochs and measures them.
+        """Runs complete epochs for ``least`` seconds, but requests no batch after ``most``, and measures them.
 
-        Args:
-            least: seconds; complete epochs are repeated until then, as one fast epoch is too short to measure.
-            most: seconds after which no further batch is requested.
-            check: compare every batch with the task; this takes time, so only in an epoch that is not measured.
+        ``check`` compares every batch with the task; this takes time, so only in an epoch that is not measured.
         """
         contender = self._ready()
         prepare = getattr(contender, "prepare", None)
@@ -161,14 +158,10 @@ class ContenderServer:
         return _Epoch(images, first, seconds, complete)
 
     def beside(self, *, neighbor: str, most: float) -> BesideSample:
-        """Measures the contender beside a thread that does something else in the same process.
+        """Measures the contender for ``most`` seconds beside a thread of the same process, one of ``train.NEIGHBORS``.
 
         The thread is measured alone first. The batches of epoch after epoch are then taken as fast as they come; the
         first one is not measured.
-
-        Args:
-            neighbor: the thread's name, a key of :data:`~mmload.bench.train.NEIGHBORS`.
-            most: seconds after which no further batch is requested.
 
         Raises:
             MmloadError: if an epoch has no batch.

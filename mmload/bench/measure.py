@@ -108,18 +108,7 @@ def measure(
     progress: Callable[[str], None] | None = None,
     budget: Budget | None = None,
 ) -> list[Measurement]:
-    """Measures all entries, each in its own process.
-
-    Args:
-        task: task of all entries.
-        entries: contenders and ceilings, in the order of the table.
-        plan: the measurement plan.
-        progress: called with the name of the next step.
-        budget: the plan's budget, of which some may be spent already; None: it begins now.
-
-    Returns:
-        One measurement per entry, in the same order.
-    """
+    """Measures all entries, each in its own process, in their order; the plan's budget may be spent in part."""
     with tempfile.TemporaryDirectory(prefix="mmload-bench-", ignore_cleanup_errors=True) as work:
         rounds = _Rounds(
             task, entries, plan, Path(work), progress or (lambda text: None), budget or Budget(seconds=plan.budget)

@@ -16,12 +16,7 @@ MOST = {"--images": 10_000_000, "--epochs": 1000, "--rounds": 1000, "--size": 16
 
 
 def check_count(name: str, value: int | None, most: int | None = None) -> None:
-    """Checks a count; None selects the default.
-
-    Args:
-        name: the name of the option.
-        value: its value.
-        most: the upper bound; None: :data:`MOST` of that option, or no bound.
+    """Checks a count of an option; None selects the default. The upper bound is ``most``, :data:`MOST`, or none.
 
     Raises:
         UsageError: if it is invalid.

@@ -58,9 +58,7 @@ class Budget:
     def room_to_start(self, made: int, starting: int) -> bool:
         """Returns whether one more process can be started within the share of the budget for starting.
 
-        Args:
-            made: processes that are ready; their start-up times are known.
-            starting: processes that were started and are not ready yet.
+        The start-up times of the processes that are ``made`` are known; others are ``starting``.
         """
         if not made:
             return False

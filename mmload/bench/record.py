@@ -171,14 +171,7 @@ def write_json(body: Mapping[str, Any], path: Path) -> None:
 
 
 def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:
-    """Converts measurements to rows.
-
-    Args:
-        task: the task that was measured.
-        measurements: measurements in the order of the table.
-        ceilings: short name -> row name of the ceilings.
-        cold: whether files were evicted before each epoch.
-    """
+    """Converts measurements to rows; ``ceilings`` has the row name of each ceiling by its short name."""
     rates = {result.name: result.rate for result in measurements}
     tops = {short: rates[name] for short, name in ceilings.items() if rates.get(name)}
     return [_row(task, result, tops, ceilings, cold) for result in measurements]

@@ -38,15 +38,11 @@ def run_on_dataset(
     progress: Progress | None = None,
     began: float | None = None,
 ) -> Record:
-    """Measures every contender and every ceiling.
+    """Measures every contender of ``entries`` and every ceiling.
 
-    Args:
-        dataset: the store.
-        source: the folder that it was built from; None: contenders that need it are listed as missing.
-        options: the settings.
-        entries: returns the contenders for a task.
-        progress: called with the name of the next step.
-        began: the ``time.monotonic()`` at which the time budget began; None: now.
+    Without a source, contenders that need it are listed as missing. ``began`` is the ``time.monotonic()`` at which the
+    time
+    budget began; None: now.
 
     Raises:
         UsageError: if a setting is invalid for this dataset.
@@ -82,15 +78,10 @@ def run_on_sample(
 ) -> Record:
     """Builds a sample of a source in a temporary folder and measures it: estimates the gain of a build.
 
-    Args:
-        source: an ImageFolder, or the folder with CIFAR's batches.
-        options: the settings; the sample has as many images as an epoch.
-        side: pixels of a side of the stored square; None: 256 for an ImageFolder.
-        progress: called with the name of the next step.
-        began: the ``time.monotonic()`` at which the time budget began; None: now.
-
-    Returns:
-        The record; its verdict ends with the estimated cost of building the whole source.
+    The source is an ImageFolder, or the folder with CIFAR's batches. The sample has as many images as an epoch, squares
+    of
+    ``side`` pixels; None: 256 for an ImageFolder. The verdict ends with the estimated cost of building the whole
+    source.
 
     Raises:
         UsageError: if a setting is invalid for this source.

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mmload.bench.machine import Coldness, files_below, make_cold
 from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build
@@ -25,9 +27,9 @@ from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan, fields_of, probes
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, UsageError, bytes_text, counted
-from mmload.records import Sample
 from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit
+from mmload.sources.exclusion import only
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.store.checksum import crc32
 from mmload.store.dataset import open as open_dataset
@@ -84,16 +86,11 @@ class Sampled:
 def build_sample(
     root: Path, work: Path, *, split: str | None, images: int, side: int | None, threads: int | None, cold: bool
 ) -> Sampled:
-    """Builds a sample of a source.
+    """Builds a sample of a source: of an ImageFolder, or of the folder with CIFAR's batches.
 
-    Args:
-        root: an ImageFolder, or the folder with CIFAR's batches.
-        work: an empty folder for the sample and its dataset.
-        split: name of the split to sample; None: the first.
-        images: upper bound on the size of the sample.
-        side: pixels of a side of the stored square; None: 256 for an ImageFolder, the original size for CIFAR.
-        threads: number of decoding threads.
-        cold: evict the sampled files before they are built.
+    It has squares of ``side`` pixels; None: 256 for an ImageFolder, the original size for CIFAR. With ``cold``, the
+    sampled
+    files are evicted before they are built.
 
     Raises:
         UsageError: if there is no such split.
@@ -157,12 +154,7 @@ def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
 
 
 def balanced(classes: Mapping[int, Sequence[int]], most: int) -> list[int]:
-    """Returns at most ``most`` indices, equally many per class, spread evenly over each class.
-
-    Args:
-        classes: class -> indices in order.
-        most: upper bound on the total.
-    """
+    """Returns at most ``most`` indices, equally many per class, spread evenly over each class."""
     counts = dict.fromkeys(classes, 0)
     remaining = min(most, sum(map(len, classes.values())))
     while remaining:
@@ -232,12 +224,7 @@ def layouts(size: int) -> dict[str, tuple[int | str, VariableLayout | None]]:
 
 
 def advise(recipe: BuildRecipe, size: int = 256, *, threads: int | None = None) -> list[Layout]:
-    """Returns what each layout would cost.
-
-    Args:
-        recipe: its source and decoding are used; its transforms and layout are not.
-        size: pixels of the short side.
-        threads: for decoding and loading; None: the cores available.
+    """Returns what each layout would cost, of a recipe's source decoded as it says, for a short side of ``size``.
 
     Raises:
         UsageError: if a sample has no image.
@@ -245,7 +232,7 @@ def advise(recipe: BuildRecipe, size: int = 256, *, threads: int | None = None) 
     """
     splits = splits_of(recipe)
     largest = max(splits.values(), key=len)
-    chosen = _Chosen(largest, probes(len(largest), SAMPLES))
+    chosen = only(largest, np.array(probes(len(largest), SAMPLES)))
     images = sum(len(split) for split in splits.values())
     with tempfile.TemporaryDirectory(prefix="mmload-advise-") as folder:
         return [
@@ -254,29 +241,10 @@ def advise(recipe: BuildRecipe, size: int = 256, *, threads: int | None = None) 
         ]
 
 
-class _Chosen:
-    """Some samples of a split; unreadable ones are left out by the build."""
-
-    def __init__(self, split: SourceSplit, indices: Sequence[int]) -> None:
-        self._split, self._indices, self.classes = split, indices, split.classes
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def id(self, index: int) -> str:
-        return self._split.id(self._indices[index])
-
-    def revision(self, index: int) -> str:
-        return self._split.revision(self._indices[index])
-
-    def read(self, index: int) -> Sample:
-        return self._split.read(self._indices[index])
-
-
 def _tried(
     folder: Path,
     recipe: BuildRecipe,
-    chosen: _Chosen,
+    chosen: SourceSplit,
     options: str,
     size: int | str,
     layout: VariableLayout | None,
@@ -287,7 +255,8 @@ def _tried(
     side = default_side(recipe.kind, size, variable_size=layout is not None)
     built = replace(recipe, transforms=(), variable_layout=layout, side=side)
     built = built.with_default_transforms(boxes=has_boxes({_SPLIT: chosen}))
-    _build(folder / "first", built, _Chosen(chosen, probes(len(chosen), _FIRST)), threads)  # compiles and imports
+    few = only(chosen, np.array(probes(len(chosen), _FIRST)))
+    _build(folder / "first", built, few, threads)  # compiles and imports
     began = time.perf_counter()
     record = _build(folder, built, chosen, threads)
     seconds = time.perf_counter() - began
@@ -303,7 +272,7 @@ def _tried(
     )
 
 
-def _build(folder: Path, recipe: BuildRecipe, chosen: _Chosen, threads: int) -> SplitRecord:
+def _build(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int) -> SplitRecord:
     """Builds a dataset of one shard at ``folder/dataset``, without the safety of a build."""
     chain, paths = TransformChain(recipe.transforms), BuildPaths(folder)
     paths.folder.mkdir(parents=True, exist_ok=True)
@@ -328,7 +297,7 @@ def _build(folder: Path, recipe: BuildRecipe, chosen: _Chosen, threads: int) -> 
     finally:
         pool.shutdown(wait=True)
     lines = paths.dataset / _SPLIT / SAMPLES_NAME
-    os.replace(paths.samples_file(_SPLIT, 0), lines)
+    os.replace(paths.list_file(_SPLIT, 0, SAMPLES_NAME), lines)
     content = lines.read_bytes()
     record = SplitRecord(
         rows=summary.record.rows,

@@ -57,12 +57,7 @@ _LAYERS, _WIDTH = 24, 16
 
 
 class Trainer:
-    """A model with its optimizer: SGD with momentum, cross entropy; bfloat16 autocast on CUDA, else float32.
-
-    Args:
-        model: the name of a torchvision classification model, or :data:`SMALL`.
-        task: defines the shape of the batches and the number of classes.
-    """
+    """A model with its optimizer: SGD with momentum, cross entropy; bfloat16 autocast on CUDA, else float32."""
 
     def __init__(self, model: str, task: Task) -> None:
         self._device = task.device

@@ -31,12 +31,9 @@ def check_name(name: str) -> None:
 
 
 def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Views:
-    """Returns the collate of a training recipe, at epoch 0.
+    """Returns the collate of a training recipe of :mod:`mmload.presets`, or MODULE:FUNCTION, at epoch 0.
 
-    Args:
-        name: a function of :mod:`mmload.presets`, or MODULE:FUNCTION.
-        size: pixels of a side of its (larger) crops; None: as published.
-        classes: for recipes that mix samples.
+    Its (larger) crops are of ``size`` pixels; None: as published.
     """
     make = _function(name)
     arguments: dict[str, Any] = {} if size is None else {"size": size}
@@ -96,12 +93,7 @@ def published_steps(collate: Collate) -> tuple[list[Any], Any]:
 
 
 class OneByOne:
-    """An image's views by torchvision. Picklable.
-
-    Args:
-        before: transform that is applied to the image once.
-        views: the steps of each view after that.
-    """
+    """An image's views by torchvision, after steps that are applied once. Picklable."""
 
     def __init__(self, before: list[Any], views: list[list[Any]]) -> None:
         self._before = v2.Compose(before) if before else v2.Identity()
@@ -115,11 +107,7 @@ class OneByOne:
 
 
 class Collated:
-    """torch's default collate, and what mixes samples after it. Picklable.
-
-    Args:
-        mix: takes images and labels; None: nothing mixes.
-    """
+    """torch's default collate, and what mixes samples after it. Picklable."""
 
     def __init__(self, mix: Any) -> None:
         self._mix = mix

@@ -18,14 +18,7 @@ _BUSY = 0.75  # of the cores: from this utilization on, a loader is limited by p
 
 
 def verdict(rows: Sequence[Row], *, cores: int, device: str, trains: bool = True) -> str:
-    """Returns the verdict as text.
-
-    Args:
-        rows: all measured rows.
-        cores: number of cores that the process may use.
-        device: "cpu" or "cuda".
-        trains: whether --train can be given for this task.
-    """
+    """Returns the verdict as text; ``trains``: --train can be given for this task."""
     own, stock = best(rows, "mmload"), best(rows, "stock")
     if own is None:
         return f"Nothing can be said: mmload was not measured{_why(rows, 'mmload')}."

@@ -26,7 +26,7 @@ from mmload.builder.recipe import VariableLayout
 from mmload.builder.sample_geometry import Pixels
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
-from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, IMAGES_EMPTIED, FieldSpec, Sample
+from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, IMAGES_EMPTIED, FieldSpec, Sample, has_images
 from mmload.sources import SourceSplit
 from mmload.store.variable_rows import JPEG, RAW, Bytes, VariableRows, variable_rows
 
@@ -52,13 +52,7 @@ def _memory() -> MemoryPool:
 
 
 class ChunkAssembly:
-    """The rows of a chunk under construction.
-
-    Args:
-        fields: fields of every row.
-        capacity: upper bound on the rows.
-        variable_layout: storage of variable-size images; None: all rows have one size.
-    """
+    """The rows of a chunk under construction, at most ``capacity``."""
 
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
         from mmload.builder import row_statistics
@@ -84,11 +78,7 @@ class ChunkAssembly:
         return None if self._images is None else self._images[len(self._samples)]
 
     def add(self, sample: Sample, origin: SampleOrigin | None = None) -> None:
-        """Appends a sample as the next row.
-
-        Args:
-            sample: read and transformed.
-            origin: its revision and checksum, which are recorded with its statistics; None: nothing is.
+        """Appends a sample as the next row; its origin, if given, is recorded with its statistics.
 
         Raises:
             RecipeError: if its fields or shapes differ from those of the others.
@@ -196,12 +186,7 @@ class VariableRowsAssembly:
 
 
 def encoded(sample: Sample, lines: Pixels, layout: VariableLayout) -> tuple[Bytes, int]:
-    """Returns the bytes of a sample's image, and their encoding.
-
-    Args:
-        sample: with its id, and the source's own JPEG if its pixels are the image.
-        lines: its pixels, uint8 [H, C, W].
-        layout: storage of the images.
+    """Returns the bytes of a sample's image, whose pixels are ``lines`` uint8 [H, C, W], and their encoding.
 
     Raises:
         SampleError: if it is too large for a JPEG.
@@ -221,11 +206,7 @@ def encoded(sample: Sample, lines: Pixels, layout: VariableLayout) -> tuple[Byte
 def jpeg_of(lines: Pixels, quality: int) -> Bytes:
     """Returns a baseline JPEG with 4:2:0 subsampling and a restart marker after each line of blocks.
 
-    Pillow reads lines of channels as they are ("RGB;L"), so pixels are not interleaved first.
-
-    Args:
-        lines: uint8 [H, C, W], of 1 or 3 channels.
-        quality: 1 to 100.
+    Pillow reads ``lines``, uint8 [H, C, W] of 1 or 3 channels, as they are ("RGB;L"): pixels are not interleaved first.
     """
     height, channels, width = lines.shape
     mode, order = ("RGB", "RGB;L") if channels == 3 else ("L", "L")
@@ -316,11 +297,6 @@ def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
     if targets is None or targets.ndim != 1 or targets.dtype != torch.int64:
         return {}
     return dict(Counter(targets.tolist()))
-
-
-def has_images(fields: Mapping[str, FieldSpec]) -> bool:
-    """Returns whether rows have images, for which statistics are stored."""
-    return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:

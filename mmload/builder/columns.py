@@ -18,7 +18,7 @@ from mmload.builder.build_plans import COLUMN, UPDATES
 from mmload.builder.dataset_change import commit_version, only_split, open_to_change
 from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.missing_values import without_field
-from mmload.builder.split_records import moved_into_place
+from mmload.builder.split_records import write_blocks
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, UsageError, choices, counted
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec, dtype_name
@@ -181,19 +181,14 @@ class _Column:
         return rows
 
     def _write_shard(self, shard: int, rows: Numbers) -> FileRecord:
-        place, crc = self._file(shard), 0
-        step = self.batch_size
+        place, step = self._file(shard), self.batch_size
         if not callable(self.values):
             step = max(step, _CHUNK_BYTES // self.spec.row_bytes)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             self._seal(shard).parent.mkdir(parents=True, exist_ok=True)
-            with moved_into_place(self.paths, place) as file:
-                for start in range(0, len(rows), step):
-                    block = memory_of(self._block(rows[start : start + step]))
-                    file.write(block)
-                    crc = crc32(block, crc)
-            record = FileRecord(bytes=len(rows) * self.spec.row_bytes, crc32=f"{crc:08x}")
+            blocks = (memory_of(self._block(rows[start : start + step])) for start in range(0, len(rows), step))
+            record = write_blocks(self.paths, place, blocks)
             body = {**msgspec.to_builtins(record), "spec": str(self.spec)}
             write_atomically(self._seal(shard), json.dumps(body))
         except OSError as error:

@@ -91,14 +91,7 @@ def commit_version(
     change: str,
     warnings: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Commits a version with other splits, of the same recipe and source.
-
-    Args:
-        staging: the working folder, with the files that are new.
-        opened: the dataset in its current version.
-        splits: splits of the new version.
-        change: what makes it.
-        warnings: name of a split -> what its card warns of in place of the warnings that are there; None: those stay.
+    """Commits a version with other splits, of the same recipe and source; without warnings, the card's stay.
 
     Raises:
         BuildError: if the dataset has another version meanwhile, or writing fails.

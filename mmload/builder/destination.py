@@ -34,13 +34,8 @@ _IMPORTED = ("python",)  # kinds whose root is the import path of modules, often
 def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     """Rejects a destination that is equal to the source, contains it, or is inside it.
 
-    Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved.
-
-    Args:
-        kind: the source's kind. For a "python" source the root is only the import path of modules: it may contain the
-            dataset.
-        root: the source.
-        out: the destination.
+    Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved. The root of a
+    "python" source is only the import path of modules: it may contain the dataset.
 
     Raises:
         UsageError: naming both folders.
@@ -87,13 +82,7 @@ class Existing:
 
 
 def inspect_destination(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool) -> Existing:
-    """Inspects a destination before a build.
-
-    Args:
-        out: the destination.
-        plan: plan of the build, with ``recipe`` and ``fingerprint``.
-        overwrite: whether an existing dataset may be replaced.
-        skip: whether samples may be skipped.
+    """Inspects a destination before a build, which may replace a dataset there, or skip samples.
 
     Raises:
         BuildError: if the destination contains something that may not be replaced; the message says what to do.
@@ -287,10 +276,6 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
     A folder was created by a build if it contains the mark, or a plan as older builds wrote it without a mark, or
     nothing but folders and files with the names of a build's: that is what a build leaves that is killed before it
     writes the mark, or after it has removed it.
-
-    Args:
-        folder: the working folder.
-        has_plan: whether it contains a build's plan.
 
     Raises:
         BuildError: naming the unknown files.

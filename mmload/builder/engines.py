@@ -33,15 +33,9 @@ class Engine(Protocol):
     """
 
     def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
-        """Builds the shards.
+        """Builds the shards; returns their summaries in the order of the plans.
 
-        Args:
-            job: builds one shard.
-            plans: the shards to build.
-            on_progress: called in this thread with the progress; an exception that it raises ends the run.
-
-        Returns:
-            The summaries in the order of the plans.
+        ``on_progress`` is called in this thread with the progress; an exception that it raises ends the run.
         """
 
 

@@ -16,7 +16,7 @@ from mmload.builder.origins import SampleOrigin
 from mmload.errors import DamagedError
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE
 from mmload.runtime.regular_files import read_regular
-from mmload.store.manifest import shard_name
+from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
 from mmload.store.manifest_text import convert_json
 from mmload.store.shard_table import ShardRecord
 from mmload.store.variable_rows import VariableRows
@@ -120,17 +120,17 @@ def total_losses(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
-    """Returns the first samples of each loss that is reported with names.
-
-    Args:
-        found: (loss, samples that added to it), in the order of the rows.
-    """
+    """Returns the first samples of each loss that is reported with names, of (loss, samples) in order of rows."""
     first: dict[str, list[str]] = {}
     for name, samples in found:
         if name in _NAMED:
             shown = first.setdefault(name, [])
             shown.extend(islice(samples, _FIRST - len(shown)))
     return first
+
+
+LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
+"""Names of the lists of a split, which each shard has its lines of."""
 
 
 @dataclass(frozen=True)
@@ -152,17 +152,9 @@ class BuildPaths:
         """Returns the file of a shard's summary."""
         return self.folder / "notes" / split / f"{shard_name(index)}.json"
 
-    def samples_file(self, split: str, index: int) -> Path:
-        """Returns the file with one JSON line per row of a shard."""
-        return self.folder / "notes" / split / f"{shard_name(index)}.samples.jsonl"
-
-    def skipped_file(self, split: str, index: int) -> Path:
-        """Returns the file with one JSON line per sample that a shard left out."""
-        return self.folder / "notes" / split / f"{shard_name(index)}.skipped.jsonl"
-
-    def origins_file(self, split: str, index: int) -> Path:
-        """Returns the file with one JSON line per row of a shard, of what an update must know."""
-        return self.folder / "notes" / split / f"{shard_name(index)}.origins.jsonl"
+    def list_file(self, split: str, index: int, name: str) -> Path:
+        """Returns the file with a shard's lines of one of :data:`LISTS`."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.{name}"
 
     def make_folders(self, split: str) -> None:
         """Creates a split's folders, but not the build's: that goes when another process commits, and must not return.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from itertools import repeat
 
 import torch
 
 from mmload.builder.finished_shards import BuildPaths
-from mmload.builder.split_records import moved_into_place
+from mmload.builder.split_records import write_blocks
 from mmload.errors import BuildError, counted
 from mmload.records import FieldSpec
-from mmload.store.checksum import crc32
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_reader import memory_of
 from mmload.store.shard_table import FileRecord, file_name
@@ -31,29 +31,19 @@ def fill_value(spec: FieldSpec) -> float:
 def filled_files(paths: BuildPaths, folder: str, rows: int, fields: Mapping[str, FieldSpec]) -> dict[str, FileRecord]:
     """Writes the files of added fields for a new shard, whose rows have no values yet; returns their records.
 
-    Args:
-        paths: paths of the build.
-        folder: folder of the shard inside the dataset's.
-        rows: rows of the shard.
-        fields: added fields by name.
-
     Raises:
         BuildError: if writing fails.
     """
     records = {}
     for name, spec in fields.items():
         row = torch.full((1, *spec.shape), fill_value(spec), dtype=spec.torch_dtype)
-        block, crc, file = memory_of(row), 0, file_name(name, spec)
+        file = file_name(name, spec)
         try:
-            with moved_into_place(paths, paths.dataset / folder / f"{file}.memmap") as out:
-                for _ in range(rows):
-                    out.write(block)
-                    crc = crc32(block, crc)
+            records[file] = write_blocks(paths, paths.dataset / folder / f"{file}.memmap", repeat(memory_of(row), rows))
         except OSError as error:
             raise BuildError(
                 f"cannot write {file} of {folder} ({error.strerror}); run the same command again"
             ) from error
-        records[file] = FileRecord(bytes=rows * spec.row_bytes, crc32=f"{crc:08x}")
     return records
 
 

@@ -200,11 +200,9 @@ class SplitChanges:
 def compare_split(split: SourceSplit, stored: StoredSplit, *, same_classes: bool, checksum: bool) -> SplitChanges:
     """Finds the new, changed and removed samples of a split.
 
-    Args:
-        split: the source's samples now.
-        stored: lists of the dataset's split.
-        same_classes: whether the numbers of the dataset's classes have stayed; else all samples count as changed.
-        checksum: compare the checksums of all samples' files, not only where times leave doubts.
+    Without ``same_classes``, as the numbers of classes have changed, all samples count as changed. With ``checksum``,
+    the
+    checksums of all samples' files are compared, not only where times leave doubts.
     """
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row in range(len(stored.ids) - 1, -1, -1):
@@ -226,14 +224,7 @@ def compare_split(split: SourceSplit, stored: StoredSplit, *, same_classes: bool
 
 
 def _same(split: SourceSplit, index: int, stored: SampleOrigin, doubtful: bool) -> SampleOrigin | None:
-    """Returns the origin of a sample now; None if the sample has changed.
-
-    Args:
-        split: the source's samples now.
-        index: number of the sample.
-        stored: its origin in the dataset.
-        doubtful: whether equal revisions do not prove that it has not changed.
-    """
+    """Returns the origin of a sample now; None if it has changed. If ``doubtful``, equal revisions do not suffice."""
     revision = split.revision(index)
     if revision == stored.revision and not doubtful:
         return stored

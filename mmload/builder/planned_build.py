@@ -59,12 +59,7 @@ _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in 
 
 
 class ErrorLimit:
-    """Counts the samples that a build skips, and aborts it if there are too many.
-
-    Args:
-        on_error: "fail" or "skip".
-        most: with "skip", the upper bound on skipped samples: a number, or a share such as "1%"; None: no bound.
-        samples: number of samples in the source.
+    """Count of the samples that a build skips, up to a number or a share such as "1%"; None: all.
 
     Attributes:
         skip: whether samples may be skipped at all.
@@ -211,12 +206,7 @@ class PlannedBuild:
     def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
         """Builds those of the shards that are not sealed yet.
 
-        Args:
-            layout: layout of all shards.
-            plans: some of them.
-            staging: where they are built; if no other process may build there, what stands in the place of an
-                unfinished shard is removed.
-            engine: runs the unfinished ones.
+        If no other process may build there, what stands in the place of an unfinished shard is removed.
         """
         paths, self.total = staging.paths, sum(plan.stop - plan.start for plan in plans)
         finished = self.sealed(plans, paths)
@@ -236,7 +226,6 @@ class PlannedBuild:
             skip=self.errors.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
-            for_updates=True,
         )
         with _advised(self.plan):
             engine.build_shards(job, missing, self._on_progress)

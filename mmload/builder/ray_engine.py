@@ -102,8 +102,7 @@ class RayEngine:
 def connected(address: str) -> Iterator[Any]:
     """Yields the ray module, connected to a cluster; disconnects at the end, if it was not connected before.
 
-    Args:
-        address: see :attr:`RayEngine.address`.
+    :attr:`RayEngine.address` describes the address.
 
     Raises:
         BuildError: if there is no such cluster.

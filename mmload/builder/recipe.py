@@ -27,11 +27,7 @@ P = TypeVar("P")
 
 
 class _PlaceField(Generic[P]):
-    """A dataclass field that accepts a place, text or None, and stores a place or None.
-
-    Args:
-        read: makes a place of the value; raises RecipeError.
-    """
+    """A dataclass field that accepts a place, text or None, and stores a place or None."""
 
     def __init__(self, read: Callable[[object, str], P | None]) -> None:
         self._read = read

@@ -22,7 +22,7 @@ from mmload.builder.staging import Staging, drop_leftovers
 from mmload.builder.verify import Fault, Progress, check_built, job_of, recipe_at, verify
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import sync_folder
-from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, Manifest, read, shard_name
+from mmload.store.manifest import Manifest, read, shard_name
 from mmload.store.shard_table import file_name, files_of
 
 Moved = dict[str, Path]
@@ -128,9 +128,7 @@ def _replace_shard(
 def _replace_list(path: Path, manifest: Manifest, fault: Fault, staging: Staging, moved: Moved) -> bool:
     """Replaces a damaged list of samples by that of the rebuilt shards, if it has the checksum of the manifest."""
     name, record = Path(fault.file).name, manifest.splits[fault.split]
-    paths = staging.paths
-    files = {SAMPLES_NAME: paths.samples_file, SKIPPED_NAME: paths.skipped_file, ORIGINS_NAME: paths.origins_file}
-    if join_lists(staging.paths, files[name], fault.split, range(len(record.shards)), name) != record.lists[name]:
+    if join_lists(staging.paths, fault.split, range(len(record.shards)), name) != record.lists[name]:
         return False
     _put(staging.paths.dataset / fault.file, path, fault.file, moved)
     return True

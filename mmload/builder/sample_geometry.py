@@ -186,14 +186,7 @@ def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
 
 
 def _cut_targets(fields: dict[str, Tensor], size: Size, window: Window, sample: Sample) -> Tensor | None:
-    """Crops masks, translates and clips the boxes, translates points; returns which boxes were cut, now or before.
-
-    Args:
-        fields: fields of an image; changed in place.
-        size: height and width of that image.
-        window: window to cut out of it.
-        sample: the sample, for what was cut before and which fields are lists.
-    """
+    """Crops masks, moves and clips boxes, moves points of ``fields``; returns which boxes were cut, now or before."""
     import torch
 
     top, left, height, width = window
@@ -258,16 +251,9 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: frozenset[str]) -> Tensor:
-    """Keeps boxes with a positive area, with all that belongs to them, and updates the count.
+    """Keeps clipped boxes with a positive area in ``fields``, with all that belongs to them, and updates the count.
 
-    Args:
-        fields: fields of an image; changed in place.
-        boxes: its clipped boxes.
-        cut_off: which of them were cut.
-        lists: names of the fields that are lists; of all others the boxes move to the front.
-
-    Returns:
-        Which of the remaining boxes were cut.
+    Boxes that are no list move to the front. Returns which of the remaining boxes were cut.
     """
     import torch
 

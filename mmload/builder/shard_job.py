@@ -25,7 +25,7 @@ from typing import BinaryIO
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
 from mmload.builder.destination import PARTS
-from mmload.builder.finished_shards import BuildPaths, Chunk, ShardSummary
+from mmload.builder.finished_shards import LISTS, BuildPaths, Chunk, ShardSummary
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.shard_layout import ShardPlan, row_bytes
@@ -62,7 +62,6 @@ class ShardJob:
         alone: the splits contain only the samples of one plan, in the order of its rows.
         variable_layout: storage of variable-size images; None: all rows have one size.
         root: root of the source.
-        for_updates: record what an update must know of each sample.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -74,7 +73,6 @@ class ShardJob:
     alone: bool = False
     variable_layout: VariableLayout | None = None
     root: Path | Location | None = None
-    for_updates: bool = False
 
     def without_samples(self) -> ShardJob:
         """Returns the job without the samples that :meth:`samples` returns; every worker process receives it once."""
@@ -122,11 +120,7 @@ class ShardJob:
     ) -> ShardSummary:
         """Builds one shard in a folder of its own, and moves it to its place.
 
-        Args:
-            plan: the shard to build.
-            pool: the decoding threads.
-            threads: number of threads; at most twice as many chunks are in flight, which bounds the memory.
-            on_progress: called after each chunk.
+        At most twice as many chunks as threads are in flight, which bounds the memory.
 
         Raises:
             SampleError: if a sample is unreadable and must not be skipped.
@@ -196,7 +190,7 @@ class ShardJob:
 
     def _origin(self, split: SourceSplit, index: int) -> SampleOrigin | None:
         """Returns what an update must know about a sample; None if its source cannot tell what has changed."""
-        if not self.for_updates or not isinstance(split, HasChecksums):
+        if not isinstance(split, HasChecksums):
             return None
         return SampleOrigin(revision=split.revision(index), checksum=split.checksum(index))
 
@@ -254,8 +248,8 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
     try:
         shared.make_folders(split)
         _move(own.shard(split, index), place, summary)
-        for file in (BuildPaths.samples_file, BuildPaths.skipped_file, BuildPaths.origins_file):
-            file(own, split, index).replace(file(shared, split, index))
+        for name in LISTS:
+            own.list_file(split, index, name).replace(shared.list_file(split, index, name))
         sync_folder(place.parent)
         own.summary_file(split, index).replace(summary_file)
         sync_folder(summary_file.parent)

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.finished_shards import BuildPaths, Chunk, ShardSummary
+from mmload.builder.finished_shards import LISTS, BuildPaths, Chunk, ShardSummary
 from mmload.builder.origins import origins_lines
 from mmload.errors import BuildError
 from mmload.records import FieldSpec
 from mmload.runtime.durable_files import sync, write_atomically
 from mmload.store.checksum import crc32
+from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME
 from mmload.store.shard_table import (
     BYTES,
     ENCODINGS,
@@ -48,12 +49,7 @@ _FLUSH_BYTES = 32 * 2**20
 class ShardWriter:
     """Writes one shard's rows in order; it counts only after :meth:`seal`.
 
-    Args:
-        paths: paths of a folder that has no such shard.
-        split: the split's name.
-        index: the shard's number in it.
-        fields: dtype and row shape of each field.
-        rows: the most rows that will be written; disk space for them is reserved first.
+    Disk space for at most ``rows`` rows is reserved first.
 
     Raises:
         BuildError: if the disk has no room.
@@ -68,6 +64,7 @@ class ShardWriter:
         self._flush: Future[None] | None = None
         self._unflushed = 0
         self._files: dict[str, BinaryIO] = {}
+        self._lists: dict[str, BinaryIO] = {}
         files = files_of(fields)
         self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
         try:
@@ -77,9 +74,8 @@ class ShardWriter:
                 self._files[name] = self._open(self._folder / f"{name}.memmap")
                 _reserve(self._files[name], file.bytes(rows) or 0)
                 self._append(name, memoryview(bytes(file.more * file.spec.row_bytes)))  # offsets begin with 0
-            self._samples = self._open(paths.samples_file(split, index))
-            self._skipped = self._open(paths.skipped_file(split, index))
-            self._origins = self._open(paths.origins_file(split, index))
+            for name in LISTS:
+                self._lists[name] = self._open(paths.list_file(split, index, name))
         except OSError as error:
             self.abandon()
             need = sum(file.bytes(rows) or 0 for file in files.values())
@@ -102,9 +98,9 @@ class ShardWriter:
                     blocks = {file_name(name, self._fields[name]): bytes_of(rows)}
                 for file, block in blocks.items():
                     self._append(file, block)
-            self._samples.write(samples_lines(chunk))
-            self._skipped.write(skipped_lines(chunk.skipped))
-            self._origins.write(origins_lines(chunk.origins))
+            self._lists[SAMPLES_NAME].write(samples_lines(chunk))
+            self._lists[SKIPPED_NAME].write(skipped_lines(chunk.skipped))
+            self._lists[ORIGINS_NAME].write(origins_lines(chunk.origins))
             self._flush_behind()
         except OSError as error:
             raise _write_failed(self._folder, error) from error
@@ -132,10 +128,7 @@ class ShardWriter:
     def abandon(self) -> None:
         """Closes the files without sealing."""
         self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
-        for name in ("_samples", "_skipped", "_origins"):
-            if name in self.__dict__:
-                _close_quietly(self.__dict__[name])
-        for file in self._files.values():
+        for file in (*self._lists.values(), *self._files.values()):
             _close_quietly(file)
 
     def seal(self) -> ShardSummary:
@@ -154,7 +147,7 @@ class ShardWriter:
                 file.truncate(self._sizes[name])
                 sync(file)
                 files[name] = FileRecord(bytes=self._sizes[name], crc32=f"{self._crcs[name]:08x}")
-            for lines in (self._samples, self._skipped, self._origins):
+            for lines in self._lists.values():
                 sync(lines)
             self.abandon()
             self._summary.record = ShardRecord(rows=rows, files=files)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 from mmload.builder.finished_shards import BuildPaths, ShardSummary
 from mmload.errors import BuildError, counted
@@ -40,14 +38,6 @@ def split_record(
 ) -> SplitRecord:
     """Creates a split's manifest entry and writes the split's lists of samples.
 
-    Args:
-        name: the split's name.
-        split: the source's samples.
-        fields: fields of a row.
-        shard_samples: planned samples per shard.
-        summaries: summaries of all its shards, in order.
-        paths: paths of the shards and their lists.
-
     Raises:
         BuildError: if writing fails.
     """
@@ -56,7 +46,7 @@ def split_record(
     sums, squares = (columns(getattr(summary, key) for summary in with_pixels) for key in ("sums", "squares"))
     mean, std = mean_std(sums, squares, sum(summary.pixels for summary in with_pixels))
     skipped_count = sum(summary.skipped for summary in summaries)
-    skipped_file = join_lists(paths, paths.skipped_file, name, numbers, SKIPPED_NAME) if skipped_count else None
+    skipped_file = join_lists(paths, name, numbers, SKIPPED_NAME) if skipped_count else None
     has_origins = isinstance(split, HasChecksums)
     return SplitRecord(
         rows=sum(summary.record.rows for summary in summaries),
@@ -68,11 +58,11 @@ def split_record(
         skipped_count=skipped_count,
         skipped=tuple(islice(skipped_in(paths, name, numbers), SKIPPED_SHOWN)),
         skipped_file=skipped_file,
-        samples=join_lists(paths, paths.samples_file, name, numbers, SAMPLES_NAME),
+        samples=join_lists(paths, name, numbers, SAMPLES_NAME),
         shard_samples=shard_samples,
         shards=ShardTable.from_records([summary.record for summary in summaries]),
         objects=objects_of(split),
-        origins=join_lists(paths, paths.origins_file, name, numbers, ORIGINS_NAME) if has_origins else None,
+        origins=join_lists(paths, name, numbers, ORIGINS_NAME) if has_origins else None,
     )
 
 
@@ -82,14 +72,7 @@ def objects_of(split: SourceSplit) -> ObjectsRecord | None:
 
 
 def split_notes(split: SourceSplit, losses: Mapping[str, int], first: Mapping[str, list[str]], rows: int) -> list[str]:
-    """Returns the source's notes on a split, and sentences on the losses of the build.
-
-    Args:
-        split: the source's samples.
-        losses: the sum over the split.
-        first: for some losses, the first samples.
-        rows: rows of the split.
-    """
+    """Returns the source's notes on a split, and sentences on the losses of the build."""
     notes = split.notes() if isinstance(split, HasNotes) else ()
     return [*notes, *loss_sentences(losses, first, rows)]
 
@@ -109,13 +92,7 @@ def split_warnings(losses: Mapping[str, int], images: int) -> list[str]:
 
 
 def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]], images: int) -> tuple[str, ...]:
-    """Returns notes on what a split lost or what looks wrong; empty if there is nothing to report.
-
-    Args:
-        losses: the sum over the split.
-        first: for some losses, the first samples.
-        images: rows of the split.
-    """
+    """Returns notes on what a split lost or what looks wrong, with the first samples; empty if there is nothing."""
     of_images = f"of {counted(images, 'image')}"
     boxes = f"of {counted(losses.get(BOXES, 0), 'box', 'boxes')}"
     notes = []
@@ -145,25 +122,12 @@ def _first_of(names: list[str], count: int) -> str:
     return ", ".join(names) + (", ..." if count > len(names) else "")
 
 
-def join_lists(
-    paths: BuildPaths, file: Callable[[str, int], Path], split: str, shards: Sequence[int], name: str
-) -> FileRecord:
-    """Concatenates the shards' lines into one file of the split.
-
-    Args:
-        paths: paths of the build.
-        file: ``BuildPaths.samples_file`` or ``BuildPaths.skipped_file``.
-        split: the split's name.
-        shards: the shards' numbers, in order.
-        name: the joined file's name.
-
-    Raises:
-        BuildError: if writing fails.
-    """
+def join_lists(paths: BuildPaths, split: str, shards: Sequence[int], name: str) -> FileRecord:
+    """Concatenates the shards' lines of a list into one file of the split; raises BuildError if writing fails."""
 
     def blocks() -> Iterator[bytes]:
-        for part in (file(split, index) for index in shards):
-            with open(part, "rb") as lines:
+        for index in shards:
+            with open(paths.list_file(split, index, name), "rb") as lines:
                 while block := lines.read(1 << 20):
                     yield block
 
@@ -171,59 +135,44 @@ def join_lists(
 
 
 def write_list(paths: BuildPaths, split: str, name: str, blocks: Iterable[bytes]) -> FileRecord:
-    """Writes a list of a split, and returns its record.
-
-    Args:
-        paths: paths of the build.
-        split: the split's name.
-        name: the file's name.
-        blocks: content of the file, in parts.
-
-    Raises:
-        BuildError: if writing fails.
-    """
+    """Writes a list of a split in parts, and returns its record; raises BuildError if writing fails."""
     joined = paths.dataset / split / name
-    crc = size = 0
     try:
         joined.parent.mkdir(parents=True, exist_ok=True)
-        with moved_into_place(paths, joined) as out:
-            for block in blocks:
-                out.write(block)
-                crc = crc32(block, crc)
-                size += len(block)
+        return write_blocks(paths, joined, blocks)
     except OSError as error:
         raise BuildError(
             f"cannot write {joined} ({error.strerror}); free space there, then run the same command again to continue"
         ) from error
-    return FileRecord(bytes=size, crc32=f"{crc:08x}")
 
 
-@contextmanager
-def moved_into_place(paths: BuildPaths, place: Path) -> Iterator[BinaryIO]:
-    """Yields a file that is written beside the dataset, and moves it there durably at the end.
+def write_blocks(paths: BuildPaths, place: Path, blocks: Iterable[bytes | memoryview]) -> FileRecord:
+    """Writes a file beside the dataset, moves it there durably at the end, and returns its record.
 
     So a dataset contains none that is unfinished, also if another process of the same build moves it away meanwhile.
+
+    Raises:
+        OSError: if a file system operation fails.
     """
+    crc = size = 0
     partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
     partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
     try:
         with open(partial, "xb") as file:
-            yield file
+            for block in blocks:
+                file.write(block)
+                crc = crc32(block, crc)
+                size += len(block)
             sync(file)
         partial.replace(place)
     finally:
         partial.unlink(missing_ok=True)
     sync_folder(place.parent)
+    return FileRecord(bytes=size, crc32=f"{crc:08x}")
 
 
 def mean_std(sums: list[int], squares: list[int], pixels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the mean and the population standard deviation of each channel, in [0, 1].
-
-    Args:
-        sums: each channel's sum.
-        squares: each channel's sum of squares.
-        pixels: number of pixels per channel; 0 returns no statistics.
-    """
+    """Returns the mean and the population standard deviation of each channel, in [0, 1]; nothing of 0 pixels."""
     if not pixels:
         return (), ()
     mean = tuple(total / pixels / 255 for total in sums)
@@ -239,7 +188,7 @@ def columns(rows: Iterable[list[int]]) -> list[int]:
 def skipped_in(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator[tuple[str, str]]:
     """Yields id and reason of the samples that shards have left out."""
     for index in shards:
-        with open(paths.skipped_file(split, index), encoding="utf-8") as lines:
+        with open(paths.list_file(split, index, SKIPPED_NAME), encoding="utf-8") as lines:
             for line in lines:
                 item = json.loads(line)
                 yield item["id"], item["reason"]

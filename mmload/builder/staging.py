@@ -49,7 +49,7 @@ from mmload.builder.destination import (
     remove_working_folder,
 )
 from mmload.builder.finished_shards import BuildPaths
-from mmload.builder.split_records import moved_into_place
+from mmload.builder.split_records import write_blocks
 from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import (
@@ -117,10 +117,7 @@ class Staging:
     def commit(self, manifest: Manifest, *, replaces: str | None = None) -> None:
         """Writes the manifest, moves the dataset to its destination, and removes a replaced dataset and the folder.
 
-        Args:
-            manifest: the new dataset's.
-            replaces: :attr:`Manifest.contents` of the dataset at the destination that may be replaced; None: no
-                dataset may be replaced.
+        ``replaces`` is :attr:`Manifest.contents` of the dataset that may be replaced; None: none may be.
 
         Raises:
             BuildError: if writing fails, or the destination contains something that may not be replaced. If that is
@@ -151,10 +148,6 @@ class Staging:
 
         Nothing that the dataset has is changed or removed: a reader goes on. A kill leaves the old version or the new
         one, as the manifest is replaced last, in one step.
-
-        Args:
-            manifest: the new version's.
-            after: :attr:`Manifest.contents` of the version that it follows.
 
         Raises:
             BuildError: if writing fails, or the dataset has another version meanwhile.
@@ -336,8 +329,7 @@ def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
     Raises:
         OSError: if a file system operation fails.
     """
-    with moved_into_place(paths, paths.dataset / FILE_NAME) as file:
-        file.write(manifest.dumps().encode("utf-8", "backslashreplace"))
+    write_blocks(paths, paths.dataset / FILE_NAME, [manifest.dumps().encode("utf-8", "backslashreplace")])
 
 
 def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> Path | None:

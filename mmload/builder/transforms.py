@@ -202,10 +202,7 @@ def _step_name(step: type[Any]) -> str:
 
 
 class TransformChain:
-    """Several steps in sequence.
-
-    Args:
-        specs: one mapping per step: its ``step`` name and its arguments, as in a recipe.
+    """Several steps in sequence, each given by its ``step`` name and its arguments, as in a recipe.
 
     Raises:
         RecipeError: if a step is unknown, random, or has invalid arguments.

@@ -22,10 +22,7 @@ _SHOWN = 200
 def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) -> BuildRecipe:
     """Returns the recipe in a dataset's manifest, to read its source again. Imports nothing that the recipe names.
 
-    Args:
-        recipe: recipe in the form of the manifest.
-        dataset: the dataset's path, for messages.
-        trust: allow everything that a user's own recipe may do.
+    ``trust`` allows everything that a user's own recipe may do.
 
     Raises:
         UsageError: if the recipe does more than read the source's files, and ``trust`` is False.

@@ -67,12 +67,7 @@ class Unused:
 
 
 def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> Unused:
-    """Drops versions of a dataset but the latest, and removes all files that no kept version refers to.
-
-    Args:
-        path: the dataset's folder.
-        keep: how many versions to keep.
-        dry_run: only say what would be removed.
+    """Drops all but the latest ``keep`` versions of a dataset, and removes all files that no kept version refers to.
 
     Raises:
         UsageError: if ``keep`` is below 1.
@@ -150,13 +145,9 @@ def _remove_empty_folders(path: Path, folders: set[str]) -> None:
 
 
 def compact(path: str | Path) -> Manifest:
-    """Writes the rows of mostly removed shards into new shards, as a new version. Rows and their order stay.
+    """Writes the rows of mostly removed shards into new shards, as a new version; returns the current manifest.
 
-    Args:
-        path: the dataset's folder.
-
-    Returns:
-        The manifest: of the new version, or of the current one if no shard is mostly removed.
+    Rows and their order stay. If no shard is mostly removed, there is no new version.
 
     Raises:
         StoreError: if there is no finished dataset, or it cannot be read.

@@ -300,7 +300,6 @@ def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[
         shuffle_seed=seed,
         skip=True,
         variable_layout=recipe.variable_layout,
-        for_updates=True,
     )
     return job, plans
 

@@ -20,11 +20,7 @@ from mmload.store.manifest_text import VERSIONS
 def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None:
     """Moves the files of a new version into a dataset, its manifest last; does what is left to do, if called again.
 
-    Args:
-        new: folder with the new shards and lists.
-        out: the dataset.
-        manifest: manifest of the new version.
-        after: :attr:`Manifest.contents` of the version that it follows.
+    ``after`` is :attr:`Manifest.contents` of the version that it follows.
 
     Raises:
         BuildError: if the dataset has another version meanwhile, or a file of the new version is missing.
@@ -57,11 +53,7 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
 def write_card(folder: str | Path, name: str, content: Mapping[str, Any], contents: str) -> None:
     """Writes the result of a check into the card of a dataset's manifest; replaces an earlier result of that check.
 
-    Args:
-        folder: the dataset's folder.
-        name: name of the check, its key in the card.
-        content: plain data for JSON.
-        contents: :attr:`Manifest.contents` of the dataset that was checked.
+    ``contents`` is :attr:`Manifest.contents` of the dataset that was checked.
 
     Raises:
         StoreError: if there is no finished dataset, it is not the checked one, or it cannot be written.

@@ -123,14 +123,7 @@ class VersionRows:
     def record(
         self, write: Write, version: int, kind: RowsKind, skipped: Sequence[tuple[str, str]] = ()
     ) -> SplitRecord:
-        """Writes the lists and returns the split's manifest entry.
-
-        Args:
-            write: writes a list of the split.
-            version: number of the version.
-            kind: what all rows of the split share.
-            skipped: id and reason of the samples that were left out.
-        """
+        """Writes the lists and returns the split's manifest entry; ``skipped`` has ids and reasons of samples."""
 
         def written(name: str, content: bytes) -> FileRecord:
             return write(versioned_name(name, version), [content])
@@ -222,8 +215,8 @@ class VersionShards:
     ) -> None:
         """Adds a shard that was built of these samples, unless all of them were left out, with its added fields."""
         first = sum(record.rows for record in self.records)
-        lines = paths.samples_file(plan.split, plan.index).read_bytes().splitlines(keepends=True)
-        origins = parsed_origins(paths.origins_file(plan.split, plan.index).read_bytes())
+        lines = paths.list_file(plan.split, plan.index, SAMPLES_NAME).read_bytes().splitlines(keepends=True)
+        origins = parsed_origins(paths.list_file(plan.split, plan.index, ORIGINS_NAME).read_bytes())
         self.skipped += skipped_in(paths, plan.split, [plan.index])
         row, left_out = 0, summary.skipped
         for sample in samples:  # rows and left out samples are in the order of the samples

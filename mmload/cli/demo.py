@@ -60,17 +60,9 @@ def run_demo(
     epochs: int = 8,
     slow: Callable[[str], None] = lambda text: None,
 ) -> list[float]:
-    """Runs the demo.
+    """Runs the demo in a new folder, or that of an earlier demo; returns the mean training loss of each epoch.
 
-    Args:
-        folder: destination; new, empty, or an earlier demo with nothing else in it.
-        say: called with each line of the talk.
-        images: number of photographs to make.
-        epochs: number of epochs to train.
-        slow: called with what comes next, before a step that may take longer than two seconds.
-
-    Returns:
-        The mean training loss of each epoch.
+    ``say`` is called with each line of the talk, ``slow`` with what comes next before a step that may take two seconds.
 
     Raises:
         BuildError: if the folder holds something else.
@@ -136,13 +128,7 @@ def draw_sheets(split: Split, folder: Path) -> dict[str, str]:
 
 
 def make_photos(root: Path, images: int, seed: int = 0) -> None:
-    """Writes JPEGs of several hundred pixels a side, evenly over the classes of :data:`GRAINS`.
-
-    Args:
-        root: the folder to make.
-        images: number of images.
-        seed: the same seed gives the same pictures.
-    """
+    """Writes JPEGs of several hundred pixels a side, evenly over the classes of :data:`GRAINS`, the same for a seed."""
     for name in GRAINS:
         (root / name).mkdir(parents=True, exist_ok=True)
 

@@ -147,11 +147,6 @@ def check_one(augment: str | None, recipe: str | None) -> None:
 def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate | Views | None:
     """Returns the collate that the options describe; None if neither is given.
 
-    Args:
-        augment: the steps.
-        recipe: the name of a training recipe.
-        classes: number of classes of the dataset, for recipes that mix samples.
-
     Raises:
         UsageError: if an option is invalid; the message names it.
     """
@@ -176,11 +171,6 @@ def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate
 
 def training_of(augment: str | None, recipe: str | None, classes: int) -> Training:
     """Returns the steps that the options describe, with their Python text; by default those of a split's fields.
-
-    Args:
-        augment: steps, as in :func:`collate_of`.
-        recipe: name of a training recipe.
-        classes: number of classes of the dataset.
 
     Raises:
         UsageError: as :func:`collate_of`.

@@ -22,11 +22,7 @@ _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
 @contextmanager
 def last_resort(debug: bool) -> Iterator[None]:
-    """Ends the program with an exit code and one line on any exception inside.
-
-    Args:
-        debug: show a traceback before that line.
-    """
+    """Ends the program with an exit code and one line on any exception inside, after a traceback if ``debug``."""
     if type(sys.stdout) is io.TextIOWrapper:
         sys.stdout = _Stdout(sys.stdout)
     try:
@@ -133,11 +129,6 @@ _SYSTEM = {
 
 def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
     """Checks, before minutes of work, that a result file can be written and does not overwrite the inputs.
-
-    Args:
-        name: the option's name.
-        path: its value; None passes.
-        inputs: the dataset and the source that the command reads.
 
     Raises:
         UsageError: if there is no such folder, the file cannot be written, or it lies in one of the inputs; or if the

@@ -14,10 +14,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.errors import UsageError, choices, counted
+from mmload.errors import UsageError, choices
 from mmload.pictures.drawing import VOID, color_of, png
 from mmload.runtime.resources import check_threads, in_threads
 from mmload.store.dataset import Dataset, Split
+from mmload.store.row_cells import rows_of_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,6 @@ T = TypeVar("T")
 _CHUNK_BYTES = 4 * 2**20
 _VARIABLE_ROWS = 16  # variable-size images
 _MOST_ROWS = 64
-_NAMED = 8
-_BLOCK = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,11 @@ def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
     splits = list(dataset.built_splits.values()) if choice.split is None else [dataset[choice.split]]
     chosen = []
     for split in splits:
-        rows = torch.arange(len(split)) if choice.of_class is None else _rows_of_class(split, choice.of_class)
+        rows = (
+            torch.arange(len(split))
+            if choice.of_class is None
+            else torch.from_numpy(rows_of_class(split, choice.of_class))
+        )
         if len(rows):
             chosen.append(ChosenSplit(split, rows[: choice.limit]))
     if not chosen:
@@ -156,11 +159,7 @@ def in_parallel(
 ) -> Iterator[T]:
     """Yields the result of ``make`` for each row, in order; reads and makes rows on several threads.
 
-    Args:
-        chosen: rows to export.
-        make: thread-safe.
-        threads: how many; None: the cores available.
-        progress: called from the caller's thread.
+    ``progress`` is called from the caller's thread.
 
     Raises:
         UsageError: if the number of threads is invalid.
@@ -184,9 +183,7 @@ def in_parallel(
 def class_names(split: Split, field: str) -> tuple[str, ...]:
     """Returns the names of the classes that an integer field counts; their numbers if the split has no such names.
 
-    Args:
-        split: where the field is; without it the result is the split's classes.
-        field: ``targets`` or ``labels``; of a split with both, the class names may be those of the other.
+    Without the field, ``targets`` or ``labels``, they are the split's. Of a split with both, they may be the other's.
     """
     if field not in split.fields or not len(split):
         return split.classes
@@ -215,30 +212,3 @@ def _read(split: Split, rows: Tensor) -> Iterator[ExportRow]:
         yield ExportRow(
             split.name, number, sources[place].id, {name: np.asarray(values[place]) for name, values in fields.items()}
         )
-
-
-def _rows_of_class(split: Split, name: str) -> Tensor:
-    where = f"split {split.name!r} of {split.path}"
-    if name not in split.classes:
-        more = f", ... ({len(split.classes) - _NAMED:,} more)" if len(split.classes) > _NAMED else ""
-        raise UsageError(f"{where} has no class {name!r}; it has {', '.join(split.classes[:_NAMED]) or 'none'}{more}")
-    field = next((each for each in ("targets", "labels") if _has_classes(split, each)), None)
-    if field is None:
-        raise UsageError(f"rows of {where}, {counted(len(split), 'row')} of {choices(split.fields)}, have no classes")
-    index = split.classes.index(name)
-    parts = []
-    for block in _parts(torch.arange(len(split)), _BLOCK):
-        values = split.reader.gather(field, block)
-        if field == "labels":
-            parts.append((values == index).any(1))
-        else:
-            parts.append(values[:, index] > 0 if values.ndim == 2 else values == index)
-    return torch.from_numpy(np.flatnonzero(torch.cat(parts).numpy())) if parts else torch.arange(0)
-
-
-def _has_classes(split: Split, field: str) -> bool:
-    """Returns whether a field says which of the split's classes a row has."""
-    spec = split.fields.get(field)
-    if spec is None:
-        return False
-    return spec.shape in ((), (len(split.classes),)) if field == "targets" else len(spec.shape) == 1

@@ -57,10 +57,7 @@ def check_destination(out: Path, dataset: Path) -> Path:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Creates an empty folder to write into; renames it to ``out`` on success, and removes it on failure.
-
-    Args:
-        out: absolute; missing or an empty folder.
+    """Creates an empty folder to write into; renames it to ``out``, absolute, on success, and removes it on failure.
 
     Raises:
         MmloadError: if it cannot be written, or another export is writing it.
@@ -159,12 +156,7 @@ def build_again(place: Path, *recipes: str) -> tuple[str, ...]:
 def recipe_text(name: str, source: Mapping[str, Any], chosen: Iterable[ChosenSplit], mode: str) -> str:
     """Returns a recipe in TOML without any transform.
 
-    Args:
-        name: name of its file.
-        source: the keys of its ``[source]``: texts, booleans, lists of texts or tables of texts.
-        chosen: exported rows. If they vary in size, the recipe stores them so, as pixels: a JPEG would be encoded once
-            more, which changes them.
-        mode: mode of its ``[decode]``.
+    If rows vary in size, it stores them so, as pixels: a JPEG would be encoded once more, which changes them.
     """
     lines = [f"# The same rows again: mmload build --config {name} . NEW", "", "[source]"]
     lines += [f"{key} = {_toml(value)}" for key, value in source.items()]

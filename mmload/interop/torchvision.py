@@ -264,19 +264,6 @@ def _mixing(step: augment.MixUp | augment.CutMix) -> Any:
     return _of_same_name(step, getattr(v2, type(step).__name__))
 
 
-_OTHERS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
-    augment.PerSample: lambda step: equivalent_of(step.module),
-    augment.CenterCrop: lambda step: VoidCenterCrop(step.size),
-    augment.Letterbox: lambda step: letterbox(step, _one_or_list(step.fill)),
-    augment.ScaleJitter: lambda step: scale_jitter(step, _one_or_list(step.fill)),
-    augment.RandomShortestSize: lambda step: shortest_size(step, _one_or_list(step.fill)),
-    augment.MixUp: _mixing,
-    augment.CutMix: _mixing,
-    MixChoice: lambda step: _of_same_name(step, v2.RandomChoice),
-}
-"""The steps of which more than arguments of the same names has to be said."""
-
-
 class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
     """A resize of torchvision's, and its result at the top left of a canvas; what is larger is cropped at random.
 
@@ -353,22 +340,31 @@ class CanvasLetterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no
         return F.pad(resized, params["border"], fill=fill)
 
 
-def letterbox(step: augment.Letterbox, fill: Any) -> CanvasLetterbox:
-    """Returns the equivalent of a Letterbox, with its fill as torchvision takes it."""
-    mode = InterpolationMode(step.interpolation)
+def _letterbox_of(step: augment.Letterbox) -> CanvasLetterbox:
+    mode, fill = InterpolationMode(step.interpolation), _one_or_list(step.fill)
     return CanvasLetterbox(step.size, fill, mode, step.antialias, step.mask_fill, step.scaleup, step.center)
 
 
-def scale_jitter(step: augment.ScaleJitter, fill: Any) -> OnCanvas:
-    """Returns the equivalent of a ScaleJitter, with its fill as torchvision takes it."""
-    size = step.target_size
-    resize = v2.ScaleJitter(size, step.scale_range, InterpolationMode(step.interpolation), step.antialias)
-    return OnCanvas(resize, lambda height, width: size, fill, step.mask_fill)
+def _scale_jitter(step: augment.ScaleJitter) -> OnCanvas:
+    size, mode = step.target_size, InterpolationMode(step.interpolation)
+    resize = v2.ScaleJitter(size, step.scale_range, mode, step.antialias)
+    return OnCanvas(resize, lambda height, width: size, _one_or_list(step.fill), step.mask_fill)
 
 
-def shortest_size(step: augment.RandomShortestSize, fill: Any) -> OnCanvas:
-    """Returns the equivalent of a RandomShortestSize, with its fill as torchvision takes it."""
-    resize = v2.RandomShortestSize(
-        list(step.min_size), step.max_size, InterpolationMode(step.interpolation), step.antialias
-    )
-    return OnCanvas(resize, step.canvas, fill, step.mask_fill)
+def _shortest_size(step: augment.RandomShortestSize) -> OnCanvas:
+    mode = InterpolationMode(step.interpolation)
+    resize = v2.RandomShortestSize(list(step.min_size), step.max_size, mode, step.antialias)
+    return OnCanvas(resize, step.canvas, _one_or_list(step.fill), step.mask_fill)
+
+
+_OTHERS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
+    augment.PerSample: lambda step: equivalent_of(step.module),
+    augment.CenterCrop: lambda step: VoidCenterCrop(step.size),
+    augment.Letterbox: _letterbox_of,
+    augment.ScaleJitter: _scale_jitter,
+    augment.RandomShortestSize: _shortest_size,
+    augment.MixUp: _mixing,
+    augment.CutMix: _mixing,
+    MixChoice: lambda step: _of_same_name(step, v2.RandomChoice),
+}
+"""The steps of which more than arguments of the same names has to be said."""

@@ -37,13 +37,7 @@ _PILLOW_RESIZES = (
 
 
 def looks_like(stored: Tensor, reference: Reference, transforms: v2.Compose) -> str:
-    """Returns the known fault that explains a row best; empty if there is none.
-
-    Args:
-        stored: uint8 [C, H, W].
-        reference: with an image of the same shape.
-        transforms: torchvision's equivalent of the recipe after decoding.
-    """
+    """Returns the known fault that explains a row, uint8 [C, H, W], best; empty if there is none."""
     if reference.images is None or reference.images.shape != stored.shape:
         return ""
     return _nearest(_scores(stored, reference, transforms), _apart(stored, reference.images))
@@ -62,12 +56,7 @@ def _nearest(scores: Iterator[tuple[str, float]], difference: float) -> str:
 
 
 def swapped_rows(stored: Sequence[Tensor], references: Sequence[Tensor], bad: Sequence[int]) -> dict[int, int]:
-    """Finds bad rows that hold the image of another row, by signatures.
-
-    Args:
-        stored: :func:`signature` of every checked row.
-        references: the signatures of their references.
-        bad: positions of the rows that differ.
+    """Finds bad rows, by their positions, that hold the image of another row, by signatures.
 
     Returns:
         Position -> position of the row whose reference it holds; only unambiguous matches.

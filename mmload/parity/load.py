@@ -54,14 +54,9 @@ def shape_of(split: Split) -> Shape:
 
 
 def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, seed: int) -> list[Verdict]:
-    """Compares batches with torchvision's result for the same draws.
+    """Compares batches with torchvision's result for the same draws, up to the first step that it lacks for one sample.
 
-    Args:
-        name: the collate's name, for the verdicts.
-        collate: compared up to the first step that has no torchvision transform for one sample.
-        split: the split that rows are read from.
-        rows: lower bound on the rows; a smaller split is repeated for several epochs.
-        seed: the seed of the run; it also selects the rows.
+    A split of fewer rows is repeated for several epochs. The seed also selects the rows.
     """
     variable_size = split.fields["images"].variable_size
     steps, left_out = followable(collate, shape_of(split), alone=variable_size)
@@ -90,12 +85,7 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
 
 
 class _RowsCompared:
-    """Comparisons of rows with torchvision's results, added up.
-
-    Args:
-        steps: the steps of the collate.
-        dtype: the dtype of the collate.
-    """
+    """Comparisons of rows with torchvision's results, added up."""
 
     def __init__(self, steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
         self.levels = _levels(steps, dtype)
@@ -260,9 +250,6 @@ def check_scaled(split: Split) -> list[Verdict]:
     Windows shrink by just as much as ``decode="scaled"`` asks for, where the difference is largest.
 
     Above the limit it is a note, because the Loader decodes them exactly by default.
-
-    Args:
-        split: a split of variable-size images; without JPEGs nothing is compared.
     """
     reader = split.files.field("images")
     jpegs = np.flatnonzero(reader.encodings == JPEG)

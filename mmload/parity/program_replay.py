@@ -41,14 +41,7 @@ class Allowance:
 
 
 def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tuple[Items, Allowance]:
-    """Applies the program to sample ``k``; returns its fields and the allowance for its image.
-
-    Args:
-        items: fields of the sample.
-        program: program of the batch.
-        k: the index of the sample in the batch.
-        allowance: upper bounds for the input image.
-    """
+    """Applies the program to sample ``k``; returns its fields and the allowance for its image."""
     original: Tensor | None = None
     mixture: Tensor | None = None
     before = allowance

@@ -74,10 +74,6 @@ class ReferenceMaker:
     Attributes:
         on_cuda: whether the rows' JPEGs were decoded by a CUDA device, which returns different pixels.
 
-    Args:
-        split: the source's samples.
-        recipe: the recipe in the manifest.
-
     Raises:
         UsageError: if torchvision has no equivalent of the recipe.
     """
@@ -169,14 +165,7 @@ class ReferenceMaker:
 
 
 def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[str, Any]) -> Tensor | None:
-    """Returns the pixels of the JPEG that a row should be, uint8 [C, H, W]; None if the row is stored as pixels.
-
-    Args:
-        split: the split of the row.
-        row: its index.
-        reference: with the pixels before they are encoded.
-        store: the recipe's ``[store]``.
-    """
+    """Returns the pixels of the JPEG that a row should be, uint8 [C, H, W]; None if the row is stored as pixels."""
     if not split.fields["images"].variable_size or reference.images is None:
         return None
     reader = split.files.field("images")

@@ -70,10 +70,7 @@ class StepDraws(NamedTuple):
 def followable(collate: Collate, shape: Shape, *, alone: bool = False) -> tuple[list[nn.Module], str]:
     """Returns the steps before the first that cannot be replayed for images of ``shape``, and that step and why.
 
-    Args:
-        collate: the steps.
-        shape: (C, H, W).
-        alone: whether samples are replayed one by one, so that steps that mix them cannot be.
+    If samples are replayed ``alone``, steps that mix them cannot be.
     """
     steps: list[nn.Module] = []
     nothing = torch.zeros(1, dtype=torch.int64)
@@ -154,13 +151,7 @@ def beyond_torch(draw: StepDraws) -> bool:
 
 
 def results(steps: Sequence[nn.Module], draws: Sequence[StepDraws], stored: Batch, dtype: torch.dtype) -> list[Row]:
-    """Runs torchvision's transforms on stored rows.
-
-    Args:
-        steps: steps of a collate, each supported by :func:`followable`.
-        draws: the draws of the steps, from :func:`drawn`.
-        stored: the stored rows of a batch.
-        dtype: the dtype of the collate.
+    """Runs torchvision's transforms on stored rows, by steps of :func:`followable` and their draws of :func:`drawn`.
 
     Returns:
         For each row ``images`` in that dtype, and ``boxes``, ``masks`` and ``targets`` if the rows have them; and the

@@ -23,6 +23,7 @@ from mmload.parity.load import check_equal, check_scaled, shape_of
 from mmload.parity.report import ParityReport, Verdict, WorstRow
 from mmload.parity.row_differences import WORST
 from mmload.parity.store import Progress, check_store
+from mmload.records import has_images
 from mmload.runtime.resources import check_threads
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
@@ -172,7 +173,7 @@ def _normalize(split: Split, channels: int) -> Normalize:
 
 def _first_with_images(splits: list[Split]) -> Split | None:
     """Returns the first split that has images to augment."""
-    return next((each for each in splits if len(each) and _has_pictures(each)), None)
+    return next((each for each in splits if len(each) and has_images(each.fields)), None)
 
 
 def _check_collate(collate: Collate | Views, splits: list[Split]) -> None:
@@ -198,11 +199,6 @@ def _collates_by_name(collate: Collate | Views) -> dict[str, Collate]:
     for number, view in enumerate(collate.collates):
         names.setdefault(view, f"view {number}")
     return {name: view for view, name in names.items()}
-
-
-def _has_pictures(split: Split) -> bool:
-    images = split.fields.get("images")
-    return images is not None and images.dtype == "uint8" and len(images.shape) == 3
 
 
 def _check_fits(split: Split, source: SourceSplit, root: Path) -> None:

@@ -88,14 +88,7 @@ def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]
 def labels_verdict(
     split: Split, source: SourceSplit, recipe: Mapping[str, Any], found: Sequence[int]
 ) -> Verdict | None:
-    """Checks every row's label, if the source provides labels without decoding and has a row's sample; else None.
-
-    Args:
-        split: the split as stored.
-        source: the current source.
-        recipe: the recipe in the manifest.
-        found: each row's sample index, from :func:`rows_verdict`.
-    """
+    """Checks every row's label, if the source provides labels without decoding and has a row's sample; else None."""
     verdict = partial(Verdict.judged, split.name, "labels")
     listed = listed_labels(source, recipe)
     if listed is None or "targets" not in split.fields:
@@ -159,13 +152,7 @@ def _keeps_proportions(step: Mapping[str, Any]) -> bool:
 
 
 def labels_look_like(stored: Tensor, right: Tensor, classes: int) -> str:
-    """Returns the known fault that explains wrong class indices; empty if there is none.
-
-    Args:
-        stored: int64 [N].
-        right: int64 [N].
-        classes: number of classes.
-    """
+    """Returns the known fault that explains wrong class indices, int64 [N]; empty if there is none."""
     shift = (stored - right) % max(classes, 1)
     if bool((stored - right == stored[0] - right[0]).all()):
         return f"labels are shifted by {int(stored[0] - right[0]):+d}"
@@ -233,16 +220,7 @@ def check_store(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Verdict], list[WorstRow]]:
-    """Compares a split with its source.
-
-    Args:
-        split: the stored split.
-        source: the current source.
-        recipe: the recipe in the manifest.
-        rows: number of rows to decode; None: all.
-        seed: selects the rows.
-        threads: decoding threads; None takes the cores available.
-        progress: called with the rows done and all rows.
+    """Compares a split with its source: decodes some rows, or all, and looks at order, classes and labels of all.
 
     Raises:
         UsageError: if the recipe has no torchvision equivalent.

@@ -193,13 +193,7 @@ class BatchFile:
 
 
 class CifarSplit:
-    """One split in memory.
-
-    Args:
-        classes: class names by index.
-        batches: its files in order.
-        notes: notes for the summary of the build.
-    """
+    """One split in memory: the rows of its files in order."""
 
     def __init__(self, classes: tuple[str, ...], batches: list[BatchFile], notes: tuple[str, ...]) -> None:
         self.classes = classes

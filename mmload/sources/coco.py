@@ -240,16 +240,7 @@ class _Meaning(NamedTuple):
 
 
 class CocoSplit(ListedSplit[CocoItem]):
-    """One split.
-
-    Args:
-        root: the source's folder.
-        decoder: decodes images to pixels.
-        clip_boxes: whether boxes that reach over the edge are cut.
-        meaning: what classes and keypoints are.
-        items: the images in the file's order.
-        objects: their objects.
-    """
+    """One split: images in the order of the annotation file, and their objects."""
 
     def __init__(
         self,

@@ -110,12 +110,7 @@ class AnnotationFile:
 
 
 def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFile:
-    """Reads an annotation file.
-
-    Args:
-        path: its path.
-        task: one of :data:`TASKS`, which decides what is read of each object.
-        crowds: whether objects with ``iscrowd`` are read.
+    """Reads what one of :data:`TASKS` needs of an annotation file; objects with ``iscrowd`` if ``crowds``.
 
     Raises:
         SourceError: if it cannot be read, is cut off, or is no such file.
@@ -295,10 +290,7 @@ class _Parts:
     def finish(self, images: Array, places: Array, count: int) -> Segments:
         """Returns all, grouped by image.
 
-        Args:
-            images: int64 [n], the image of each object.
-            places: int64 [n], number of each object within its image.
-            count: number of images.
+        ``images`` and ``places``, int64 [n], are the image of each object, and its number within its image.
         """
         owners, counts = np.frombuffer(self._owners, np.int64), np.frombuffer(self._counts, np.int64)
         own = images[owners]

@@ -34,13 +34,10 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """A context that all threads share: entered by the first thread and left by the last.
+    """A context that all threads share: made and entered by the first thread, and left by the last.
 
     Contexts such as ``warnings.catch_warnings`` restore the state of the process that they found. Overlapping blocks of
     two threads would restore it in the wrong order, and the program's own state would be lost.
-
-    Args:
-        make: creates the context each time that a first thread enters.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
@@ -111,11 +108,7 @@ CUDA_BATCH = 64
 
 
 class CudaBatches:
-    """Batches of files from many threads: while a worker thread decodes one batch, the next one fills.
-
-    Args:
-        decode: gives each file's pixels, or None.
-    """
+    """Batches of files from many threads for ``decode``: while a worker thread decodes one, the next one fills."""
 
     def __init__(self, decode: Callable[[list[bytes]], list[Tensor | None]]) -> None:
         self._decode = decode
@@ -201,13 +194,7 @@ class Decoder:
             raise RecipeError(f"decode device is {self.device!r}; use {' or '.join(DEVICES)}")
 
     def __call__(self, data: bytes) -> Tensor:
-        """Decodes one image file.
-
-        Args:
-            data: the whole file.
-
-        Returns:
-            uint8 [C, H, W]; its memory may be laid out in any order.
+        """Decodes an image file to uint8 [C, H, W], whose memory may be laid out in any order.
 
         Raises:
             ValueError: if the file is empty, broken, too large or of no known format; the message says which.

@@ -51,13 +51,7 @@ def originals_of(name: str) -> list[str]:
 
 
 def line_of(sample: str, reason: str = "", split: str = "") -> str:
-    """Returns a line of a list, without its end.
-
-    Args:
-        sample: the sample's id.
-        reason: why it is left out, for people.
-        split: only in this split; empty: in the one that has it.
-    """
+    """Returns a line of a list, without its end; without a split it is about the one that has the sample."""
     fields = (listed(sample), one_line(reason), split)
     return "\t".join(fields).rstrip("\t")
 
@@ -76,11 +70,7 @@ def read_entries(path: str | Path) -> list[Entry]:
 
 
 def entries_in(text: str, path: str | Path) -> list[Entry]:
-    """Parses the text of a list.
-
-    Args:
-        text: all of it.
-        path: path of the list, for messages.
+    """Parses the text of a list; its path is for messages.
 
     Raises:
         RecipeError: if a line has more than three fields.
@@ -112,10 +102,6 @@ Excluded = Mapping[str, Sequence[str]]
 def samples_of(path: str | Path, splits: Mapping[str, SourceSplit]) -> dict[str, list[str]]:
     """Returns the ids of the samples that an exclusion list names, by split.
 
-    Args:
-        path: the list.
-        splits: the source's.
-
     Raises:
         RecipeError: if the list cannot be read, or a line names no sample, or several; it names the line.
     """
@@ -137,12 +123,7 @@ def samples_of(path: str | Path, splits: Mapping[str, SourceSplit]) -> dict[str,
 def exclude_samples(
     splits: Mapping[str, SourceSplit], excluded: Excluded, *, require_all: bool
 ) -> Mapping[str, SourceSplit]:
-    """Returns the splits without the excluded samples.
-
-    Args:
-        splits: splits of the source by name.
-        excluded: ids of the samples to remove, by split.
-        require_all: raise if an excluded id is not in the source.
+    """Returns the splits without the samples that are excluded, by their ids.
 
     Raises:
         RecipeError: if ``require_all`` is set and an id is missing, or if a split would become empty.

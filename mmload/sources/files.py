@@ -41,9 +41,6 @@ class RemoteFiles:
 
     A name is relative to the URL, or a whole URL of an object anywhere.
 
-    Args:
-        place: location of the files.
-
     Raises:
         UsageError: if obstore is not installed.
     """
@@ -136,11 +133,9 @@ MAX_DEPTH = 100
 
 
 class Links:
-    """Rules on which symbolic links below one root may be followed. It accesses a file only when that file is checked.
+    """Rules on which symbolic links below a root, which may be one, may be followed: with ``allow_outside`` every one.
 
-    Args:
-        root: the source's root, which may itself be a link.
-        allow_outside: follow every link.
+    It accesses a file only when that file is checked.
 
     Raises:
         RecipeError: if ``allow_outside`` is not a bool.
@@ -315,15 +310,6 @@ def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> 
     for name in names:
         total = crc32(read_bytes(root, name, sample), total)
     return f"{total:08x}"
-
-
-def read_image(root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str) -> Tensor:
-    """Reads the image file ``root/name`` as uint8 [C, H, W].
-
-    Raises:
-        SampleError: of ``sample``, if it cannot be read or decoded.
-    """
-    return read_image_and_jpeg(root, name, decoder, sample)[0]
 
 
 def read_image_and_jpeg(

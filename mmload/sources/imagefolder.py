@@ -42,10 +42,6 @@ class LocalTree:
     """Folders on a disk. Names are relative to the root, with forward slashes; "" is the root itself.
 
     A link to a folder above it is not followed; torchvision follows it until the path is too long.
-
-    Args:
-        root: the folder.
-        links: links that may be followed.
     """
 
     def __init__(self, root: Path, links: Links) -> None:
@@ -77,11 +73,7 @@ class LocalTree:
 
 
 class RemoteTree:
-    """Prefixes in object storage as folders, listed once.
-
-    Args:
-        root: its objects.
-    """
+    """Prefixes in object storage as folders, listed once."""
 
     def __init__(self, root: RemoteFiles) -> None:
         self.place = root
@@ -255,15 +247,7 @@ class ImageFolderSource:
 
 
 class ImageFolderSplit(ListedSplit[ImageFile]):
-    """One split.
-
-    Args:
-        place: folder that sample ids are relative to and files are read from.
-        decoder: decodes files to pixels.
-        classes: class names, sorted.
-        files: the images in order.
-        notes: notes for the summary of the build.
-    """
+    """One split: images in order, whose names are relative to a place."""
 
     items: Listing[ImageFile]
 

@@ -237,13 +237,9 @@ class Targets:
 
 
 def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
-    """Returns the meaning of the labels of a list.
+    """Returns the meaning of the labels of a list; without class names, the labels' own are sorted.
 
     Class names and integers are classes; other numbers, and lists of numbers, are to be predicted as they are.
-
-    Args:
-        rows: rows of a list.
-        classes: class names by index; None: the labels' own.
 
     Raises:
         SourceError: if the labels are not all of one kind; names the first that differs.

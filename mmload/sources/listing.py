@@ -37,11 +37,9 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Listing(Generic[T]):
-    """Named tuples by number. Append-only, picklable; one thread at a time may append, any may read.
+    """Named tuples of texts, numbers, None or lists of these, by number.
 
-    Args:
-        kind: class of the tuples; its fields are texts, numbers, None, or lists of these.
-        rows: the first rows.
+    Append-only, picklable; one thread at a time may append, any may read.
 
     Raises:
         SourceError: at any use, if the temporary file cannot be written or read.
@@ -153,12 +151,7 @@ def with_held_out(
 ) -> dict[str, Listing[T]]:
     """Returns the splits with a new split ``val``, the same share of every stratum of ``train``.
 
-    Args:
-        splits: splits by name.
-        name: returns the id of a sample.
-        stratum: returns the group of a sample, usually its class.
-        fraction: share that is held out, in (0, 1).
-        seed: selects the samples.
+    ``name`` and ``stratum`` return the id of a sample and its group, usually its class; :func:`held_out` selects.
 
     Raises:
         RecipeError: if there is no ``train``, or a ``val`` already.
@@ -190,18 +183,10 @@ def check_fraction(fraction: object, seed: object) -> None:
 
 
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Selects the samples of a validation split, the same share of every stratum.
+    """Selects a share in (0, 1) of the samples, of which id and stratum are given, the same of every stratum: bool [N].
 
     In each stratum the samples are ranked by a hash of seed and id, and the first round(fraction x size) are taken, but
     at least one and never all (none of a single sample). The selection does not depend on the order of the files.
-
-    Args:
-        samples: id and stratum of each sample; the stratum is usually its class.
-        fraction: share that is held out, in (0, 1).
-        seed: selects the samples.
-
-    Returns:
-        bool [N].
     """
     numbers: dict[Hashable, int] = {}
     sizes = array("q")
@@ -256,14 +241,7 @@ def similar_names(names: Iterable[str]) -> Iterator[str]:
 
 
 class ListedSplit(Generic[T]):
-    """What splits have in common whose samples are listed: a source's own class adds ``id``, ``revision`` and ``read``.
-
-    Args:
-        items: the samples in order.
-        classes: class names by index.
-        notes: notes for the summary of the build: what was left out, and what looks wrong.
-        boxes: whether samples have boxes.
-    """
+    """Split whose samples are listed: the class of a source adds ``revision`` and ``read``, and some another ``id``."""
 
     def __init__(
         self,
@@ -313,13 +291,7 @@ def note_doubles(splits: Mapping[str, ListedSplit[Any]]) -> None:
 
 
 def notes_on_doubles(splits: Mapping[str, Iterable[str]], kind: str, more: str = "") -> dict[str, tuple[str, ...]]:
-    """Returns notes on files that are in a split several times, or in an earlier split too.
-
-    Args:
-        splits: names of the files by split.
-        kind: what they are, such as "image".
-        more: end of the note on files that are in one split several times.
-    """
+    """Returns notes on files that are in a split several times, ended by ``more``, or in an earlier split too."""
     notes: dict[str, tuple[str, ...]] = {}
     earlier: dict[str, npt.NDArray[np.int64]] = {}
     for name, files in splits.items():

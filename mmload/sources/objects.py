@@ -32,12 +32,7 @@ EDGE = 1.0
 
 
 class ObjectError(ValueError):
-    """Error of one object of an image.
-
-    Args:
-        index: number of the object in its image, from 0.
-        reason: what is wrong.
-    """
+    """Error of one object of an image, by its number from 0."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(reason)
@@ -70,10 +65,7 @@ class ObjectFields(NamedTuple):
 def fields_of_objects(objects: ImageObjects, size: Size, clip: bool) -> ObjectFields:
     """Returns the fields of an image's objects: boxes float32 [n, 4], what belongs to them, and ``counts``.
 
-    Args:
-        objects: objects of the image.
-        size: height and width of the image.
-        clip: cut boxes that leave the image, and leave out those of no area, instead of rejecting the image.
+    With ``clip``, boxes that leave the image are cut, and those of no area left out; else the image is rejected.
 
     Raises:
         ObjectError: if a box has no area, or leaves the image.

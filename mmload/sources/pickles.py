@@ -26,9 +26,6 @@ MAX_TUPLES = 1000
 def read_plain_pickle(data: bytes) -> dict[Any, Any]:
     """Returns the dict in a pickle of plain data. Keys and texts may be ``bytes`` or ``str``, as they were written.
 
-    Args:
-        data: the whole file.
-
     Raises:
         ValueError: if it is broken, holds anything but plain data and integer arrays, or is no dict; the message says
             what, and for a call what it would have called.

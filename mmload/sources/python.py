@@ -153,14 +153,7 @@ def _first_sample(name: str, dataset: Any) -> tuple[int, Any]:
 
 
 class PythonSplit:
-    """One dataset.
-
-    Args:
-        dataset: map-style; picklable if worker processes are to read it.
-        size: its length.
-        schema: schema of the stored samples.
-        concurrent: whether several threads may read it at once.
-    """
+    """One dataset; picklable if the dataset is, and read by several threads at once if it is ``concurrent``."""
 
     def __init__(self, dataset: Any, size: int, schema: Schema, concurrent: bool) -> None:
         self.dataset, self.size, self.schema, self.concurrent = dataset, size, schema, concurrent
@@ -257,9 +250,8 @@ def checksum(fields: Mapping[str, Tensor]) -> int:
 def class_names(dataset: Any, key: str) -> tuple[str, ...]:
     """Returns the class names of a dataset, or of those that a Subset or ConcatDataset is over; empty if it has none.
 
-    Args:
-        dataset: any; its ``classes``, ``class_to_idx``, or ``features`` as of Hugging Face's datasets are looked at.
-        key: where the class is in a sample, as in :attr:`Schema.keys`.
+    They are its ``classes``, ``class_to_idx``, or of ``features`` as of Hugging Face's datasets those of a key of
+    :attr:`Schema.keys`.
 
     Raises:
         SourceError: if several datasets in one have other classes, or two lists of one dataset differ.

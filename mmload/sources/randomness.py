@@ -39,11 +39,7 @@ _TIMES = 3
 
 
 def random_step(dataset: Any) -> str | None:
-    """Returns the name of a random transform that a dataset applies; None if none is found.
-
-    Args:
-        dataset: any; wrapped ones (``Subset``, ``ConcatDataset``) are looked into.
-    """
+    """Returns the name of a random transform that a dataset, or one that it wraps, applies; None if none is found."""
     return next((type(each).__name__ for each in _parts(dataset) if _is_random(each)), None)
 
 
@@ -53,13 +49,10 @@ def spread_indices(size: int) -> list[int]:
 
 
 def find_unsteady(read: Callable[[int], int], size: int) -> int | None:
-    """Returns the first of some samples that changes when it is read again; None if all stay the same.
+    """Returns the first of some samples whose checksum changes when it is read again; None if there is none.
 
     The global generators of torch, numpy and Python are seeded differently for each reading, and restored after it.
-
-    Args:
-        read: a checksum of sample ``index``; a sample for which it raises is skipped.
-        size: samples of the dataset.
+    A sample that cannot be read is skipped.
     """
     return next(
         (index for index in spread_indices(size) if len({_reading(read, index, seed) for seed in range(_TIMES)}) > 1),

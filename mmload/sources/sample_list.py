@@ -190,14 +190,7 @@ class Files:
 
 
 class ListSplit(ListedSplit[Item]):
-    """One split.
-
-    Args:
-        files: location of the files.
-        meanings: meaning of their labels.
-        items: the samples in order.
-        notes: notes on probable mistakes.
-    """
+    """One split."""
 
     def __init__(self, files: Files, meanings: Targets, items: Listing[Item], notes: tuple[str, ...] = ()) -> None:
         super().__init__(items, meanings.classes, notes)
@@ -259,13 +252,7 @@ class ListSplit(ListedSplit[Item]):
 
 
 class LocalFinder:
-    """Finder of files in a folder.
-
-    Args:
-        folder: folder that paths are relative to.
-        links: links that may be followed; with ``allow_outside`` a path may also be absolute or a URL.
-        by_id: the rows name files without their endings.
-    """
+    """Finder of files in a folder, by name or, with ``by_id``, by name without ending; of URLs if links may leave."""
 
     def __init__(self, folder: str, links: Links, by_id: bool) -> None:
         self._folder, self._links, self._by_id = folder, links, by_id
@@ -301,12 +288,7 @@ class LocalFinder:
 
 
 class RemoteFinder:
-    """Finder of objects below a URL.
-
-    Args:
-        files: what paths are relative to.
-        allow_outside: whether a row may name the URL of any object.
-    """
+    """Finder of objects below a URL, and with ``allow_outside`` of any object that a row names by its URL."""
 
     def __init__(self, files: RemoteFiles, allow_outside: bool) -> None:
         self._files, self._allow_outside = files, allow_outside

@@ -33,10 +33,7 @@ _OF_ONE_SHAPE = ("images", "masks", "targets")
 class Schema:
     """Mapping of a sample's values to fields, with the dtype and shape that each must have. Picklable, thread-safe.
 
-    Args:
-        first: the first sample.
-        decoder: converts PIL images.
-        keys: field -> position or name; None: guessed from the sample, see docs/sources.md.
+    Without keys (field -> position or name), they are guessed from the first sample, see docs/sources.md.
 
     Raises:
         ValueError: if there is nothing to store, or a value that cannot be stored.

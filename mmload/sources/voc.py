@@ -195,15 +195,7 @@ class VocSource:
 
 
 class VocSplit(ListedSplit[VocItem]):
-    """One split.
-
-    Args:
-        root: the devkit.
-        decoder: decodes images to pixels.
-        task: selects the fields that are stored beside an image.
-        items: the images in order, their annotations read.
-        notes: what was left out.
-    """
+    """One split."""
 
     def __init__(
         self, root: Path, decoder: Decoder, task: VocTask, items: list[VocItem], notes: tuple[str, ...]

@@ -125,9 +125,6 @@ class VocAnnotation(NamedTuple):
 def parse_annotation(data: bytes) -> VocAnnotation:
     """Returns the objects of an annotation, and the size that it gives for the image.
 
-    Args:
-        data: the whole file.
-
     Raises:
         ValueError: if it is not XML, has a document type (which VOC never has, and which attacks need), is no
             annotation, or an object in it has no name or a side that is no number; the message says which.

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -53,14 +53,13 @@ class VocItem(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class VocTask(ABC):
-    """A task: which lists it reads, which items it keeps, which fields it stores. Picklable.
+    """A task: which items it keeps, which fields it stores. Picklable.
 
     Attributes:
         classes: class names by index.
     """
 
     classes: tuple[str, ...]
-    lists: ClassVar[str] = "Main"
 
     def dropped(self, item: VocItem) -> str | None:
         """Returns why an item is not part of the split; None if it is."""
@@ -169,8 +168,6 @@ class Classification(VocTask):
 @dataclass(frozen=True, kw_only=True)
 class Segmentation(VocTask):
     """A class for each pixel; ``classes`` begin with the background."""
-
-    lists: ClassVar[str] = "Segmentation"
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns ``masks`` uint8 [H, W]: class indices, 255 = void."""

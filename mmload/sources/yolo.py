@@ -170,16 +170,7 @@ class YoloSource:
 
 
 class YoloSplit(ListedSplit[YoloItem]):
-    """One split.
-
-    Args:
-        root: the source's folder.
-        decoder: decodes images to pixels.
-        clip_boxes: whether boxes that reach over the edge are cut.
-        meaning: what labels stand for.
-        items: the images in order.
-        notes: notes on what is missing.
-    """
+    """One split."""
 
     def __init__(
         self,

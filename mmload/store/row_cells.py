@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import UsageError, choices
+from mmload.errors import UsageError, choices, counted
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, first_to_see
 from mmload.records import FieldSpec
 from mmload.store.manifest import SplitRecord
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.int64]
 
 _NAMED = 8  # classes that a message names
+_AT_ONCE = 2**16  # rows of a small field
 
 
 class ShownSplit(Protocol):
@@ -85,37 +86,56 @@ def skeleton_of(record: SplitRecord) -> tuple[tuple[int, int], ...]:
 
 
 def first_rows(split: ShownSplit, count: int, *, seed: int = 0, of_class: str | None = None) -> Numbers:
-    """Returns rows for a first look: as many of each class as possible, drawn at random, sorted by class.
+    """Returns at most ``count`` rows for a first look, int64 [n]: as many of each class as possible, drawn at random.
 
-    Args:
-        split: split of the rows.
-        count: upper bound on their number.
-        seed: seed of the draw.
-        of_class: name of a class; returns only its rows.
-
-    Returns:
-        int64 [n].
+    They are sorted by class, or of one class.
 
     Raises:
-        UsageError: if there is no such class, or rows have no single class.
+        UsageError: as :func:`rows_of_class`.
     """
+    if of_class is not None:
+        members = rows_of_class(split, of_class)
+        chosen: Numbers = members[first_to_see(None, len(members), count, seed)]
+        return chosen
     spec = split.fields.get("targets")
     targets = None
     if spec is not None and spec.shape == () and split.classes:
         targets = split.reader.array("targets", np.arange(len(split)))
-    if of_class is None:
-        return first_to_see(targets, len(split), count, seed)
+    return first_to_see(targets, len(split), count, seed)
+
+
+def rows_of_class(split: ShownSplit, name: str) -> Numbers:
+    """Returns the rows of the class of a name, or with a box of it, ascending: int64 [n].
+
+    Raises:
+        UsageError: if there is no such class, or rows have no classes.
+    """
     where = f"split {split.name!r} of {split.path}"
-    if of_class not in split.classes:
-        raise UsageError(f"{where} has no class {of_class!r}; it has {_some(split.classes)}")
-    if targets is None:
-        raise UsageError(f"rows of {where} have no single class; choose rows by their numbers")
-    members = (targets == split.classes.index(of_class)).nonzero()[0]
-    chosen: Numbers = members[first_to_see(None, len(members), count, seed)]
-    return chosen
+    if name not in split.classes:
+        more = f", ... ({len(split.classes) - _NAMED:,} more)" if len(split.classes) > _NAMED else ""
+        raise UsageError(f"{where} has no class {name!r}; it has {', '.join(split.classes[:_NAMED]) or 'none'}{more}")
+    field = class_field(split.record)
+    if field is None:
+        raise UsageError(f"rows of {where}, {counted(len(split), 'row')} of {choices(split.fields)}, have no classes")
+    return members_of(split.reader, split.record, field, split.classes.index(name))
 
 
-def _some(names: Sequence[str]) -> str:
-    """Formats the first names for a message: there may be thousands."""
-    more = f", ... ({len(names) - _NAMED:,} more)" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def class_field(record: SplitRecord) -> str | None:
+    """Returns the field that says which of a split's classes a row has; None if there is none."""
+    targets, labels = record.fields.get("targets"), record.fields.get("labels")
+    if targets is not None and targets.shape in ((), (len(record.classes),)):
+        return "targets" if record.classes else None
+    return "labels" if labels is not None and len(labels.shape) == 1 and record.classes else None
+
+
+def members_of(reader: RowReader, record: SplitRecord, field: str, index: int) -> Numbers:
+    """Returns the rows of a class, ascending: those with its index, a share of it in a vector, or a box of it."""
+    found = [np.empty(0, np.int64)]
+    for first in range(0, record.rows, _AT_ONCE):
+        values = reader.array(field, np.arange(first, min(first + _AT_ONCE, record.rows)))
+        if values.ndim == 2:
+            values = values[:, index] > 0 if field == "targets" else (values == index).any(1)
+        else:
+            values = values == index
+        found.append(first + np.flatnonzero(values))
+    return np.concatenate(found)

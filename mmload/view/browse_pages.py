@@ -19,10 +19,12 @@ import numpy as np
 from PIL import Image
 
 from mmload.errors import MmloadError, UsageError, choices, one_line
-from mmload.pictures.contact_sheet import Cell, annotated
-from mmload.pictures.drawing import VOID, color_of, encoded, name_of
+from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, shown_classes
+from mmload.pictures.drawing import encoded
+from mmload.records import has_images
 from mmload.sources.exclusion import originals_of
 from mmload.store.dataset_folder import open_folder
+from mmload.store.row_cells import class_field
 from mmload.view.browse_rows import Rows, SplitRows
 from mmload.view.facts import Originals
 from mmload.view.marks import REASONS, Marks
@@ -59,13 +61,8 @@ class PageReply(NamedTuple):
 class Pages:
     """Answers for one dataset. Thread-safe.
 
-    Args:
-        dataset: its folder.
-        marks: list that marks are written to.
-        source: the folder that the dataset was built from; None: photographs are not shown.
-        augmentation: what training sees, as text; empty: draws are not shown.
-        collate_for: makes a collate for a number of classes; used if there is an augmentation.
-        seed: seed of the draws.
+    Without a source photographs are not shown, and without an augmentation no draws, which a collate of ``collate_for``
+    makes, given the number of classes.
 
     Raises:
         StoreError: if there is no dataset that can be opened.
@@ -126,8 +123,8 @@ class Pages:
                     {"name": each, "rows": split.record.class_counts[index] if any(split.record.class_counts) else None}
                     for index, each in enumerate(split.record.classes)
                 ],
-                "filter": split.filter_field is not None,
-                "images": split.has_images,
+                "filter": class_field(split.record) is not None,
+                "images": has_images(split.record.fields),
             }
             for name, split in self._splits.items()
         ]
@@ -172,16 +169,14 @@ class Pages:
             "name": split.names(np.array([row]))[0],
             "mark": self._marks.reason(source.id, split.owner),
             "source": self._originals.missing(source.id),
-            "shape": list(split.record.fields["images"].shape) if split.has_images else None,
+            "shape": list(split.record.fields["images"].shape) if has_images(split.record.fields) else None,
             "boxes": None,
             "legend": [],
         }
-        if split.has_images:
-            cell, classes = split.cell(row), split.record.classes
-            shown = set(cell.labels) if cell.mask is None else {*cell.labels, *np.unique(cell.mask).tolist()} - {0}
-            body["legend"] = [
-                {"name": _class(index, classes), "color": _color(index, classes)} for index in sorted(shown)
-            ]
+        if has_images(split.record.fields):
+            cell = split.cell(row)
+            legend = (name_in_legend(index, split.record.classes) for index in shown_classes([cell]))
+            body["legend"] = [{"name": name, "color": f"#{bytes(color).hex()}"} for name, color in legend]
             body["boxes"] = None if cell.boxes is None else len(cell.boxes)
             body["mask"] = cell.mask is not None
         return _json(body)
@@ -298,12 +293,3 @@ def _number(query: Mapping[str, str], name: str, default: int | None = None) -> 
     if text is None or not _NUMBER.fullmatch(text):
         raise UsageError(f"{name} is {text!r:.40}; give an integer from 0")
     return int(text)
-
-
-def _class(index: int, classes: tuple[str, ...]) -> str:
-    return "void" if index == VOID and len(classes) <= VOID else name_of(index, classes)
-
-
-def _color(index: int, classes: tuple[str, ...]) -> str:
-    red, green, blue = (255, 255, 255) if index == VOID and len(classes) <= VOID else color_of(index)
-    return f"#{red:02x}{green:02x}{blue:02x}"

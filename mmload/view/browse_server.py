@@ -34,11 +34,7 @@ _HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """A server of one dataset's pages; ``serve_forever`` runs it.
-
-    Args:
-        pages: pages to serve.
-        port: where; 0 takes any that is free.
+    """A server of one dataset's pages, at a port or any that is free; ``serve_forever`` runs it.
 
     Attributes:
         address: address of the page, with its token.

@@ -20,11 +20,7 @@ CHECKS = ("verify", "parity", "bench")
 
 
 def facts(path: str | Path, manifest: Manifest) -> dict[str, Any]:
-    """Describes a dataset.
-
-    Args:
-        path: its folder or URL.
-        manifest: its manifest.
+    """Describes a dataset at a folder or URL by its manifest.
 
     Returns:
         ``path``, ``rows`` of all splits but subsets, ``bytes`` of all shards, ``recipe``, ``fingerprint`` of the
@@ -98,13 +94,7 @@ class Origin(NamedTuple):
 
 
 def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequence[int]) -> list[Origin]:
-    """Finds the samples that rows were made of.
-
-    Args:
-        folder: the dataset's.
-        manifest: the dataset's.
-        split: name of the split; may be None if there is only one, beside subsets.
-        rows: their numbers, from 0.
+    """Finds the samples that rows were made of; a split must be named if there are several, beside subsets.
 
     Raises:
         UsageError: if there is no such split or row, or several splits and none is named.
@@ -125,13 +115,9 @@ def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequenc
 
 
 def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) -> list[Origin]:
-    """Finds the rows that a file became.
+    """Finds the rows that a file became, in one split or in all but subsets.
 
-    Args:
-        folder: the dataset's.
-        manifest: the dataset's.
-        split: only this split; None: all but subsets.
-        file: a sample's id, or a path that ends with one, such as the file's whole path.
+    The file is a sample's id, or a path that ends with one, such as the file's whole path.
 
     Raises:
         UsageError: if no row was made of it; the message says so if it was left out, and why.
@@ -194,12 +180,7 @@ def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> st
 
 
 class Originals:
-    """Files of a source: the photographs that rows were made of, below its folder only.
-
-    Args:
-        root: the source's folder, or for a list the list itself; None: it was not given.
-        recipe: the dataset's, which says how files are decoded and which subfolder they are in.
-    """
+    """Files of a source, its folder or its list: the photographs that rows were made of, below its folder only."""
 
     def __init__(self, root: Path | None, recipe: Mapping[str, Any]) -> None:
         source, decode = recipe.get("source"), recipe.get("decode")
@@ -217,10 +198,10 @@ class Originals:
         from PIL import Image
 
         from mmload.sources.decode import Decoder  # torch
-        from mmload.sources.files import read_image
+        from mmload.sources.files import read_image_and_jpeg
 
         root, name = self._place(sample)
-        pixels = read_image(root, name, Decoder(exif_orient=self._oriented), sample)
+        pixels, _ = read_image_and_jpeg(root, name, Decoder(exif_orient=self._oriented), sample)
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
     def missing(self, sample: str) -> str:
@@ -233,11 +214,13 @@ class Originals:
 
     def _place(self, sample: str) -> tuple[Path, str]:
         """Returns the folder and the name of a sample's file, below the source's folder, with its links followed."""
+        from mmload.sources.files import inner_name
+
         if self._root is None:
             raise UsageError("start mmload browse with --source ROOT to see the original image")
         folders = ["", DEVKIT, *([self._folder] if isinstance(self._folder, str) else [])]
         for folder in folders:
-            name = _inner(os.path.join(folder, sample))
+            name = inner_name(os.path.join(folder, sample))
             if name is None:
                 continue
             real = os.path.realpath(self._root / name)
@@ -246,10 +229,3 @@ class Originals:
         raise UsageError(
             f"file {sample} does not exist in {self._root}; give the folder that the dataset was built from"
         )
-
-
-def _inner(name: str) -> str | None:
-    """Normalizes a name that stays below its folder; None for any other."""
-    plain = os.path.normpath(name)
-    outside = os.path.isabs(plain) or plain.split(os.sep)[0] in ("..", ".", "") or os.path.splitdrive(plain)[0]
-    return None if outside or "\0" in name else plain

@@ -47,10 +47,7 @@ _FEW_CORES = 2
 
 
 def installation_facts(dataset: Path | None = None) -> dict[str, Any]:
-    """Returns what a maintainer would ask for, as JSON has it.
-
-    Args:
-        dataset: a built dataset, whose file system is described, too.
+    """Returns what a maintainer would ask for, as JSON has it, and a built dataset with its file system.
 
     Raises:
         StoreError: if there is no finished dataset.

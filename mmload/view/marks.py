@@ -35,10 +35,6 @@ class Marks:
     saved. It is read, changed and written under the lock file ``.NAME.lock`` beside it, and changes that wait for each
     other are written together. Lines that others wrote stay. If the path is a link, its target is replaced.
 
-    Args:
-        path: the file; it may not exist yet.
-        dataset: dataset of the marked samples, for the first line of the file.
-
     Raises:
         MmloadError: if the file cannot be read.
         RecipeError: if the file is not a list of marks.
@@ -65,13 +61,9 @@ class Marks:
         return len(self._current().entries)
 
     def set(self, sample: str, split: str, reason: str | None, *, alone: bool) -> None:
-        """Marks a sample, or removes its mark, and writes the file.
+        """Marks a sample, or removes its mark if there is no reason, and writes the file.
 
-        Args:
-            sample: id of the sample.
-            split: split of the sample.
-            reason: reason of the mark; None: remove the mark.
-            alone: whether the name is in no other split, so that the list need not name the split.
+        If its name is ``alone``, in no other split, the list does not name the split.
 
         Raises:
             MmloadError: if the file cannot be read or written; nothing has changed in this case.

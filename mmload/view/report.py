@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import one_line
+from mmload.records import has_images
 from mmload.runtime.resources import in_threads
 from mmload.sources.exclusion import line_of
 from mmload.store.checksum import crc32
@@ -118,13 +119,8 @@ class DatasetReport:
 
 
 def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = None) -> DatasetReport:
-    """Looks at every row of every split that has uint8 images and is no subset.
-
-    Args:
-        dataset: an open dataset.
-        progress: called with (rows done, all rows).
-    """
-    splits = {name: split for name, split in dataset.built_splits.items() if _has_images(split) and len(split)}
+    """Looks at every row of every split that has uint8 images and is no subset."""
+    splits = {name: split for name, split in dataset.built_splits.items() if has_images(split.fields) and len(split)}
     starts = np.cumsum([0, *(len(split) for split in splits.values())]).tolist()
     grays = np.empty((starts[-1], SIDE, SIDE), np.float32)
     small: dict[str, Thumbnails] = {}
@@ -160,11 +156,6 @@ def findings_list(dataset: Dataset, found: DatasetReport) -> str:
     first = {(split, row): reason for split, row, reason in reversed(reasons)}
     lines = (line_of(dataset[split].source(row).id, reason, split) for (split, row), reason in sorted(first.items()))
     return f"# Found in {one_line(dataset.path.name)}\n" + "".join(f"{line}\n" for line in lines)
-
-
-def _has_images(split: Split) -> bool:
-    spec = split.fields.get("images")
-    return spec is not None and spec.dtype == "uint8"
 
 
 def _sizes(split: Split) -> npt.NDArray[np.int64]:
@@ -247,13 +238,7 @@ class Thumbnails:
 def thumbnails(
     split: Split, *, grays: Floats | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Thumbnails:
-    """Makes the thumbnails of all rows, in their order; reads every image once.
-
-    Args:
-        split: split with uint8 images.
-        grays: float32 [N, 16, 16], where they are written to; None: memory of their own.
-        progress: called with (rows done, all rows).
-    """
+    """Makes the thumbnails of all rows, in their order, in ``grays`` if given; reads every image once."""
     spec, rows = split.fields["images"], len(split)
     grays = np.empty((rows, SIDE, SIDE), np.float32) if grays is None else grays
     sums, checksums, counts = np.zeros((rows, 2), np.int64), np.empty(rows, np.uint32), np.ones(rows, np.int64)

@@ -53,13 +53,7 @@ ul.cells { grid-template-columns: repeat(min(4, var(--columns)), minmax(0, 1fr))
 
 
 def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, training: Training) -> str:
-    """Writes the page.
-
-    Args:
-        dataset: dataset of the rows on the page.
-        facts: result of :func:`mmload.view.facts.facts`.
-        report: result of :func:`mmload.view.report.report`.
-        training: renderer of the augmented rows.
+    """Writes the page on the results of :func:`mmload.view.facts.facts` and :func:`mmload.view.report.report`.
 
     Raises:
         UsageError: if rows cannot be drawn by the requested steps or recipe.

@@ -34,12 +34,7 @@ def breakable(text: object) -> str:
 
 
 def sheets(split: Split, training: Training, splits: int) -> str:
-    """Shows rows as they are stored, and as training or evaluation sees them.
-
-    Args:
-        split: the rows.
-        training: renderer of the augmented rows.
-        splits: number of splits on the page.
+    """Shows rows as they are stored, and as training or evaluation sees them, fewer if the page has many splits.
 
     Raises:
         UsageError: if the requested steps cannot render the rows.

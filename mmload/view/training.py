@@ -132,14 +132,9 @@ def _called(steps: str) -> set[str]:
 def augmented_sheet(
     split: Split, collate: Collate | Views, rows: Rows, *, draws: int = 7, seed: int = 0
 ) -> Image.Image:
-    """Draws a contact sheet with a line for each row: as it is stored, then as it is drawn.
+    """Draws a contact sheet with a line for each row: as it is stored, then as it is drawn in some epochs.
 
-    Args:
-        split: split of the rows.
-        collate: what training renders them with; of views each line has all, one after the other.
-        rows: numbers of the rows.
-        draws: how many draws of each row, as many as epochs would give.
-        seed: the loader's; draw ``k`` is that of epoch ``k``.
+    Of views each line has all, one after the other.
 
     Raises:
         UsageError: if the collate cannot render these rows.
@@ -154,12 +149,7 @@ def augmented_sheet(
 def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: int, seed: int = 0) -> list[list[Cell]]:
     """Draws some rows as training sees them: for each row, its draws in the order of the epochs.
 
-    Args:
-        split: split of the rows.
-        collate: see :func:`augmented_sheet`.
-        rows: numbers of the rows, as one batch; steps that mix samples mix these.
-        draws: how many epochs; of views each gives all.
-        seed: the loader's.
+    The rows are one batch: steps that mix samples mix these. Of views each epoch gives all.
 
     Raises:
         UsageError: if the collate cannot render these rows.
@@ -209,8 +199,7 @@ def _normalization(collate: Collate) -> tuple[tuple[float, ...], tuple[float, ..
 def steps_of(text: str) -> list[nn.Module]:
     """Parses the steps that a text names, in order. It calls the classes of steps only.
 
-    Args:
-        text: calls of steps of :mod:`mmload.augment` with numbers, strings, lists, tuples and other steps as arguments.
+    Their arguments are numbers, strings, lists, tuples and other steps.
 
     Raises:
         UsageError: if it is something else, or a step refuses its arguments.

@@ -16,6 +16,8 @@ from mmload.augment import CenterCrop, MixUp, Normalize, RandomHorizontalFlip, T
 from mmload.augment.collate import Collate
 from mmload.errors import UsageError
 from mmload.store.dataset import Dataset
+from mmload.store.dataset import open as open_dataset
+from mmload.store.row_cells import first_rows
 from mmload.view.training import augmented_sheet, steps_of
 
 
@@ -47,6 +49,15 @@ def test_only_a_class(dataset: Dataset, tmp_path: Path) -> None:
     sheet = Image.open(out).convert("RGB")
     shown = [contains(sheet, split[row].images, 4) for row in range(18)]
     assert shown == [split.classes[int(split[row].targets)] == "bee" for row in range(18)]
+
+
+def test_rows_of_a_class_are_those_with_a_box_of_it(tmp_path: Path) -> None:
+    split = open_dataset(voc_dataset(tmp_path, "detection"))["train"]
+    assert first_rows(split, 4, of_class="dog").tolist() == [0, 1]
+    assert first_rows(split, 4, of_class="bus").tolist() == []
+    masks = open_dataset(voc_dataset(tmp_path / "masks", "segmentation"))["train"]
+    with pytest.raises(UsageError, match="rows of .*2 rows of images, masks, have no classes"):
+        first_rows(masks, 4, of_class="dog")
 
 
 def test_what_training_sees_is_what_the_collate_draws_without_its_normalization(dataset: Dataset) -> None:

@@ -68,11 +68,9 @@ class ContenderEntry:
 
 
 class Batches:
-    """A contender over any iterable of (images, labels) batches.
+    """A contender over any iterable of (images, labels) batches, such as a DataLoader, whose workers closing ends.
 
-    Args:
-        loader: for example a DataLoader; closing releases it, which ends its workers.
-        device: the device of the delivered batches; from pinned memory the copy overlaps with the next batch.
+    From pinned memory the copy to the device overlaps with the next batch.
     """
 
     def __init__(self, loader: Iterable[tuple[Any, Tensor]], device: str) -> None:
@@ -151,12 +149,7 @@ def no_room(task: Task) -> str:
 def converted(task: Task, scratch: Path, name: str, write: Callable[[Path], None]) -> Path:
     """Returns a folder that ``write`` filled from the task's split, now or in an earlier run over the same store.
 
-    Args:
-        task: defines the split; the folder's name is derived from manifest, split and repeats, so it is unique per
-            store.
-        scratch: the parent folder.
-        name: the name of the format and all settings that its bytes depend on.
-        write: called with an empty folder to fill.
+    ``name`` has the format and all settings that its bytes depend on; manifest, split and repeats are added.
     """
     manifest = (task.dataset / FILE_NAME).read_bytes()
     key = hashlib.sha256(manifest + json.dumps([task.split, task.repeats]).encode()).hexdigest()[:16]

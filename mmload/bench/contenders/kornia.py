@@ -43,14 +43,7 @@ class Named:
 
 
 class Kornia:
-    """The stored rows under a DataLoader, and kornia's steps on each batch.
-
-    Args:
-        task: the task.
-        scratch: unused.
-        views: the steps of each view.
-        mixes: transforms that mix samples, one of them for each batch.
-    """
+    """The stored rows under a DataLoader, and kornia's steps on each batch."""
 
     def __init__(self, task: Task, scratch: Path, *, views: list[list[Named]], mixes: list[Named]) -> None:
         self._views = [nn.Sequential(*map(made, view)) for view in views]
@@ -131,12 +124,7 @@ def made(step: Named) -> nn.Module:
 
 
 class Some(nn.Module):
-    """One of several modules for each sample, or none: kornia's policies have no probability of their own.
-
-    Args:
-        choices: modules with equal probability.
-        p: probability that a sample gets one.
-    """
+    """One of several modules for each sample, or none: kornia's policies have no probability of their own."""
 
     def __init__(self, choices: list[nn.Module], p: float) -> None:
         super().__init__()

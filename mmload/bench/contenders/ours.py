@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
 
 class Mmload:
-    """This package's loader, reading from one tier.
-
-    Args:
-        task: the task.
-        scratch: unused.
-        tier: the Loader's tier.
-        options: further arguments of the Loader.
-    """
+    """This package's loader, reading from one tier."""
 
     def __init__(self, task: Task, scratch: Path, *, tier: str, **options: Any) -> None:
         from mmload.loader import Loader
@@ -95,12 +88,7 @@ def own_entries(task: Task) -> list[ContenderEntry]:
 
 
 def stored_batches(task: Task, collate: Callable[[Any], Any]) -> DataLoader[Any]:
-    """Returns a DataLoader that shuffles the task's repeats of the stored rows, read a batch at a time.
-
-    Args:
-        task: defines the rows.
-        collate: what becomes of a batch of them.
-    """
+    """Returns a DataLoader that shuffles the task's repeats of the stored rows, read a batch at a time."""
     return DataLoader(
         _Rows(task.rows),
         batch_size=task.batch_size,

@@ -77,10 +77,6 @@ def check_image(path: str | Path) -> None:
 def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) -> Any:
     """Returns torchvision's dataset of the source; item ``i`` is (image, class index) of row ``i``.
 
-    Args:
-        task: a task for which :func:`no_source` returns "".
-        transform: takes a PIL image.
-
     Raises:
         SourceError: if the source does not exist, or is not what the store was built from.
     """

@@ -52,15 +52,7 @@ class OnTensors(Batches):
 
 
 class Published(Batches):
-    """The same files decoded to uint8 tensors, and a training recipe by torchvision's v2 transforms.
-
-    Args:
-        task: the task.
-        scratch: unused.
-        workers: worker processes.
-        views: the transforms of each view.
-        mix: transform that mixes the samples of a batch; None: there is none.
-    """
+    """The same files decoded to uint8 tensors, and a training recipe by torchvision's v2 transforms."""
 
     def __init__(self, task: Task, scratch: Path, *, workers: int, views: list[list[Any]], mix: Any) -> None:
         dataset = DecodedTensors(source_dataset(task), OneByOne(recipe_steps(task), views))

@@ -42,13 +42,7 @@ _INSTALL = "pip install turboloader (Linux and macOS)"
 
 
 class Labeled:
-    """A loader of TurboLoader, with the labels of the samples that it names.
-
-    Args:
-        loader: one that is shuffled by its seed and the epoch.
-        targets: the class index of each of its samples.
-        device: the device of the delivered batches.
-    """
+    """A loader of TurboLoader, shuffled by its seed and the epoch, with the labels of the samples that it names."""
 
     def __init__(self, loader: Any, targets: Sequence[int], device: str) -> None:
         self._loader, self._labels, self._device = loader, torch.tensor(targets), device
