@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -55,6 +56,14 @@ part; images that had boxes and have none left."""
 
 _MOST_DIMENSIONS = 32
 _MOST_ELEMENTS = 2**56
+
+
+@cache
+def _torch_dtype(name: str) -> torch.dtype:
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,10 +150,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def torch_dtype(self) -> torch.dtype:
         """Dtype of torch."""
-        import torch
-
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+        return _torch_dtype(self.dtype)
 
     @property
     def row_bytes(self) -> int:

@@ -128,17 +128,17 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
             )
 
 
-def check_instances(steps: Iterable[nn.Module], batch: Batch) -> None:
-    """Rejects batches whose masks of instances are incomplete, or not what a step needs.
+def check_instances(batch: Batch, pasting: CopyPaste | None) -> None:
+    """Rejects batches whose masks of instances are incomplete, or not what ``pasting`` needs.
 
     Raises:
         ValueError: if a field of the masks is missing, or as :meth:`CopyPaste.check_objects`.
     """
-    extra: dict[str, Tensor] = {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
-    segment_fields({name: value.shape[1:] for name, value in extra.items()})
-    for step in steps:
-        if isinstance(step, CopyPaste):
-            step.check_objects(fields_of(batch))
+    extra = batch.extra
+    if extra is not None:
+        segment_fields({name: value.shape[1:] for name, value in extra.items()})
+    if pasting is not None:
+        pasting.check_objects(fields_of(batch))
 
 
 def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:

@@ -149,6 +149,8 @@ class Collate(nn.Module):
         self.box_rule = box_rule or BoxRule()
         self._memory = MemoryPool(spare=2)
         self._epoch = SharedEpoch()
+        pasting = [(place, step) for place, step in enumerate(steps) if isinstance(step, CopyPaste)]
+        self._pasting = pasting[0] if pasting else None  # there is one at most
         self._possible: set[object] = set()  # what later passes start from, of those that were found to be possible
 
     @property
@@ -165,7 +167,7 @@ class Collate(nn.Module):
     @property
     def has_partners(self) -> bool:
         """Whether samples may need partners: a batch to prepare has the partners behind the samples."""
-        return any(isinstance(step, CopyPaste) for step in self.steps)
+        return self._pasting is not None
 
     def with_partners(
         self, rows: Tensor, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
@@ -178,11 +180,11 @@ class Collate(nn.Module):
             total: number of rows to draw from.
             ids: returns the row at each of these places, int64 [...].
         """
-        for place, step in enumerate(self.steps):
-            if isinstance(step, CopyPaste):
-                drawn, own = step.partners(Draws(seeds, place), total, ids)
-                return torch.cat((rows, drawn)), torch.cat((seeds, own))
-        return rows, seeds
+        if self._pasting is None:
+            return rows, seeds
+        place, step = self._pasting
+        drawn, own = step.partners(Draws(seeds, place), total, ids)
+        return torch.cat((rows, drawn)), torch.cat((seeds, own))
 
     @property
     def epoch(self) -> int | None:
@@ -347,14 +349,15 @@ class Collate(nn.Module):
             The prepared batch, to be rendered row by row or at once, and then finished.
         """
         check_batch(batch, shape, source, sizes)
-        check_fields(self.steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
-        check_instances(self.steps, batch)
-        check_targets(self.steps, batch.targets)
+        steps = list(self.steps)
+        check_fields(steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
+        check_instances(batch, None if self._pasting is None else self._pasting[1])
+        check_targets(steps, batch.targets)
         if seeds is None:
             seeds = _seeds_of(batch, torch.device("cpu"))
-        for place, step in enumerate(self.steps):
-            if isinstance(step, CopyPaste):
-                step.applied(Draws(seeds, place))
+        if self._pasting is not None:
+            place, step = self._pasting
+            step.applied(Draws(seeds, place))
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
         else:
@@ -377,7 +380,9 @@ class Collate(nn.Module):
         epoch, has_ids, has_boxes = self.epoch, batch.ids is not None, batch.boxes is not None
         start = first.plan.shape[1:], first.dtype, following, epoch, has_ids, has_boxes
         if start not in self._possible:
-            check_passes(self.steps, following, first, self.dtype, epoch=epoch, has_ids=has_ids, has_boxes=has_boxes)
+            check_passes(
+                list(self.steps), following, first, self.dtype, epoch=epoch, has_ids=has_ids, has_boxes=has_boxes
+            )
             if len(self._possible) >= _MOST_STARTS:
                 self._possible.clear()
             self._possible.add(start)

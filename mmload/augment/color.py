@@ -79,10 +79,10 @@ class Normalize(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Adds the color map of the values as they are stored; nothing is drawn."""
-        channels = plan.source[0]
-        if channels != len(self.mean):
+        channels, mean, std = plan.source[0], self.mean, self.std
+        if channels != mean.shape[0]:
             raise ValueError(
-                f"Normalize has {counted(len(self.mean), 'channel')} and the images {channels}; "
+                f"Normalize has {counted(mean.shape[0], 'channel')} and the images {channels}; "
                 "give mean and std one number per channel"
             )
         if self._levels is not None and plan.peak > 1:
@@ -92,9 +92,9 @@ class Normalize(Step):
                 f"{plan.peak:g}, Normalize({', '.join(values)})"
             )
         peak = plan.peak if plan.shift is None else 1.0
-        if self.mean.device.type == "cpu":  # wherever the images are: a collate that moves batches may stay here itself
-            return plan.scaled(*_color_map(tuple(self.mean.tolist()), tuple(self.std.tolist()), peak, plan.device))
-        mean, std = self.mean.to(plan.device), self.std.to(plan.device)
+        if mean.device.type == "cpu":  # wherever the images are: a collate that moves batches may stay here itself
+            return plan.scaled(*_color_map(tuple(mean.tolist()), tuple(std.tolist()), peak, plan.device))
+        mean, std = mean.to(plan.device), std.to(plan.device)
         return plan.scaled(mean * peak, 1 / (std * peak))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -31,10 +31,10 @@ from mmload.runtime.random_words import (
     INCREMENT,
     Words,
     as_words,
-    chances,
     check_words,
     counted,
-    integers,
+    drawn_chances,
+    drawn_integers,
     mix_integer,
     mixed,
     seeded,
@@ -63,9 +63,9 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None 
         int64 [B] on the device of ``ids``, the same bits on every device.
     """
     check_words(ids)
-    run = _run_key(integer("seed", seed), integer("epoch", epoch))
+    run = _run_key(seed, epoch)
     if ids.device.type == "cpu":
-        seeds = torch.from_numpy(seeded(as_words(ids), run).view(np.int64)).view(ids.shape)
+        seeds = torch.from_numpy(seeded(as_words(ids), run).view(np.int64).reshape(ids.shape))
     else:
         seeds = mixed(mixed(ids ^ signed(run)) + INCREMENT)
     if occurrences is None:
@@ -73,9 +73,10 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None 
     return torch.where(occurrences == 0, seeds, mixed(seeds + mixed(occurrences)))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)
 def _run_key(seed: int, epoch: int) -> int:
     """Returns the 64 bits that all samples of an epoch have in common."""
+    seed, epoch = integer("seed", seed), integer("epoch", epoch)
     return mix_integer(mix_integer(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
 
 
@@ -176,7 +177,7 @@ class Draws:
     def bits(self, count: int) -> Tensor:
         """Returns the next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
         if self._seeds.device.type == "cpu":
-            return torch.from_numpy(self._words(count).view(np.int64))
+            return torch.from_numpy(counted(*self._taken_words(count), count).view(np.int64))
         # Counted on the device: to copy the counters there would wait for all that is queued on its stream.
         first = self._taken(count)
         numbers = torch.arange(first, first + count, device=self._seeds.device)
@@ -189,13 +190,14 @@ class Draws:
     def chance(self, p: float) -> Tensor:
         """Draws once per sample: bool [B], true with probability ``p`` (never for 0, always for 1)."""
         if self._seeds.device.type == "cpu":
-            return torch.from_numpy(chances(self._words(1).reshape(-1), p))
+            return torch.from_numpy(drawn_chances(*self._taken_words(1), p))
         return self.uniform(1)[:, 0] < p
 
     def integers(self, *ranges: tuple[Tensor | int, Tensor | int]) -> list[Tensor]:
         """Draws once per sample for each (first, last): integers from first to last, int64 [B] each."""
         if self._seeds.device.type == "cpu" and not any(isinstance(end, Tensor) for ends in ranges for end in ends):
-            return list(torch.from_numpy(integers(self._words(len(ranges)), np.array(ranges, np.int64))))
+            drawn = drawn_integers(*self._taken_words(len(ranges)), ranges)  # type: ignore[arg-type]  # no tensors
+            return [torch.from_numpy(each) for each in drawn]
         uniform = self.uniform(len(ranges))
         return [
             whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(ranges)
@@ -218,10 +220,9 @@ class Draws:
         ids = None if self._ids is None else self._ids[:count]
         return Draws(self._seeds[:count], self._place, epoch=self._epoch, ids=ids)
 
-    def _words(self, count: int) -> Words:
-        """Returns the next draws on a CPU as unsigned words."""
-        words: Words = counted(as_words(self._seeds), self._step % (1 << 64), self._taken(count), count)
-        return words
+    def _taken_words(self, count: int) -> tuple[Words, int, int]:
+        """Returns the seeds on a CPU as words, the step's word and the number of the next draw; advances."""
+        return as_words(self._seeds), self._step % (1 << 64), self._taken(count)
 
     def _taken(self, count: int) -> int:
         """Returns the number of the next draw and advances by ``count``."""

@@ -26,7 +26,7 @@ from mmload.render.torch_sampling import OwnMasks
 
 
 def one_pass(
-    steps: nn.ModuleList,
+    steps: Sequence[nn.Module],
     at: int,
     plan: Plan,
     source: torch.dtype,
@@ -69,22 +69,22 @@ def _takes_sizes(step: nn.Module) -> bool:
     return isinstance(step, Step) and step.takes_sizes
 
 
-def _variable_size_message(steps: nn.ModuleList, at: int) -> str:
+def _variable_size_message(steps: Sequence[nn.Module], at: int) -> str:
     """Returns the message where no step before ``at`` gives variable-size images one size."""
     made = "RandomResizedCrop, Resize((height, width)), Letterbox, or a crop"
     if at == len(steps):
         return f"the images are variable-size, and a batch has one size: put {made} among the steps"
     name = type(steps[at]).__name__
-    if any(type(step).__name__ == "Resize" for step in list(steps)[:at]):
+    if any(type(step).__name__ == "Resize" for step in steps[:at]):
         return f"{name} needs fixed-size images, and Resize by one number gives variable-size: put a crop before it"
     if _takes_sizes(steps[at]):
-        before = ", ".join(type(step).__name__ for step in list(steps)[:at])
+        before = ", ".join(type(step).__name__ for step in steps[:at])
         return f"{name} cannot stand after {before} if images are variable-size: put it before them"
     return f"{name} needs fixed-size images, and these are variable-size: put {made} before it"
 
 
 def check_passes(
-    steps: nn.ModuleList,
+    steps: Sequence[nn.Module],
     at: int,
     images: Rendering,
     dtype: torch.dtype,
@@ -122,7 +122,9 @@ def check_passes(
         images, at = one_pass(steps, at, plan, images.dtype, dtype, draws_of)
 
 
-def _dtype_before(steps: nn.ModuleList, at: int, plan: Plan, source: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+def _dtype_before(
+    steps: Sequence[nn.Module], at: int, plan: Plan, source: torch.dtype, dtype: torch.dtype
+) -> torch.dtype:
     """Returns the dtype of a pass that ends before step ``at``: uint8 until a step needs floats."""
     if plan.shift is not None or plan.blends or source != torch.uint8 or at == len(steps):
         return dtype
@@ -190,7 +192,7 @@ class PreparedBatch:
         framed: bool,
         tiles: Tiles | None,
     ) -> None:
-        self._collate = collate
+        self._collate, self._steps = collate, list(collate.steps)  # a ModuleList takes 2 us for each access
         self._own_masks, self._framed = masks, framed
         self._is_followed = False  # whether boxes, masks and targets went through the first pass
         self._batch = batch
@@ -231,7 +233,7 @@ class PreparedBatch:
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples, as :meth:`mmload.render.rendering.Rendering.render_batch` does."""
-        check_values(images, indices, self._collate.steps)
+        check_values(images, indices, self._steps)
         if self.tile_rows is not None:
             rows = self.tile_rows.numbers if indices is None else indices[self.tile_rows.numbers]
             self.render_lines(0, ImageLines.of_batch(images.contiguous(), rows.numpy()), out)
@@ -261,8 +263,8 @@ class PreparedBatch:
         if not self._is_followed:
             self._follow(self.rendering.plan)
         images, at = out, self._next
-        while at < len(self._collate.steps):
-            step = self._collate.steps[at]
+        while at < len(self._steps):
+            step = self._steps[at]
             if isinstance(step, Step):
                 images, at = self._rendered(at, images)
                 continue
@@ -313,9 +315,9 @@ class PreparedBatch:
     def _described(self, at: int, nothing: Plan, source: torch.dtype) -> tuple[Rendering, int]:
         """Describes the pass from step ``at``; returns it and the place of the first step after it."""
         rendering, following = one_pass(
-            self._collate.steps, at, nothing, source, self._collate.dtype, self._draws, self._framed
+            self._steps, at, nothing, source, self._collate.dtype, self._draws, self._framed
         )
-        mixers = [step for step in list(self._collate.steps)[at:following] if isinstance(step, MixStep)]
+        mixers = [step for step in self._steps[at:following] if isinstance(step, MixStep)]
         self._mixer = mixers[-1] if mixers else self._mixer
         return rendering, following
 

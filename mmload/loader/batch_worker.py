@@ -315,8 +315,9 @@ class BatchWorker:
         needed = _needed_by(views, self._settings.decode == "scaled") if spec.variable_size else None
         for stored in self._tier.parts(rows, needed):
             lines, stop = lines_of(stored, self._tier.rows), first + len(stored.rows)
+            whole = self._composer is not None or stop - first == len(rows)
             for view, out in zip(views, outs, strict=True):
-                view.render_lines(first, lines, out if self._composer is not None else out[first:stop])
+                view.render_lines(first, lines, out if whole else out[first:stop])
             first = stop
         self._add_seconds(render=perf_counter() - began)
         return outs

@@ -136,7 +136,7 @@ def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
         DamagedError: if a JPEG is broken, or has another size.
     """
     jpeg, places = stored.jpeg, stored.places
-    if not jpeg.any():
+    if not (field.spec.variable_size and jpeg.any()):
         return ImageLines(stored.memory, places)
     from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels
 
@@ -276,13 +276,13 @@ class MappedTier(HitCounter):
 
     def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
         """Yields the rows where they are mapped."""
-        most = self._map.most_rows
-        for first in range(0, len(rows), most):
+        most, numbers = self._map.most_rows, rows.numpy()
+        for first in range(0, len(numbers), most):
             some = slice(first, first + most)
-            located, stored = locate_rows(self.rows, rows[some].numpy(), None if needed is None else needed[some])
+            located, stored = locate_rows(self.rows, numbers[some], None if needed is None else needed[some])
             stored.places["start"] = self._prepared(located, stored.rows)
             stored = stored._replace(memory=self._map.memory)  # now: that of blocks may have moved
-            if stored.jpeg.any():
+            if self.rows.spec.variable_size and stored.jpeg.any():
                 room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), 0)
                 for group in split_by_size(room, PART_BYTES):
                     yield stored.part(group)

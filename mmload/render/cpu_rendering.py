@@ -33,7 +33,6 @@ from mmload.render.kernel_arguments import (
     Floats,
     Holes,
     ImageLines,
-    Numbers,
     Operations,
     Paint,
     Pixels,
@@ -65,8 +64,8 @@ class CpuRendering:
     Args:
         plan: describes what happens to each sample.
         dtype: dtype of the output.
-        shift: float32 [C, 1, 1], of the color map; None: 0.
-        scale: float32 [C, 1, 1]; None: 1.
+        shift: float32 [C], of the color map; None: 0.
+        scale: float32 [C]; None: 1.
     """
 
     def __init__(self, plan: Plan, dtype: torch.dtype, shift: Tensor | None, scale: Tensor | None) -> None:
@@ -86,14 +85,13 @@ class CpuRendering:
             ValueError: if the images or the output have another shape than the plan, or the plan mixes samples and
                 those before ``first`` are missing.
         """
-        numbers = self._checked(first, images, indices, out)
-        samples = slice(first, first + len(indices))
-        if self._plan.resampling is not None:
-            self._resize(samples, ImageLines.of_batch(images, numbers), self._plan.resampling, out)
-            return
-        crops = self._crops(samples, images.numpy())
-        crops.windows["index"] = numbers
-        self._change(samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
+        if images.shape[1:] != self._plan.source:
+            raise ValueError(f"images {tuple(images.shape)} are not what was planned")
+        if images.dtype != torch.uint8 or not images.is_contiguous():
+            raise ValueError(f"images are {images.dtype} of strides {images.stride()}, expected contiguous uint8")
+        if indices.dtype != torch.int64:
+            raise ValueError(f"indices are {indices.dtype}, expected int64")
+        self.render_lines(first, ImageLines.of_batch(images, indices.numpy()), out)
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Renders samples from the lines of their images.
@@ -108,16 +106,21 @@ class CpuRendering:
             ValueError: if the images have another size than in the plan, or the output another shape; or the plan mixes
                 samples and those before ``first`` are missing.
         """
-        if self._plan.sizes is None:
-            self.render_rows(first, *lines.batch(self._plan.source), out)
-            return
-        if self._plan.resampling is None:
-            raise ValueError("variable-size images are not resized")
-        samples = slice(first, first + len(lines.places))
+        plan, samples = self._plan, slice(first, first + len(lines.places))
         self._check_output(samples, out)
-        sizes, channels = self._plan.sizes[samples].numpy(), self._plan.source[0]
-        lines.check_complete(self.needed[samples], sizes, channels)
-        self._resize(samples, lines, self._plan.resampling, out)
+        if plan.sizes is not None:
+            if plan.resampling is None:
+                raise ValueError("variable-size images are not resized")
+            lines.check_complete(self.needed[samples], plan.sizes[samples].numpy(), plan.source[0])
+            self._resize(samples, lines, plan.resampling, out)
+            return
+        images, indices = lines.batch(plan.source)
+        if plan.resampling is not None:
+            self._resize(samples, lines, plan.resampling, out)
+            return
+        crops = self._crops(samples, images)
+        crops.windows["index"] = indices
+        self._change(samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
 
     def render_tiles(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Paints tiles, and finishes the samples of which the last tile is painted.
@@ -160,20 +163,6 @@ class CpuRendering:
             raise ValueError(f"{count} samples into {out.dtype} {tuple(out.shape)} are not what was planned")
         if samples.start < 0 or samples.stop > self._plan.count:
             raise IndexError(f"samples {samples.start} to {samples.stop - 1} are wanted, there are {self._plan.count}")
-
-    def _checked(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> Numbers:
-        """Returns the indices for the kernels, which check nothing and would read and write anywhere."""
-        if images.shape[1:] != self._plan.source or self._plan.sizes is not None:
-            raise ValueError(f"images {tuple(images.shape)} are not what was planned")
-        self._check_output(slice(first, first + len(indices)), out)
-        if images.dtype != torch.uint8 or not images.is_contiguous():
-            raise ValueError(f"images are {images.dtype} of strides {images.stride()}, expected contiguous uint8")
-        if indices.dtype != torch.int64:
-            raise ValueError(f"indices are {indices.dtype}, expected int64")
-        numbers = np.ascontiguousarray(indices.numpy())
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(images)):
-            raise IndexError(f"images {int(numbers.min())} to {int(numbers.max())} are wanted, there are {len(images)}")
-        return numbers
 
     def _resize(self, samples: slice, lines: ImageLines, resampling: Resampling, out: Tensor) -> None:
         """Renders by way of a resize: one sample after the other, or if no kernel can a few at a time, in cache."""
@@ -370,8 +359,8 @@ class CpuRendering:
     def _color_map(self) -> ColorMap:
         channels = self._plan.source[0]
         return (
-            np.zeros(channels, np.float32) if self._shift is None else self._shift.view(-1).numpy(),
-            np.ones(channels, np.float32) if self._scale is None else self._scale.view(-1).numpy(),
+            np.zeros(channels, np.float32) if self._shift is None else self._shift.numpy(),
+            np.ones(channels, np.float32) if self._scale is None else self._scale.numpy(),
         )
 
     @lazy_property

@@ -9,6 +9,7 @@ and cosine are polynomials here, as no two libraries round theirs alike.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,6 +130,8 @@ _NO_MEMORY = np.empty(0, np.float32)
 
 def holes_of(plan: Plan) -> Holes:
     """Returns the holes of all samples of a plan, without working memory."""
+    if not plan.holes:
+        return no_holes(plan.count, plan.source[0])
     sides = np.zeros((plan.count, len(plan.holes)), HOLE)
     values = np.full((len(plan.holes), plan.source[0]), np.nan, np.float32)
     for n, hole in enumerate(plan.holes):
@@ -140,6 +143,7 @@ def holes_of(plan: Plan) -> Holes:
     return Holes(sides, values, _NO_MEMORY)
 
 
+@lru_cache(maxsize=64)
 def no_holes(count: int, channels: int) -> Holes:
     """Returns that no sample has a hole."""
     return Holes(np.zeros((count, 0), HOLE), np.zeros((0, channels), np.float32), _NO_MEMORY)

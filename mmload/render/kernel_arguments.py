@@ -77,20 +77,21 @@ class ImageLines(NamedTuple):
         flat = torch.cat([image.reshape(-1) for image in images]) if len(images) else torch.empty(0, dtype=torch.uint8)
         return cls(flat.numpy(), places)
 
-    def batch(self, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    def batch(self, shape: tuple[int, int, int]) -> tuple[Bytes, Numbers]:
         """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B].
 
         Raises:
+            IndexError: if an image is not in memory.
             ValueError: if an image has another size, or does not begin at a multiple of its bytes.
         """
-        size, (_, height, width) = math.prod(shape), shape
-        starts = np.ascontiguousarray(self.places["start"])
-        indices = starts // size
-        wrong = (indices * size != starts) | (self.places["height"] != height) | (self.places["width"] != width)
-        if wrong.any():
+        _, height, width = shape
+        images = self.memory[: len(self.memory) // math.prod(shape) * math.prod(shape)].reshape(-1, *shape)
+        indices, rests = np.divmod(self.places["start"], math.prod(shape))
+        if np.count_nonzero((rests != 0) | (self.places["height"] != height) | (self.places["width"] != width)):
             raise ValueError(f"the images are not {tuple(shape)}, as was planned")
-        memory = self.memory[: len(self.memory) // size * size]
-        return torch.from_numpy(memory).view(-1, *shape), torch.from_numpy(indices)
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(images)):
+            raise IndexError(f"images {int(indices.min())} to {int(indices.max())} are wanted, there are {len(images)}")
+        return images, indices
 
     def check_complete(self, needed: Places, sizes: Numbers, channels: int) -> None:
         """Checks that kernels, which check nothing, find all lines that they will read.

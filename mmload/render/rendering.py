@@ -157,12 +157,12 @@ def gpu_crop(device: torch.device) -> Callable[..., None] | None:
 
 
 def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """Returns shift and scale as [C, 1, 1], either None if it would change nothing."""
+    """Returns shift and scale, float32 [C] each, either None if it would change nothing."""
     if plan.shift is not None and plan.scale is not None:
-        return plan.shift.view(-1, 1, 1), plan.scale.view(-1, 1, 1)
+        return plan.shift, plan.scale
     if plan.peak == 1.0 or not dtype.is_floating_point:
         return None, None
-    scale = torch.full((plan.source[0], 1, 1), 1.0 / plan.peak, device=plan.device)
+    scale = torch.full((plan.source[0],), 1.0 / plan.peak, device=plan.device)
     return None, scale
 
 

@@ -188,8 +188,8 @@ def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, imag
 
     Args:
         plan: describes what happens to each sample.
-        shift: float32 [C, 1, 1], of the color map; None: 0.
-        scale: float32 [C, 1, 1]; None: 1.
+        shift: float32 [C], of the color map; None: 0.
+        scale: float32 [C]; None: 1.
         images: the samples.
         out: [B, C, h, w].
     """
@@ -259,8 +259,8 @@ def _color(pixels: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tens
     work = out if out.dtype == torch.float32 else torch.empty_like(pixels, dtype=torch.float32)
     work.copy_(pixels)
     if shift is not None:
-        work.sub_(shift)
-    work.mul_(scale)
+        work.sub_(shift.view(-1, 1, 1))
+    work.mul_(scale.view(-1, 1, 1))
     if work is not out:
         out.copy_(work)
 

@@ -7,6 +7,9 @@ bits. A permutation takes O(1) memory, and O(1) time per element.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -183,7 +186,9 @@ def check_words(value: Tensor) -> None:
 def as_words(value: Tensor) -> Words:
     """Returns a CPU tensor as flat unsigned words."""
     check_words(value)
-    words: Words = np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint64)
+    array = value.numpy()
+    flat = array if array.ndim == 1 and array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
+    words: Words = flat.view(np.uint64)
     return words
 
 
@@ -225,6 +230,12 @@ def _write_seeded(ids: Words, run: int, out: Words) -> None:
         out[k] = _mix(_mix(ids[k] ^ run) + _INCREMENT)
 
 
+@inlined
+def _drawn(seed: np.uint64, step: Any, number: Any) -> np.uint64:
+    """Returns the word of a draw of a step, in compiled functions."""
+    return _mix(seed + step + number * _INCREMENT)
+
+
 def counted(seeds: Words, step: int, first: int, count: int) -> Words:
     """Returns words [B, count]: draws ``first``, ``first`` + 1 ... of a step, for each seed."""
     out = np.empty((len(seeds), count), np.uint64)
@@ -236,35 +247,34 @@ def counted(seeds: Words, step: int, first: int, count: int) -> Words:
 def _write_counted(seeds: Words, step: int, first: int, out: Words) -> None:
     for k in range(len(seeds)):
         for number in range(out.shape[1]):
-            out[k, number] = _mix(seeds[k] + step + (first + np.uint64(number)) * _INCREMENT)
+            out[k, number] = _drawn(seeds[k], step, first + np.uint64(number))
 
 
-def chances(words: Words, p: float) -> NDArray[np.bool_]:
-    """Returns whether each word, as a number in [0, 1), is below ``p``."""
-    out = np.empty(len(words), np.bool_)
-    _write_chances(words, p, out)
+def drawn_chances(seeds: Words, step: int, first: int, p: float) -> NDArray[np.bool_]:
+    """Returns whether draw ``first`` of a step, as a number in [0, 1), is below ``p``, for each seed."""
+    out = np.empty(len(seeds), np.bool_)
+    _write_chances(seeds, step, first, p, out)
     return out
 
 
-@numba_compiled("void(uint64[::1], float64, boolean[::1])", nogil=False)
-def _write_chances(words: Words, p: float, out: NDArray[np.bool_]) -> None:
-    for k in range(len(words)):
-        out[k] = unit_of_word(words[k]) < p
+@numba_compiled("void(uint64[::1], uint64, uint64, float64, boolean[::1])", nogil=False)
+def _write_chances(seeds: Words, step: int, first: int, p: float, out: NDArray[np.bool_]) -> None:
+    for k in range(len(seeds)):
+        out[k] = unit_of_word(_drawn(seeds[k], step, first)) < p
 
 
-def integers(words: Words, ranges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Converts words [B, N] to integers in the ranges [N, 2], both ends included: int64 [N, B]."""
-    out = np.empty((words.shape[1], words.shape[0]), np.int64)
-    _write_integers(words, ranges, out)
-    return out
+def drawn_integers(seeds: Words, step: int, first: int, ranges: Sequence[tuple[int, int]]) -> list[NDArray[np.int64]]:
+    """Converts draws ``first``, ``first`` + 1 ... of a step to integers in ranges, both ends included: [B] for each."""
+    out = np.empty((len(ranges), len(seeds)), np.int64)
+    for number, (low, high) in enumerate(ranges):
+        _write_integers(seeds, step, first + number, low, high, out[number])
+    return list(out)
 
 
-@numba_compiled("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1])", nogil=False)
-def _write_integers(words: Words, ranges: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    for number in range(len(out)):
-        first, last = ranges[number]
-        for k in range(len(words)):
-            out[number, k] = np.int64(unit_of_word(words[k, number]) * (last - first + 1)) + first
+@numba_compiled("void(uint64[::1], uint64, uint64, int64, int64, int64[::1])", nogil=False)
+def _write_integers(seeds: Words, step: int, number: int, low: int, high: int, out: NDArray[np.int64]) -> None:
+    for k in range(len(seeds)):
+        out[k] = np.int64(unit_of_word(_drawn(seeds[k], step, number)) * (high - low + 1)) + low
 
 
 @inlined

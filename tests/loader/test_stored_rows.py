@@ -69,7 +69,12 @@ def test_images_of_another_shape_are_no_batch() -> None:
     images = torch.arange(4 * 3 * 2 * 5, dtype=torch.uint8).view(4, 3, 2, 5)
     lines = ImageLines.of_batch(images, np.array([2, 0]))
     found, indices = lines.batch((3, 2, 5))
-    assert torch.equal(found[indices], images[[2, 0]])
+    assert np.array_equal(found[indices], images[[2, 0]].numpy())
+    for number in (-1, 4):
+        places = lines.places.copy()
+        places["start"][1] = number * 3 * 2 * 5
+        with pytest.raises(IndexError, match="are wanted, there are 4"):
+            ImageLines(lines.memory, places).batch((3, 2, 5))
     for name in ("start", "height", "width"):
         places = lines.places.copy()
         places[name][1] += 1
