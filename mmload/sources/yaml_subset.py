@@ -6,6 +6,7 @@ lists may be nested once in such a table. Texts over several lines, such as down
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,11 @@ from mmload.runtime.regular_files import read_regular
 
 _MOST = 2**20
 _KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:\[\]{},"'][^#:]*?)\s*:(?:\s+(.*)|)$""")
-_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,\[\]{}:"']+|[,\[\]{}:])""")
+_QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')"""
+_PART = re.compile(rf"""\s*({_QUOTED}|[^,\[\]{{}}:"']+|[,\[\]{{}}:])""")
+_QUOTED_OR_COMMENT = re.compile(rf"(?:^|(?<=[\s\[{{,:])){_QUOTED}|(?:^|(?<=\s))#")
+_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)")
+_ESCAPES = dict(zip('0abtnvfre "/\\N_LP', '\0\a\b\t\n\v\f\r\x1b "/\\\x85\xa0\u2028\u2029', strict=True))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -31,7 +36,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text ({error})") from error
-    lines = [(number, _uncommented(line)) for number, line in enumerate(text.splitlines(), 1)]
+    every = enumerate(io.StringIO(text, newline=None), 1)  # splitlines() splits at U+2028, too
+    lines = [(number, _uncommented(line)) for number, line in every]
     filled = [(number, line) for number, line in lines if line.strip() and line.strip() not in ("---", "...")]
     try:
         return _table(filled, str(path))
@@ -46,8 +52,9 @@ def _table(lines: list[tuple[int, str]], path: str) -> dict[Any, Any]:
         match = _KEY.fullmatch(line.strip())
         if match is None:
             raise SourceError(f"{path}, line {number}: {line.strip()!r:.60} is not KEY: VALUE")
-        key, value = _scalar(match[1]), (match[2] or "").strip()
+        value = (match[2] or "").strip()
         try:
+            key = _scalar(match[1])
             if value[:1] in ("|", ">"):
                 continue
             table[key] = (
@@ -87,15 +94,8 @@ def _indent(line: str) -> int:
 
 def _uncommented(line: str) -> str:
     """Returns a line without the comment at its end: a number sign after a space, outside of quotes."""
-    quote = ""
-    for place, sign in enumerate(line):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'" and (place == 0 or line[place - 1] in " [{,:"):
-            quote = sign
-        elif sign == "#" and (place == 0 or line[place - 1].isspace()):
-            return line[:place].rstrip()
-    return line.rstrip()
+    comment = next((match for match in _QUOTED_OR_COMMENT.finditer(line) if match[0].startswith("#")), None)
+    return line[: None if comment is None else comment.start()].rstrip()
 
 
 def _flow(text: str) -> Any:
@@ -138,12 +138,23 @@ def _value(parts: list[str]) -> Any:
     return dict(items) if end == "}" else items
 
 
+def _escaped(escape: re.Match[str]) -> str:
+    """Returns the character that an escape in double quotes stands for."""
+    code = escape[1]
+    if code not in _ESCAPES and len(code) == 1:
+        raise ValueError(f"the escape {escape[0]} is not one of YAML")
+    return _ESCAPES[code] if len(code) == 1 else chr(int(code[1:], 16))
+
+
 def _scalar(text: str) -> Any:
     """Returns the text, number, truth value or nothing that a word stands for."""
     word = text.strip()
-    if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":
-        inner = word[1:-1]
-        return inner.replace("''", "'") if word[0] == "'" else inner.replace('\\"', '"').replace("\\\\", "\\")
+    if word[:1] in ('"', "'"):
+        if not re.fullmatch(_QUOTED, word):
+            raise ValueError(f"{word!r:.60} is no text in quotes")
+        return word[1:-1].replace("''", "'") if word[0] == "'" else _ESCAPE.sub(_escaped, word[1:-1])
+    if word[:1] in ("&", "*", "!"):
+        raise ValueError(f"{word!r:.60} is an anchor or a tag, which are not read; write the value itself")
     if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
         return int(word)
     if re.fullmatch(r"[+-]?[0-9]*\.[0-9]+", word):

@@ -167,15 +167,15 @@ def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> st
     """Returns why a sample was left out; None if it was not."""
     if not manifest.splits[split].skipped_count:
         return None
-    path = Path(folder.name(f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"))
+    file = f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+        with os.fdopen(folder.open(file), encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
                 body = json.loads(line)
                 if body["id"] == sample:
                     return str(body["reason"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DamagedError(f"{path} cannot be read ({error}); run: mmload verify {folder.path}") from error
+        raise DamagedError(f"{folder.name(file)} cannot be read ({error}); {folder.remedy}") from error
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import complaint, mmload
+from conftest import complaint, make_folder, mmload
 from PIL import Image
 from s3_server import Bucket
 
@@ -33,6 +33,16 @@ def test_where_and_preview_at_a_url_read_rows(url: str, dataset: Dataset, tmp_pa
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.width > 0
+
+
+def test_where_at_a_url_says_why_a_file_was_left_out(bucket: Bucket, tmp_path: Path, fresh_caches: None) -> None:
+    photos = make_folder(tmp_path / "photos", 2, ("ant", "bee"))
+    (photos / "bee" / "01.png").write_bytes(b"nothing")
+    words = ("build", "imagefolder", photos, tmp_path / "out", "--size", 16, "--on-error", "skip")
+    assert mmload(*words).returncode == 0
+    push(tmp_path / "out", f"{bucket.url}/left-out")
+    said = complaint(mmload("where", f"{bucket.url}/left-out", "--file", "bee/01.png"), 2)
+    assert "bee/01.png was left out of split train: not an image" in said
 
 
 def test_report_at_a_url_has_the_findings_of_a_disk(url: str, dataset: Dataset, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from yolo_sets import YoloSet
@@ -226,6 +228,33 @@ def test_yaml_subset_reads_what_pyyaml_reads(tmp_path):
         assert read_yaml(path) == yaml.safe_load(text)
     path.write_text("download: |\n  import os\n  x: [\nnames: [a]\n")
     assert read_yaml(path) == {"names": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "name", ['a " # b', "it's # c", "tab\there\n", "caf\u00e9 \U0001f600", "\u2028 \x85 \\", "\x07\x1b\0"]
+)
+def test_yaml_subset_reads_names_in_quotes_as_they_were_written(tmp_path, name):
+    yaml = pytest.importorskip("yaml")
+    path = tmp_path / "data.yaml"
+    for text in (
+        f"names:\n  0: {json.dumps(name, ensure_ascii=False)}  # as mmload exports it\n",
+        yaml.dump({"names": {0: name}}, width=1000),
+        yaml.dump({"names": [name]}, width=1000, allow_unicode=True, default_style='"'),
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert read_yaml(path)["names"] in ([name], {0: name})
+
+
+@pytest.mark.parametrize(
+    "text", ['["a", "b]', '["a\\q"]', "'a' b", '"a', '["\\Uffffffff"]', "&a [b]", "[!!str 1]", "*a"]
+)
+def test_yaml_subset_refuses_what_it_cannot_read(tmp_path, text):
+    (tmp_path / "data.yaml").write_text(f"names: {text}\n")
+    with pytest.raises(SourceError, match="data.yaml, line 1: "):
+        read_yaml(tmp_path / "data.yaml")
+    (tmp_path / "data.yaml").write_text('"a\\": b\n')
+    with pytest.raises(SourceError, match="data.yaml, line 1: "):
+        read_yaml(tmp_path / "data.yaml")
 
 
 def test_yolo_build_stores_what_was_read(tmp_path):
