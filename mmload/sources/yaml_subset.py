@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,10 @@ def _value(parts: list[str]) -> Any:
 def _escaped(escape: re.Match[str]) -> str:
     """Returns the character that an escape in double quotes stands for."""
     code = escape[1]
-    if code not in _ESCAPES and len(code) == 1:
-        raise ValueError(f"the escape {escape[0]} is not one of YAML")
-    return _ESCAPES[code] if len(code) == 1 else chr(int(code[1:], 16))
+    number = int(code[1:], 16) if len(code) > 1 else -1
+    if number > sys.maxunicode or (number < 0 and code not in _ESCAPES):
+        raise ValueError(f"the escape {escape[0]} stands for no character")
+    return _ESCAPES[code] if number < 0 else chr(number)
 
 
 def _scalar(text: str) -> Any:
