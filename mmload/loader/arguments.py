@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import make_batch
-from mmload.errors import UsageError, bytes_text, choices, counted, did_you_mean
+from mmload.errors import UsageError, bytes_text, choices, counted, did_you_mean, shown
 from mmload.loader.order import EpochOrder, Sampling, ShuffledOrder, StoredOrder
 from mmload.loader.tiers import MEMORY_SHARE
 from mmload.loader.window_orders import BlockOrder
@@ -68,10 +68,27 @@ def check_unknown(arguments: Mapping[str, object], loader: type) -> None:
         raise TypeError(f"Loader has no argument {name!r}; see help(mmload.Loader){close}")
 
 
-def check_number(name: str, value: object, least: int) -> None:
-    """Checks that the value is an integer of at least ``least``; raises ValueError otherwise."""
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name} is {value!r}; give an integer of at least {least}")
+def check_number(name: str, value: object, least: int, greatest: int | None = None) -> None:
+    """Checks that the value is an integer from ``least`` to ``greatest``; raises ValueError otherwise."""
+    if type(value) is not int or value < least or (greatest is not None and value > greatest):
+        bounds = f"of at least {least}" if greatest is None else f"from {least} to {greatest}"
+        raise ValueError(f"{name} is {value!r}; give an integer {bounds}")
+
+
+def check_booleans(**values: object) -> None:
+    """Checks that arguments are booleans; raises TypeError otherwise."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; give True or False")
+
+
+def resolve_collate(collate: object) -> Any:
+    """Returns the collate, a list of steps as a Collate; raises TypeError if it is neither that nor a function."""
+    if isinstance(collate, Sequence) and not isinstance(collate, str):
+        return Collate(*collate)
+    if collate is not None and not callable(collate):
+        raise TypeError(f"collate is {shown(collate)}; give a Collate, a list of its steps, or a function of a Batch")
+    return collate
 
 
 def resolve_view(dataset: object, name: str | None) -> View:
@@ -93,6 +110,8 @@ def resolve_fields(split: AnySplit, names: Sequence[str] | None) -> tuple[str, .
     """Returns the fields to read; all if ``names`` is None."""
     if names is None:
         return tuple(split.fields)
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"fields is {shown(names)}; give a list of names, such as {list(split.fields)[:2]}")
     for name in names:
         if name not in split.fields:
             raise UsageError(f"split {split.name!r} has no field {name!r}; it has {choices(split.fields)}")
@@ -128,15 +147,12 @@ def check_variable_size(
             raise UsageError(f"{problem}, and PerSample runs on the CPU; use tier='memory' or tier='disk'")
 
 
-def check_cache_pixels(cache_pixels: object, split: AnySplit, fields: Sequence[str], tier: str) -> None:
+def check_cache_pixels(cache_pixels: bool, split: AnySplit, fields: Sequence[str], tier: str) -> None:
     """Checks that there are JPEGs to decode, and memory to cache their pixels in.
 
     Raises:
-        TypeError: if it is no boolean.
         ValueError: if it is True, and rows are pixels or the tier is not in memory.
     """
-    if not isinstance(cache_pixels, bool):
-        raise TypeError(f"cache_pixels is {cache_pixels!r}; give True or False")
     if not cache_pixels:
         return
     if not _has_jpegs(split, fields):
@@ -176,15 +192,12 @@ def check_decode(
     nvjpeg.check()
 
 
-def check_subprocess(subprocess: object, device: torch.device) -> None:
+def check_subprocess(subprocess: bool, device: torch.device) -> None:
     """Checks that a subprocess can give batches to the training process.
 
     Raises:
-        TypeError: if ``subprocess`` is no boolean.
-        ValueError: if it is True, and batches go to a device, or the system cannot share memory.
+        ValueError: if ``subprocess`` is True, and batches go to a device, or the system cannot share memory.
     """
-    if not isinstance(subprocess, bool):
-        raise TypeError(f"subprocess is {subprocess!r}; give True or False")
     if subprocess and device.type != "cpu":
         raise ValueError(
             f"subprocess=True, but batches go to {device}; give device='cpu' and a collate without a device, and move "
@@ -268,13 +281,13 @@ def returns_for(
 
 
 def device_for(device: torch.device | str | int | None, collate: object) -> torch.device:
-    """Returns the given device (torch takes a number for an accelerator's), else the collate's, else the CPU.
+    """Returns the given device (a number is that of a CUDA device), else the collate's, else the CPU.
 
     Raises:
         ValueError: if it is none.
     """
     if device is not None:
-        return torch.device(device) if isinstance(device, int) else torch_device(device)
+        return torch_device(f"cuda:{device}" if type(device) is int else device)
     collate_device = collate.device if isinstance(collate, Collate | Views) else None
     return collate_device or torch.device("cpu")
 
@@ -306,7 +319,7 @@ def resolve_order(shuffle: object, order: str | Sampling | None, sampler: object
         raise TypeError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
     if order in _SHUFFLES:
         raise ValueError(f"order is {order!r}; {_SHUFFLES[order]}")
-    return order or ("shuffled" if shuffle else "sequential")
+    return ("shuffled" if shuffle else "sequential") if order is None else order
 
 
 def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> EpochOrder:

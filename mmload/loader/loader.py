@@ -23,6 +23,7 @@ from mmload.augment.step import Step
 from mmload.augment.views import rendering_device
 from mmload.batch import Batch, BatchOrViews
 from mmload.loader.arguments import (
+    check_booleans,
     check_cache_pixels,
     check_collate,
     check_decode,
@@ -33,6 +34,7 @@ from mmload.loader.arguments import (
     choose_tier,
     device_for,
     order_of,
+    resolve_collate,
     resolve_fields,
     resolve_order,
     resolve_view,
@@ -47,7 +49,7 @@ from mmload.loader.resume_state import OrderIdentity, State, check_sampler, posi
 from mmload.loader.samplers import EpochSampler, SamplerOrder
 from mmload.loader.window_orders import BlockOrder, bucketed
 from mmload.runtime.random_words import FACTORS, check_integer
-from mmload.runtime.resources import threads_of_rank
+from mmload.runtime.resources import MOST_THREADS, threads_of_rank
 from mmload.store.dataset import Dataset, Split
 
 __all__ = ["Collate", "Loader"]
@@ -159,14 +161,14 @@ class Loader:
         check_number("batch_size", batch_size, 1)
         check_number("prefetch", prefetch, 0)
         check_integer("seed", seed, 0, 2**64 - 1)
-        if threads is not None:
-            check_number("threads", threads, 1)
+        check_number("threads", 1 if threads is None else threads, 1, MOST_THREADS)
+        check_booleans(drop_last=drop_last, cache_pixels=cache_pixels, subprocess=subprocess)
         self._view = resolve_view(dataset, split)
         self.split = self._view.rows
         self.dataset: Any = self.split if isinstance(dataset, str | Path | Dataset) else dataset
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.collate = collate = Collate(*collate) if isinstance(collate, Sequence) else collate
+        self.collate = collate = resolve_collate(collate)
         self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
         self.prefetch, self.seed = prefetch, seed
         self.device = device_for(device, collate)

@@ -243,6 +243,23 @@ def test_a_device_that_is_not_there_is_a_clear_error(
         Loader(dataset, device=device)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 10**9}, "threads is 1000000000; give an integer from 1 to 1024"),
+        ({"drop_last": "no"}, "drop_last is 'no'; give True or False"),
+        ({"fields": "images"}, "fields is 'images'; give a list of names, such as ['images', 'targets']"),
+        ({"collate": 3}, "collate is 3; give a Collate, a list of its steps, or a function of a Batch"),
+        ({"collate": ""}, "collate is ''; give a Collate"),
+        ({"order": ""}, "order is ''; give 'block', or an order of mmload.loader.orders"),
+        ({"device": -1}, "device is 'cuda:-1', expected a device of torch"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_a_clear_error(dataset: Dataset, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        Loader(dataset, **options)
+
+
 def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
     batch = next(iter(Loader(dataset, fields=["targets"])))
     assert batch.images is None
