@@ -72,9 +72,6 @@ class SubprocessPool:
         payload = _pickled((settings, prefetcher))
         self._arena = SharedArena()
         self._records = protocol.records_in(self._arena, settings.batch_size)
-        self._records.slots["is_cancelled"] = 0
-        # Memoryviews: numpy gives the interpreter lock away for 500 numbers or more.
-        self._rows = [[record.data for record in rows] for rows in self._records.rows]
         semaphores = context()
         done = [semaphores.Semaphore(0) for _ in range(protocol.SLOTS)]
         self._signals = protocol.Signals(semaphores.Semaphore(0), done)
@@ -108,10 +105,12 @@ class SubprocessPool:
             self.check_open()
             slot = self._free_slot()
             count = selection.rows.numel()  # len takes five times as long
-            for numbers, record in zip(selection, self._rows[slot], strict=True):
-                if numbers is not None:
-                    record[:count] = numbers.numpy().data
-            return self._requested(slot, protocol.BATCH, epoch, count, selection.occurrences is not None)
+            # Memoryviews: numpy gives the interpreter lock away for 500 numbers or more.
+            self._records.rows[slot][:count] = selection.rows.numpy().data
+            occurrences = selection.occurrences
+            if occurrences is not None:
+                self._records.occurrences[slot][:count] = occurrences.numpy().data
+            return self._requested(slot, protocol.BATCH, epoch, count, occurrences is not None)
 
     def prefetch(self, epoch: int, offset: int) -> None:
         with self._lock:
@@ -148,7 +147,7 @@ class SubprocessPool:
         """Cancels a request that nobody waits for."""
         if self._process_id() == self._owner:
             with self._lock:
-                self._records.slots["is_cancelled"][slot] = 1
+                self._records.requests[slot][protocol.CANCELLED] = 1
                 self._abandoned.append(slot)
 
     def close(self) -> None:
@@ -162,7 +161,8 @@ class SubprocessPool:
         self._end()
 
     def _requested(self, slot: int, kind: int, epoch: int = 0, rows: int = 0, has_occurrences: bool = False) -> Reply:
-        self._records.slots[slot] = kind, epoch, rows, has_occurrences, 0, 0, (0, 0, 0), 0, 0
+        protocol.REQUEST.pack_into(self._records.requests[slot], 0, kind, epoch, rows, has_occurrences, False)
+        protocol.REPLY.pack_into(self._records.replies[slot], 0, 0, 0, 0, 0, 0, 0, 0)
         self._records.queue[self._next % protocol.SLOTS] = slot
         self._next += 1
         self._signals.requested.release()
@@ -191,12 +191,11 @@ class SubprocessPool:
 
     def _read(self, slot: int) -> tuple[int, Any]:
         """Reads the reply of a slot that is done, and frees the slot."""
-        *_, kind, place, first, size = self._records.slots[slot].item()
+        kind, buffer, start, size, *parts = protocol.REPLY.unpack_from(self._records.replies[slot])
         try:  # size 0: the request was cancelled before anybody took it
-            return kind, receive(Message(Place(*place.tolist()), first, size), self._arena) if size else None
+            return kind, receive(Message(Place(buffer, start, size), *parts), self._arena) if size else None
         finally:
-            with self._lock:
-                self._free.append(slot)
+            self._free.append(slot)
 
     def _check_alive(self) -> None:
         """Raises the error of a subprocess that has ended."""

@@ -1,25 +1,26 @@
 """The subprocess of a loader: its threads make the batches that the training process requests.
 
 Requests and replies are fixed records in shared memory, and semaphores count them: neither side needs a thread that
-waits for the other one, and a finished reply is read without releasing the interpreter lock. A reply is a message: a
-pickle in which every tensor is replaced by the place of its values. Tensors that are not in shared memory yet are
-copied into the buffer of the message.
+waits for the other one, and a finished reply is read without releasing the interpreter lock. A reply is a message: the
+layout of a batch, which is the same for most batches and read once, and where its values are. Tensors that are not in
+shared memory yet are copied into the buffer of the message.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import struct
 import threading
 import time
 import traceback
 from contextlib import suppress
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Semaphore
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -51,23 +52,32 @@ _ALIGN = 64
 _SMALL = 2**17
 """Largest message that is copied: that takes less time than watching for the end of its use."""
 
-_OBJECT, _TENSOR, _BATCH, _TUPLE, _LIST, _DICT = range(6)
-"""The first item of each node of a message."""
+_OBJECT, _TENSOR, _EMPTY, _BATCH, _TUPLE, _LIST, _DICT = range(7)
+"""The first item of each node of a layout."""
 
 
 class Message(NamedTuple):
-    """Place of a batch: the buffer with the message, and the part of it that is the pickle."""
+    """Place of a batch.
+
+    Attributes:
+        place: buffer of the message.
+        layout: the first byte of the layout in it.
+        values: one past the layout, where a pickle of places and objects begins.
+        end: one past that.
+    """
 
     place: Place
-    first: int
-    size: int
+    layout: int
+    values: int
+    end: int
 
 
 class _Description:
-    """Description of batches by plain numbers and names, which are read ten times as fast as a pickle of tensors.
+    """Description of a batch: its layout of plain numbers and names, and what differs between batches of one layout.
 
     Attributes:
-        places: buffers with values of tensors.
+        places: buffers with values of tensors, each once.
+        objects: values of other types, and the keys of dicts.
         copied: tensors that have to be copied into the message's buffer, and the byte where each begins.
         end: the bytes that they take.
     """
@@ -75,11 +85,12 @@ class _Description:
     def __init__(self, buffers: SharedBuffers) -> None:
         self._buffers = buffers
         self.places: list[Place] = []
+        self.objects: list[Any] = []
         self.copied: list[tuple[int, Tensor]] = []
         self.end = 0
 
-    def describe(self, value: Any) -> tuple[Any, ...]:
-        """Returns a node for a value; an object of an unknown type is its own node, to be pickled as it is."""
+    def layout(self, value: Any) -> tuple[Any, ...]:
+        """Returns the node of a value, the root of its layout."""
         kind = type(value)
         if kind is Tensor and value.layout == torch.strided and value.device.type == "cpu":
             if value.dtype in _DTYPES and not value.requires_grad:
@@ -87,31 +98,39 @@ class _Description:
         elif kind is Batch and not hasattr(value, "tensordicts"):
             fields = {name: field for name, field in value.items() if field is not None}
             extra = fields.pop("extra", None)
-            more = None if extra is None else self.describe(dict(extra.items()))
-            return (
-                _BATCH,
-                [(name, self.describe(field)) for name, field in fields.items()],
-                more,
-                list(value.batch_size),
-            )
+            more = None if extra is None else self.layout(dict(extra.items()))
+            nodes = [(name, self.layout(field)) for name, field in fields.items()]
+            return _BATCH, nodes, more, tuple(value.batch_size)
         elif kind is tuple or kind is list:
-            return _TUPLE if kind is tuple else _LIST, [self.describe(item) for item in value]
+            return _TUPLE if kind is tuple else _LIST, [self.layout(item) for item in value]
         elif kind is dict:
-            return _DICT, [(key, self.describe(item)) for key, item in value.items()]
-        return _OBJECT, value
+            return _DICT, [self.layout(item) for item in value.values()], self._object(list(value))
+        return _OBJECT, self._object(value)
+
+    def _object(self, value: Any) -> int:
+        """Returns the number of an object, which is pickled as it is."""
+        self.objects.append(value)
+        return len(self.objects) - 1
 
     def _tensor(self, value: Tensor) -> tuple[Any, ...]:
-        """Returns the node of a tensor: buffer or None, first byte in it, shape, strides in bytes, dtype."""
+        """Returns the node of a tensor: buffer, first byte in it, shape, strides in bytes, dtype.
+
+        The buffer is 0 for that of the message, i for the i-th of :attr:`places`.
+        """
         item, shape, code = value.dtype.itemsize, tuple(value.shape), _CODES.index(value.dtype)
-        place = self._buffers.place_of(value.data_ptr()) if value.numel() else None
+        if not value.numel():
+            return _EMPTY, shape, code
+        place = self._buffers.place_of(value.data_ptr())
         if place is not None:
-            self.places.append(place)
+            if place not in self.places:
+                self.places.append(place)
             first = self._buffers.offset(value.data_ptr(), place)
-            return _TENSOR, tuple(place), first, shape, tuple(step * item for step in value.stride()), code
+            strides = tuple(step * item for step in value.stride())
+            return _TENSOR, self.places.index(place) + 1, first, shape, strides, code
         first = self.end
         self.copied.append((first, value))
         self.end = -(-(first + value.numel() * item) // _ALIGN) * _ALIGN
-        return _TENSOR, None, first, shape, None, code
+        return _TENSOR, 0, first, shape, None, code
 
 
 def send(made: Any, buffers: SharedBuffers) -> Message:
@@ -122,65 +141,63 @@ def send(made: Any, buffers: SharedBuffers) -> Message:
         Exception: if an object cannot be pickled.
     """
     description = _Description(buffers)
-    text = pickle.dumps(description.describe(made), protocol=pickle.HIGHEST_PROTOCOL)
+    layout = pickle.dumps(description.layout(made), protocol=pickle.HIGHEST_PROTOCOL)
+    places = [tuple(place) for place in description.places]
+    text = layout + pickle.dumps((places, description.objects), protocol=pickle.HIGHEST_PROTOCOL)
     first = description.end
     place, memory = buffers.allocate(first + len(text))
     for start, tensor in description.copied:
-        if tensor.numel():
-            values = tensor.contiguous().reshape(-1).view(torch.uint8)
-            torch.from_numpy(memory[start : start + len(values)]).copy_(values)
+        values = tensor.contiguous().reshape(-1).view(torch.uint8)
+        torch.from_numpy(memory[start : start + len(values)]).copy_(values)
     memory[first:] = np.frombuffer(text, np.uint8)
     for each in (*description.places, place):
         buffers.hand_over(each)
-    return Message(place, first, len(text))
-
-
-class _Reading:
-    """Reader of described batches.
-
-    No step of it releases the interpreter lock, which costs 5 ms beside a thread of pure Python: numpy makes the views,
-    not torch.
-    """
-
-    def __init__(self, memory: Bytes, arena: SharedArena) -> None:
-        self._memory, self._arena = memory, arena
-        self._views: dict[int, Bytes] = {}
-
-    def made(self, node: tuple[Any, ...]) -> Any:
-        """Returns the value of a node."""
-        kind, value = node[0], node[1]
-        if kind == _TENSOR:
-            return self._tensor(*node[1:])
-        if kind == _BATCH:
-            attributes = {name: self.made(field) for name, field in value}
-            if node[2] is not None:
-                attributes["extra"] = TensorDict(self.made(node[2]), batch_size=node[3])
-            return Batch.from_tensordict(TensorDict(attributes, batch_size=node[3]))
-        if kind == _DICT:
-            return {key: self.made(item) for key, item in value}
-        if kind == _OBJECT:
-            return value
-        items = [self.made(item) for item in value]
-        return tuple(items) if kind == _TUPLE else items
-
-    def _tensor(
-        self, place: tuple[int, int, int] | None, first: int, shape: tuple[int, ...], strides: Any, code: int
-    ) -> Tensor:
-        dtype, memory = _CODES[code], self._memory
-        if place is not None:  # one view for all tensors in a buffer: the buffer is free with the last of them
-            found = self._views.get(place[0])
-            memory = found if found is not None else self._views.setdefault(place[0], self._arena.view(Place(*place)))
-        if 0 in shape:
-            return torch.empty(shape, dtype=dtype)
-        tensor = torch.from_numpy(np.ndarray(shape, _DTYPES[dtype], memory, first, strides))
-        return tensor.view(dtype) if dtype is torch.bfloat16 else tensor
+    return Message(place, first, first + len(layout), first + len(text))
 
 
 def receive(message: Message, arena: SharedArena) -> Any:
     """Returns what :func:`send` wrote; buffers are free once nothing refers to their tensors."""
-    is_small = message.place.size <= _SMALL
-    memory = arena.copy(message.place) if is_small else arena.view(message.place)
-    return _Reading(memory, arena).made(pickle.loads(memory[message.first : message.first + message.size].data))
+    place, layout, values, end = message
+    memory = arena.copy(place) if place.size <= _SMALL else arena.view(place)
+    root = _parsed(bytes(memory[layout:values]))
+    places, objects = pickle.loads(bytes(memory[values:end]))
+    # One view of each buffer for all tensors in it: the buffer is free with the last of them.
+    return _made(root, [memory, *(arena.view(Place(*each)) for each in places)], objects)
+
+
+@lru_cache(maxsize=64)
+def _parsed(layout: bytes) -> tuple[Any, ...]:
+    """Returns the root of a layout, which all batches of it share: nothing of it gets into a batch."""
+    root: tuple[Any, ...] = pickle.loads(layout)
+    return root
+
+
+def _made(node: tuple[Any, ...], buffers: list[bytearray | Bytes], objects: list[Any]) -> Any:
+    """Returns the value of a node.
+
+    No step of it releases the interpreter lock, which costs 5 ms beside a thread of pure Python: numpy makes the views,
+    not torch.
+    """
+    kind = node[0]
+    if kind == _TENSOR:
+        _, buffer, first, shape, strides, code = node
+        dtype = _CODES[code]
+        tensor = torch.from_numpy(np.ndarray(shape, _DTYPES[dtype], buffers[buffer], first, strides))
+        return tensor.view(dtype) if dtype is torch.bfloat16 else tensor
+    if kind == _BATCH:
+        _, nodes, extra, batch_size = node
+        fields = {name: _made(field, buffers, objects) for name, field in nodes}
+        if extra is not None:
+            fields["extra"] = TensorDict(_made(extra, buffers, objects), batch_size=batch_size)
+        return Batch.from_tensordict(TensorDict(fields, batch_size=batch_size))
+    if kind == _EMPTY:
+        return torch.empty(node[1], dtype=_CODES[node[2]])
+    if kind == _OBJECT:
+        return objects[node[1]]
+    items = [_made(item, buffers, objects) for item in node[1]]
+    if kind == _DICT:
+        return dict(zip(objects[node[2]], items, strict=True))
+    return tuple(items) if kind == _TUPLE else items
 
 
 SLOTS = 64
@@ -199,46 +216,43 @@ beside 4,000 crops/s that kept 0.87 to 0.92 of its rate on two cores, and keeps 
 DONE, FAILED = range(2)
 """Kinds of replies."""
 
-SLOT = np.dtype(
-    [
-        ("request", np.int64),  # BATCH, PREFETCH, STATISTICS or END
-        ("epoch", np.int64),
-        ("rows", np.int64),  # how many; of PREFETCH the offset in the epoch
-        ("has_occurrences", np.int64),
-        ("is_cancelled", np.int64),
-        ("reply", np.int64),  # DONE or FAILED
-        ("place", np.int64, 3),
-        ("first", np.int64),
-        ("size", np.int64),
-    ]
-)
-"""A request and its reply."""
+REQUEST = struct.Struct("5q")
+"""BATCH, PREFETCH, STATISTICS or END; epoch; number of rows, or of PREFETCH the offset in the epoch; whether there are
+occurrences; whether the request is cancelled, which is item :data:`CANCELLED`."""
+
+CANCELLED = 4
+
+REPLY = struct.Struct("7q")
+"""DONE or FAILED, and the numbers of a :class:`Message`; all are 0 of a request that was cancelled before it began."""
 
 
 class Records(NamedTuple):
-    """Requests and replies, in shared memory.
+    """Requests and replies in shared memory, as memoryviews of int64: of numpy they take three times as long.
 
     Attributes:
-        queue: int64 [:data:`SLOTS`], numbers of slots in the order of their requests, in a ring.
-        slots: :data:`SLOT` [:data:`SLOTS`].
-        rows: int64 [:data:`SLOTS`, 2, batch size], the rows of each request and their occurrences.
+        queue: numbers of slots in the order of their requests, in a ring of :data:`SLOTS`.
+        requests: one :data:`REQUEST` per slot.
+        replies: one :data:`REPLY` per slot.
+        rows: rows of each request, [batch size] per slot.
+        occurrences: occurrences of these rows, [batch size] per slot.
         end: the first byte of the arena after them.
     """
 
-    queue: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.void]
-    rows: npt.NDArray[np.int64]
+    queue: memoryview
+    requests: list[memoryview]
+    replies: list[memoryview]
+    rows: list[memoryview]
+    occurrences: list[memoryview]
     end: int
 
 
 def records_in(arena: SharedArena, batch_size: int) -> Records:
     """Returns the records at the beginning of an arena."""
-    memory, first = arena.bytes, len(arena.is_read)
-    queue: npt.NDArray[np.int64] = np.ndarray(SLOTS, np.int64, memory, first)
-    slots: npt.NDArray[np.void] = np.ndarray(SLOTS, SLOT, memory, first + queue.nbytes)
-    begin = first + queue.nbytes + slots.nbytes
-    rows: npt.NDArray[np.int64] = np.ndarray((SLOTS, 2, batch_size), np.int64, memory, begin)
-    return Records(queue, slots, rows, begin + rows.nbytes)
+    items = [1, REQUEST.size // 8, REPLY.size // 8, batch_size, batch_size]
+    begin, end = len(arena.is_read), len(arena.is_read) + 8 * SLOTS * sum(items)
+    queue, *others = np.split(arena.bytes[begin:end].view(np.int64), SLOTS * np.cumsum(items)[:-1])
+    requests, replies, rows, occurrences = ([slot.data for slot in each.reshape(SLOTS, -1)] for each in others)
+    return Records(queue.data, requests, replies, rows, occurrences, end)
 
 
 class Signals(NamedTuple):
@@ -297,16 +311,15 @@ class _Server:
         """Answers requests until one says to end."""
         while True:
             number = self._next_request()
-            slot = self._records.slots[number]
-            kind = int(slot["request"])
-            if not slot["is_cancelled"]:
+            request = REQUEST.unpack_from(self._records.requests[number])
+            if not request[CANCELLED]:
                 try:
-                    self._answer(number, slot, kind)
+                    self._answer(number, request)
                 except BaseException:  # no shared memory for an error; the training process reports the death
                     traceback.print_exc()
                     os._exit(1)
             self._signals.done[number].release()
-            if kind == END:
+            if request[0] == END:
                 return
 
     def _next_request(self) -> int:
@@ -318,29 +331,29 @@ class _Server:
                 time.sleep(pause)
             else:
                 self._signals.requested.acquire()
-            number = int(self._records.queue[self._next % SLOTS])
+            number = self._records.queue[self._next % SLOTS]
             self._next += 1
             return number
 
-    def _answer(self, number: int, slot: Any, kind: int) -> None:
+    def _answer(self, number: int, request: tuple[int, ...]) -> None:
         """Writes the reply to a request; nothing here refers to a batch afterwards."""
         try:
-            message = send(self._made(number, slot, kind), self._buffers)
-            slot["reply"] = DONE
+            kind, message = DONE, send(self._made(number, request), self._buffers)
         except Exception as error:
-            message = send(portable(error), self._buffers)
-            slot["reply"] = FAILED
-        slot["place"], slot["first"], slot["size"] = message
+            kind, message = FAILED, send(portable(error), self._buffers)
+        place, *others = message
+        REPLY.pack_into(self._records.replies[number], 0, kind, *place, *others)
 
-    def _made(self, number: int, slot: Any, kind: int) -> Any:
+    def _made(self, number: int, request: tuple[int, ...]) -> Any:
         """Returns the result of a request."""
-        worker, epoch, count = self._worker, int(slot["epoch"]), int(slot["rows"])
+        kind, epoch, count, has_occurrences, _ = request
         if kind == BATCH:
-            rows, occurrences = (torch.from_numpy(numbers[:count].copy()) for numbers in self._records.rows[number])
-            return worker.make(RowSelection(rows, occurrences if slot["has_occurrences"] else None), epoch)()
+            numbers = self._records.rows[number], self._records.occurrences[number]
+            rows, occurrences = (torch.frombuffer(each, dtype=torch.int64, count=count).clone() for each in numbers)
+            return self._worker.make(RowSelection(rows, occurrences if has_occurrences else None), epoch)()
         if kind == PREFETCH:
             return self._prefetcher.prefetch(epoch, count)
-        return worker.statistics()
+        return self._worker.statistics()
 
 
 class SubprocessTraceback(Exception):

@@ -173,20 +173,21 @@ class SharedArena:
         weakref.finalize(self, os.close, handle)
         self._memory = mmap.mmap(handle, 0)
         self.bytes: Bytes = np.frombuffer(self._memory, np.uint8)
+        self._data = self.bytes.data  # its slices are copied without releasing the interpreter lock
         self.is_read = self.bytes[:_MOST_BUFFERS]
         self._uses = _Uses(self.is_read)
 
-    def copy(self, place: Place) -> Bytes:
+    def copy(self, place: Place) -> bytearray:
         """Returns a copy of the bytes of a place, whose buffer is free at once; keeps the interpreter lock."""
-        copied = bytearray(self.bytes[place.start : place.start + place.size].data)  # numpy would release the lock
+        copied = bytearray(self._data[place.start : place.start + place.size])
         self.is_read[place.buffer] = 0
-        return np.frombuffer(copied, np.uint8)
+        return copied
 
     def view(self, place: Place) -> Bytes:
         """Returns the bytes of a place for reading; its buffer is free once nothing refers to them."""
-        view = self.bytes[place.start : place.start + place.size]
+        view = np.frombuffer(self._memory, np.uint8, place.size, place.start)  # a slice of bytes would not be kept
         self._uses.watch(view, place.buffer)
-        return np.frombuffer(view.data, np.uint8)  # of an array, numpy's views would keep the arena alone alive
+        return view
 
     def discard(self, start: int, size: int) -> None:
         """Gives the memory of a range back to the system."""

@@ -31,7 +31,7 @@ from mmload.augment import (
 )
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
-from mmload.loader import Collate, Loader, orders
+from mmload.loader import Collate, Loader, orders, subprocess_worker
 from mmload.loader.subprocess_worker import SLOTS
 from mmload.remote.copies import push
 from mmload.runtime.memory_pool import SharedArena, SharedBuffers
@@ -53,6 +53,25 @@ class Sums:
     def __call__(self, batch: Batch) -> dict[str, Any]:
         sums = batch.images.sum((1, 2, 3), dtype=torch.float64)
         return {"sums": sums, "pair": (batch.ids, [batch.targets]), "name": "sums", "half": sums.bfloat16()}
+
+
+class Changes:
+    """A collate whose batches differ in form, shapes, dtypes, strides, keys and objects."""
+
+    def __call__(self, batch: Batch) -> Any:
+        first, images, turned = int(batch.ids[0]), batch.images, batch.images.mT
+        dtype = (torch.float32, torch.bfloat16, torch.int64)[first % 3]
+        values = {f"key {first % 5}": images[:, :, : 1 + first % 4], first: turned, "first": [first], (first,): None}
+        pair = [batch.targets.to(dtype), values]
+        forms = batch, values, pair, (images[:0], batch.ids), batch.replace(images=turned)
+        return forms[first % len(forms)]
+
+
+class Listed:
+    """A collate that gives a list of its own and a dict with each batch, beside equal tensors."""
+
+    def __call__(self, batch: Batch) -> Any:
+        return {"numbers": batch.ids.tolist(), "size": {len(batch.ids): batch.targets}}
 
 
 class Refuses:
@@ -78,6 +97,7 @@ COLLATES: dict[str, Callable[[], Any]] = {
     "per_sample": lambda: Collate(RandomCrop(20), PerSample(v2.RandomInvert(0.5))),
     "views": lambda: Views(resized(), Collate(RandomCrop(9)), resized()),
     "function": Sums,
+    "changes": Changes,
 }
 
 
@@ -221,6 +241,18 @@ def test_memory_ends_with_an_error() -> None:
     buffers = SharedBuffers(arena, 0)
     with pytest.raises(MemoryError, match="no shared memory is left for a batch of"):
         buffers.allocate(len(arena.bytes))
+
+
+def test_the_layout_of_equal_batches_is_read_once_and_not_shared(dataset: Dataset) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "drop_last": True, "collate": Listed()}
+    with Loader(dataset["train"], subprocess=True, **options) as loader, Loader(dataset["train"], **options) as plain:
+        subprocess_worker._parsed.cache_clear()
+        first, *others = list(loader)
+        assert subprocess_worker._parsed.cache_info().misses == 1
+        first["numbers"].clear()
+        first["size"].clear()
+        for ours, theirs in zip([*others, *loader], [*list(plain)[1:], *plain], strict=True):
+            assert_equal(ours, theirs)
 
 
 def test_several_epochs_run_at_once(dataset: Dataset) -> None:
