@@ -103,7 +103,7 @@ class ChosenSplit(NamedTuple):
 
 
 class ExportRow(NamedTuple):
-    """A stored row: its split and number, the id of its sample in the source, its fields as arrays."""
+    """A stored row: its split and number, the id of its sample in the source, its fields as arrays; lists unpadded."""
 
     split: str
     number: int
@@ -206,9 +206,15 @@ def _chunk_rows(split: Split) -> int:
 
 def _read(split: Split, rows: Tensor) -> Iterator[ExportRow]:
     split.check_changed()
-    fields = {name: split.reader.rows(name, rows.numpy()) for name in split.fields}
+    columns = {name: split.reader.rows(name, rows.numpy()) for name in split.fields}
+    counts = {name: split.reader.lists(name).counts(rows.numpy()) for name in split.fields if is_list(split, name)}
     sources = split.source(rows)
     for place, number in enumerate(rows.tolist()):
-        yield ExportRow(
-            split.name, number, sources[place].id, {name: np.asarray(values[place]) for name, values in fields.items()}
-        )
+        fields = {name: np.asarray(values[place]) for name, values in columns.items()}
+        fields |= {name: fields[name][: own[place]] for name, own in counts.items()}
+        yield ExportRow(split.name, number, sources[place].id, fields)
+
+
+def is_list(split: Split, field: str) -> bool:
+    """Returns whether rows differ in their number of elements of a field."""
+    return split.record.fields[field].is_list

@@ -25,6 +25,7 @@ from mmload.export.chosen_rows import (
     chosen_rows,
     class_names,
     in_parallel,
+    is_list,
     png_of,
     png_of_mask,
 )
@@ -39,7 +40,7 @@ _COLUMNS = {"images": "image", "targets": "label", "masks": "mask"}
 """Fields -> columns, where these are called otherwise: as Hugging Face's own datasets call them."""
 
 _PADDED = ("boxes", "labels", "difficult")
-"""Fields with ``counts`` entries in each row; the rest is padding, which is left out."""
+"""Fields with ``counts`` entries in each row, where they are no lists; the rest is padding, which is left out."""
 
 
 def to_huggingface(
@@ -203,7 +204,7 @@ def _feature(split: Split, field: str, spec: FieldSpec) -> Any:
     kind = "float32" if spec.dtype == "bfloat16" else spec.dtype
     feature: Any = datasets.ClassLabel(names=names) if of_class else datasets.Value(kind)
     for axis, size in reversed(list(enumerate(spec.shape))):
-        varies = axis == 0 and field in _PADDED and "counts" in split.fields
+        varies = axis == 0 and (is_list(split, field) or (field in _PADDED and "counts" in split.fields))
         feature = datasets.List(feature, length=-1 if varies else size)
     return feature
 

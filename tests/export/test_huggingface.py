@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coco_sets import coco_dataset
 from conftest import complaint, mmload
 from loading_stores import build_store
 
@@ -62,6 +63,19 @@ def test_boxes_masks_and_other_fields(tmp_path: Path) -> None:
     assert one["weight"][:] == rows.extra["weight"].float().tolist()
     assert one["angle"][:] == rows.extra["angle"].tolist()
     assert one["features"][:] == rows.features.tolist()
+
+
+def test_huggingface_gets_lists_without_padding(tmp_path: Path) -> None:
+    stored = open_dataset(coco_dataset(tmp_path, "instances"))
+    made = to_huggingface(stored, cache_dir=tmp_path / "cache")
+    for name, split in stored.items():
+        assert len(set(split.rows(slice(None)).counts.tolist())) > 1
+        for row, read in enumerate(made[name]):
+            for field in ("boxes", "labels", "area", "iscrowd", "rings", "polygons", "run_boxes", "runs"):
+                count = int(split.reader.lists(field).counts(np.array([row]))[0])
+                expected = split.reader.rows(field, np.array([row]))[0][:count]
+                assert len(read[field]) == count
+                assert np.array_equal(np.array(read[field]).reshape(expected.shape), expected), field
 
 
 def test_mmload_builds_it_again(dataset: Dataset, tmp_path: Path) -> None:
