@@ -107,12 +107,7 @@ def _check_uint8(step: nn.Module) -> None:
 
 
 def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
-    """Rejects steps that would leave boxes or masks behind.
-
-    Args:
-        steps: a collate's.
-        boxes: whether batches have boxes.
-        masks: whether batches have masks.
+    """Rejects steps that would leave the batches' boxes or masks behind.
 
     Raises:
         ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.

@@ -67,11 +67,7 @@ _SHAPES = {KEYPOINTS: (0, 0, 0, 3), CORNERS: (0, 0, 0, 2), POLYGONS: (0, 0, 2)}
 
 
 def without_runs(fields: Mapping[str, Tensor], heights: Sequence[int]) -> dict[str, Tensor]:
-    """Converts run lengths to polygons, a rectangle for each run of a column.
-
-    Args:
-        fields: fields of images, [B, ...].
-        heights: height of each image.
+    """Converts run lengths in fields [B, ...] to polygons, a rectangle for each run of a column, by heights.
 
     Returns:
         The fields of :data:`~mmload.pictures.instance_masks.SEGMENTS`; none if there are no run lengths.
@@ -184,14 +180,9 @@ def _inside(points: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor
 
 
 def move_tile_points(name: str, values: Tensor, tiles: MovingTiles, chosen: Numbers, size: Sequence[int]) -> Tensor:
-    """Moves the keypoints or corners of R boxes to the samples that their tiles are composed to.
+    """Moves the keypoints or corners [R, ...] of boxes to the samples that their tiles, int64 [R], are composed to.
 
-    Args:
-        name: the field's; another one is returned as it is.
-        values: [R, ...].
-        tiles: geometry of the tiles.
-        chosen: int64 [R], tile of each box.
-        size: height and width of the output.
+    A field of another name is returned as it is. The size is the height and width of the output.
     """
     if name not in (KEYPOINTS, CORNERS) or not values.is_floating_point() or not len(values):
         return values

@@ -95,15 +95,9 @@ class _Policy(WarpingStep):
     def changes(
         self, space: Sequence[Change], chosen: Tensor, negative: Tensor, plan: Plan, bins: Tensor, of: int
     ) -> Program:
-        """Returns one change per sample.
+        """Returns the change ``chosen`` for each sample, with the magnitude of a bin: int64 [B] each.
 
-        Args:
-            space: operations to choose from.
-            chosen: int64 [B], which.
-            negative: bool [B], whether a signed magnitude is negative.
-            plan: the images'.
-            bins: int64 [B], which magnitude.
-            of: number of magnitudes.
+        It is one of ``of`` bins, and negative where a bool [B] says so and the change is signed.
         """
         warp = levels.AFFINE_NEAREST if self.interpolation == "nearest" else levels.AFFINE_BILINEAR
         codes, numbers = _tables(tuple(space), warp, of, plan.height, plan.width, plan.peak, plan.device)

@@ -74,12 +74,9 @@ class ResizingStep(Step):
     def resampling(
         self, size: tuple[int, int], *, placement: Placement | None = None, exact_masks: bool = True
     ) -> Resampling:
-        """Returns the resize to (height, width).
+        """Returns the resize to (height, width), or on a canvas of this size.
 
-        Args:
-            size: size of the output.
-            placement: place of each image on a canvas of this size; None: it fills the canvas.
-            exact_masks: whether masks are resized by ``nearest-exact`` if images are; else by ``nearest``.
+        With ``exact_masks``, masks are resized by ``nearest-exact`` if images are; else by ``nearest``.
         """
         mode = self.interpolation
         return Resampling(

@@ -174,12 +174,6 @@ def _check_collate_type(name: str, view: object) -> None:
 def rendering_device(collate: object, device: torch.device, tier: str, decode: str) -> torch.device:
     """Returns the device where a loader's batches are rendered: the CPU if their samples are composed of several rows.
 
-    Args:
-        collate: the loader's.
-        device: device of the batches.
-        tier: where the loader is asked to read rows from.
-        decode: the loader's decoder of JPEGs.
-
     Raises:
         ValueError: if samples are composed, and rows are to be on a device or decoded there.
     """

@@ -265,12 +265,8 @@ def affine_matrix(
 ) -> Tensor:
     """Returns matrices from output to input coordinates, as torchvision's ``_get_inverse_affine_matrix``.
 
-    Args:
-        angle: float64 [B], degrees.
-        translate: x and y, float64 [B] each, in pixels.
-        scale: float64 [B].
-        shear: x and y, float64 [B] each, in degrees.
-        center: float64 [2], x and y from the image's center, in pixels.
+    Numbers are float64 [B]: angle and shears (x, y) in degrees, the move (x, y) in pixels; the center is float64 [2], x
+    and y from the image's center in pixels.
 
     Returns:
         float64 [B, 6], rows of a 2 x 3 matrix.
@@ -292,9 +288,7 @@ def affine_matrix(
 def perspective_coefficients(start: Tensor, end: Tensor) -> Tensor:
     """Returns coefficients from output to input coordinates, as torchvision's ``_get_perspective_coeffs``.
 
-    Args:
-        start: float64 [4, 2], x and y of the corners of the input.
-        end: float64 [B, 4, 2], where they are in the output.
+    The corners, x and y, are float64 [4, 2] in the input and [B, 4, 2] in the output.
 
     Returns:
         float64 [B, 8].

@@ -346,12 +346,6 @@ def choose_tier(name: str, split: AnySplit, device: torch.device, cache_pixels: 
     used if its missing part still fits. Where processes cannot share a copy, the free memory is divided evenly among
     the ranks of this machine (``LOCAL_WORLD_SIZE``, set by torchrun).
 
-    Args:
-        name: one of :data:`TIERS`.
-        split: split that is read.
-        device: device of the batches.
-        cache_pixels: whether the memory should cache the pixels of JPEGs.
-
     Returns:
         "disk", "memory" or "device"; the reason as a sentence; and whether the memory caches the pixels of JPEGs.
 

@@ -106,14 +106,7 @@ class Shipped:
 
 
 class Ring:
-    """Fixed number of pinned buffers, taken in turn by loader threads.
-
-    Args:
-        port: port of the device.
-        shape: shape of a buffer, [B, *row shape].
-        dtype: dtype of the rows.
-        buffers: number of buffers, and of threads that can gather at once.
-    """
+    """Fixed number of pinned buffers of a shape [B, *row shape], taken in turn by loader threads."""
 
     def __init__(self, port: Port, shape: tuple[int, ...], dtype: torch.dtype, buffers: int) -> None:
         self._port = port
@@ -123,12 +116,7 @@ class Ring:
         self._available = threading.Semaphore(buffers)
 
     def ship(self, rows: int, fill: Callable[[Tensor], None]) -> Shipped:
-        """Fills a buffer and queues its copy.
-
-        Args:
-            rows: number of the buffer's rows to use.
-            fill: writes them; called with the [rows, *row shape] part of a buffer that no copy reads any more.
-        """
+        """Fills the first rows of a buffer, which no copy reads any more, and queues its copy."""
         with self._available:
             buffer, last = self._free.popleft()
             event = last
@@ -150,15 +138,9 @@ _ROWS_AT_ONCE = 64
 class DeviceBatches:
     """Pinned buffers for every field of a batch. Thread-safe.
 
-    Nothing is copied from pageable memory: such a copy would block the training thread until its stream gets there.
-
-    Args:
-        port: port of the device.
-        fields: the fields to copy, with dtypes and row shapes.
-        tier: place of the images; those of a ``DeviceTier`` are not among ``fields``.
-        collate: rendered on the device.
-        batch_size: largest number of rows per batch.
-        slots: batches that can be in flight at once.
+    Nothing is copied from pageable memory: such a copy would block the training thread until its stream gets there. The
+    fields to copy do not have the images of a ``DeviceTier``. The collate renders on the device, ``batch_size`` rows at
+    most; ``slots`` batches can be in flight at once.
     """
 
     def __init__(
@@ -181,13 +163,9 @@ class DeviceBatches:
     def ship(
         self, rows: Tensor, seeds: Tensor, epoch: int, fill: Callable[[str, Tensor, Tensor], None]
     ) -> Callable[[], BatchOrViews]:
-        """Gathers a batch into pinned buffers and queues the copies.
+        """Gathers a batch, rows and seeds int64 [B], into pinned buffers and queues the copies.
 
-        Args:
-            rows: int64 [B].
-            seeds: int64 [B].
-            epoch: epoch of the batch.
-            fill: (field, rows, buffer) writes the rows of a field into its buffer.
+        ``fill`` (field, rows, buffer) writes the rows of a field into its buffer.
 
         Returns:
             What makes the caller's stream wait for the copies, and renders there.
@@ -236,11 +214,7 @@ class DeviceDecoder:
     """Decoder of rows on a device, for any number of threads, one batch at a time.
 
     JPEGs that the device refuses or that have no end are decoded on the CPU, which reports what is wrong with them.
-
-    Args:
-        tier: source of the rows.
-        port: port of the device.
-        decode: "cuda"; "cpu": everything is decoded on the CPU, and sent.
+    With ``decode`` "cpu" everything is decoded on the CPU, and sent.
     """
 
     def __init__(self, tier: Tier, port: Port, decode: str) -> None:

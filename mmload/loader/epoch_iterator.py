@@ -29,11 +29,7 @@ from mmload.store.split_views import View
 class Prefetcher:
     """Prefetch of a loader's epochs from object storage; a copy has prefetched none yet.
 
-    Args:
-        order: the loader's order; the rows of a sampler are not known ahead, and not prefetched.
-        view: the rows that are read.
-        fields: the fields that are read.
-        margin: positions by which one of the loader's threads may be behind all others.
+    Rows of a sampler are not known ahead, and not prefetched. One thread may be ``margin`` positions behind all others.
     """
 
     def __init__(self, order: Order | SamplerOrder, view: View, fields: Sequence[str], margin: int) -> None:
@@ -150,11 +146,6 @@ class WorkerPool:
 
     Threads take batches from a queue, which wakes one of them only if it waits. A ThreadPoolExecutor costs the training
     thread 12 us per batch more.
-
-    Args:
-        worker: maker of the batches.
-        prefetcher: prefetches what an epoch reads from object storage.
-        threads: number of threads.
     """
 
     def __init__(self, worker: BatchWorker, prefetcher: Prefetcher, threads: int) -> None:
@@ -285,11 +276,7 @@ class Counts:
 class BatchRows:
     """Rows of each batch. An error of ``take`` does not end the iterator: the next call tries again.
 
-    Args:
-        take: (start, stop) -> the rows at these positions of the epoch.
-        batches: number of batches; the last may be smaller.
-        size: rows of a batch.
-        batches_at_once: number of batches to request from ``take`` at a time.
+    ``take`` (start, stop) returns the rows at positions of the epoch, of ``batches_at_once`` batches at a time.
     """
 
     def __init__(
@@ -324,15 +311,8 @@ class EpochIterator:
     """Iterator over one epoch's batches in order. Threads may share it; each batch goes to one of them.
 
     A batch is a function of its rows and epoch. So after an error, or an interruption such as Ctrl-C, the next call
-    makes the same batch again, and no batch is lost.
-
-    Args:
-        pool: the threads, or the subprocess, that make the batches.
-        rows: rows of each batch.
-        position: position that every batch advances.
-        counts: totals that every batch advances.
-        ahead: batches to prepare besides the one that is yielded next.
-        returns: form of the batches; None: as they are made.
+    makes the same batch again, and no batch is lost. ``ahead`` batches are prepared besides the one that is yielded
+    next; each batch advances the position and the counts.
     """
 
     def __init__(

@@ -262,10 +262,7 @@ class Order:
 def combine_occurrences(again: Tensor, occurrences: Tensor | None, factor: int) -> Tensor:
     """Combines occurrences that have two reasons: int64 [B], 0 where both numbers are 0.
 
-    Args:
-        again: int64 [B], how often a row came before for that reason.
-        occurrences: int64 [B], occurrences for other reasons; None: 0.
-        factor: an odd word, another one for each reason.
+    Both are int64 [B]; None: 0. The factor is an odd word, another one for each reason.
     """
     numbers = again * signed(factor)
     return numbers if occurrences is None else numbers + occurrences
@@ -276,12 +273,7 @@ def _tensor(words: Words) -> Tensor:
 
 
 def occurrences_in(rows: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
-    """Returns how often each of the rows comes before in the list, int64 [N]; None if none comes twice.
-
-    Args:
-        rows: int64 [N], each in [0, count).
-        count: number of rows.
-    """
+    """Returns how often each of these rows, int64 [N] of ``count``, comes before; None if none comes twice."""
     if (rows[1:] > rows[:-1]).all():  # the usual list, in a quarter of the time
         return None
     is_listed = np.zeros(count, dtype=np.bool_)

@@ -37,12 +37,9 @@ class OrderIdentity:
 
 
 def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
-    """Returns the state as a flat dict, without the keys that do not apply.
+    """Returns the state as a flat dict: an epoch, and its samples that all ranks together have used.
 
-    Args:
-        epoch: current epoch.
-        samples: samples of this epoch that all ranks together have used.
-        identity: identity of the loader.
+    Keys that do not apply are left out.
     """
     state: State = {"epoch": epoch, "samples": samples, **_required(identity)}
     optional = {name: getattr(identity, name) for name in _OPTIONAL}
@@ -52,13 +49,9 @@ def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
 def position_in(
     state: Mapping[str, object], identity: OrderIdentity, *, length: int, other_version: bool = False
 ) -> tuple[int, int]:
-    """Returns the epoch of a state, and how many of its samples are used.
+    """Returns the epoch of a state, and how many of its samples are used, of ``length`` of all ranks together.
 
-    Args:
-        state: result of ``Loader.state_dict``.
-        identity: identity of the loader that continues.
-        length: samples of an epoch, of all ranks together.
-        other_version: continue with other rows, such as those of another version of the dataset.
+    ``other_version`` continues with other rows, such as those of another version of the dataset.
 
     Raises:
         ValueError: if it is not such a state, or the state of a loader with another order or other rows. The rows of a

@@ -48,10 +48,8 @@ class SamplerOrder:
     A loader calls a sampler's ``set_epoch`` with each epoch's number until the user calls it: once its ``epoch``
     differs from what a loader set last (0 before), no loader calls it again.
 
-    Args:
-        source: rows as :func:`~mmload.store.row_numbers.row_numbers` takes them, or what yields one at a time for each
-            ``iter``.
-        rows: number of rows.
+    The source is rows as :func:`~mmload.store.row_numbers.row_numbers` takes them, or what yields one at a time for
+    each ``iter``.
 
     Raises:
         TypeError: if source is an iterator, which lasts one epoch only, or does not yield rows.

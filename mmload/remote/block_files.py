@@ -37,13 +37,8 @@ class BlockFiles:
     """Files of the blocks of a field in a cache. Thread-safe; processes share the files.
 
     Files are not synced. What was written before the machine last started lies in another folder, so that its bytes are
-    compared with their checksums before they are used again.
-
-    Args:
-        cache: folder that counts the bytes.
-        root: the dataset's folder inside it.
-        grid: division of the field into blocks.
-        earlier: folders of earlier versions of the dataset, whose blocks of equal shards are the same.
+    compared with their checksums before they are used again. Blocks of equal shards of earlier versions of the dataset,
+    in their folders, are the same.
 
     Attributes:
         prefix: the folder of the split's shards.

@@ -43,11 +43,9 @@ def block_map(rows: Rows) -> BlockMap | None:
 
 
 class BlockMap:
-    """Blocks of a field, mapped while a batch is rendered. Thread-safe; has the methods of ``RowMap``.
+    """Blocks of a field, mapped at multiples of ``step`` bytes while a batch is rendered. Thread-safe.
 
-    Args:
-        blocks: blocks of the field.
-        step: addresses of blocks are multiples of this many bytes.
+    It has the methods of ``RowMap``.
 
     Attributes:
         most_rows: how many rows can be prepared at once: a process may have 65,530 maps on Linux.
@@ -65,11 +63,9 @@ class BlockMap:
         return self._window().memory
 
     def prepare(self, places: Places, refuse: Refusal) -> tuple[Numbers, int]:
-        """Maps the blocks of rows into this thread's memory, until it prepares others or checks these.
+        """Maps the blocks of rows, or of parts of them, until this thread prepares others or checks these.
 
-        Args:
-            places: places of the rows, or of parts of them.
-            refuse: makes the error of a row.
+        ``refuse`` makes the error of a row.
 
         Returns:
             int64 [B], the first byte of each row in :attr:`memory`; and how many rows had to be read: all.

@@ -29,10 +29,7 @@ _SHARD, _BLOCK = re.compile(r"\d{6,9}"), re.compile(r"(0|[1-9]\d{0,17})\.block")
 
 
 class CacheMark:
-    """Mark file of a cache. Thread-safe.
-
-    Args:
-        folder: folder of the cache; created if it does not exist.
+    """Mark file of a cache, whose folder is created if it does not exist. Thread-safe.
 
     Raises:
         UsageError: if the folder holds something else.

@@ -60,11 +60,9 @@ class OtherFiles(NamedTuple):
 
 
 class CacheFolder:
-    """Folder of a cache. Thread-safe. Use :func:`cache_folder`.
+    """Folder of a cache, created if it does not exist, with a limit in bytes or without. Thread-safe.
 
-    Args:
-        path: folder; created if it does not exist.
-        limit: maximum bytes; None: unlimited.
+    Use :func:`cache_folder`.
 
     Attributes:
         files: files of the fields that this process has open.

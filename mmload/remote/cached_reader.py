@@ -173,12 +173,8 @@ class CachedSplit(Split):
     ) -> ReadAhead:
         """Prefetches what an epoch reads, in its order, and makes evictions follow that order, too.
 
-        Args:
-            fields: fields that the epoch reads.
-            takes: the order of each rank of this machine, starting with this one.
-            epoch: number of the epoch.
-            now: position at which it continues.
-            margin: see :class:`EpochPlan`.
+        ``takes`` are the orders of the ranks of this machine, starting with this one; the epoch continues at position
+        ``now``. :class:`EpochPlan` says what the margin is.
 
         Returns:
             The prefetch, which ends when it is closed or collected.
@@ -218,13 +214,8 @@ def _pieces(
 ) -> tuple[list[_Piece], list[int]]:
     """Joins rows that follow each other both in a block and in memory.
 
-    Args:
-        blocks: blocks of the field.
-        of_rows: int64 [B], the block of each row.
-        places: [B], the place of each row in its file.
-        out: destination.
-        starts: int64 [B], the first byte of each row in ``out``.
-        groups: numbers of rows after each of which the rows so far must be complete.
+    Each row begins at its place in the file of its block and goes to its start in ``out``. After each of ``groups``,
+    numbers of rows, the rows so far must be complete.
 
     Returns:
         The pieces in order, and the number of pieces up to the end of each group.

@@ -53,14 +53,7 @@ class DatasetCache:
     def blocks(
         self, split: str, field: str, offsets: Numbers | None = None, order: Numbers | None = None
     ) -> RemoteBlocks:
-        """Returns the blocks of a field.
-
-        Args:
-            split: name of the split.
-            field: name of the field.
-            offsets: for variable-size rows, the first byte of each of the shards' rows.
-            order: for each row its number over all shards; None: the same number.
-        """
+        """Returns the blocks of a field, by offsets if its rows are variable-size, and by the order of the split."""
         with self._lock:
             key = split, field
             if key not in self._fields:
@@ -91,10 +84,7 @@ class DatasetCache:
     def ensure_index(self, split: str, field: str, *, check_disk: bool = False) -> None:
         """Fetches and checks the files that locate the variable-size rows of a field, or lists, unless they are cached.
 
-        Args:
-            split: name of the split.
-            field: name of the field.
-            check_disk: look for the files even if they were cached before.
+        ``check_disk`` looks for the files even if they were cached before.
 
         Raises:
             DamagedError: if one is not the file that the manifest names; RemoteError: if it cannot be read.

@@ -24,13 +24,10 @@ _NEVER = np.float32(np.inf)
 
 
 class EpochPlan:
-    """Order in which the ranks of this machine read a split. Thread-safe.
+    """Order in which the ranks of this machine, starting with this process's own, read a split. Thread-safe.
 
-    Args:
-        grid: blocks of the field.
-        takes: the order of each rank of this machine, starting with this process's own.
-        margin: number of positions that a row being read may lie behind the number of rows read.
-        before: plan of an earlier epoch, whose tables are reused if the order is the same.
+    A row being read may lie ``margin`` positions behind the number of rows read. The tables of the plan before are
+    reused if the order is the same.
     """
 
     def __init__(self, grid: BlockGrid, takes: Sequence[Take], margin: int, before: EpochPlan | None = None) -> None:
@@ -94,10 +91,7 @@ class EpochPlan:
 def needed_last(needs: Needs, sizes: Numbers, wanted: int) -> Numbers:
     """Returns the fewest of the blocks needed last that have `wanted` bytes together; all if they have fewer.
 
-    Args:
-        needs: float32 [B], by :meth:`EpochPlan.next_needs`.
-        sizes: int64 [B], bytes.
-        wanted: bytes.
+    Needs are float32 [B], by :meth:`EpochPlan.next_needs`, and sizes int64 [B] bytes.
     """
     latest = np.argsort(-needs, kind="stable")
     return latest[: int(np.searchsorted(np.cumsum(sizes[latest]), wanted)) + 1]

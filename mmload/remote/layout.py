@@ -80,10 +80,8 @@ def bytes_per_block(file: DatasetFile) -> int:
 def first_rows(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the first row of each block of a file of variable-size rows, int64 [blocks].
 
-    Rows that begin in the same 16 KiB of the file share a block; a row of 16 KiB or more is a block by itself.
-
-    Args:
-        offsets: int64 [rows + 1], the first byte of each row, and the end of the last one.
+    Rows that begin in the same 16 KiB of the file share a block; a row of 16 KiB or more is a block by itself. Offsets,
+    int64 [rows + 1], are the first byte of each row, and the end of the last one.
     """
     parts = offsets[:-1] // SMALLEST_VARIABLE_BLOCK
     return np.flatnonzero((np.diff(offsets) >= SMALLEST_VARIABLE_BLOCK) | (np.diff(parts, prepend=-1) != 0))
@@ -126,14 +124,7 @@ def checksums_of_file(root: Path, file: DatasetFile) -> BlockChecksums:
 def parse_checksums(
     content: memoryview, record: FileRecord, block_bytes: int, lengths: Lengths
 ) -> BlockChecksums | None:
-    """Returns the checksums in an object's content; None if they do not belong to this file and these blocks.
-
-    Args:
-        content: content of the object.
-        record: manifest entry of the file.
-        block_bytes: see :attr:`BlockChecksums.block_bytes`.
-        lengths: int64 [blocks], the bytes of each block.
-    """
+    """Returns the checksums in an object's content; None if they are not of this file and blocks of these lengths."""
     if len(content) < _HEADER.size or (len(content) - _HEADER.size) % 4:
         return None
     magic, stored_bytes = _HEADER.unpack(content[: _HEADER.size])
@@ -180,11 +171,8 @@ class Run(NamedTuple):
 class BlockGrid:
     """Division of a field into blocks of equally many rows, where all rows have the same size.
 
-    Args:
-        split: name of the split whose folder has the shards.
-        field: name of the field.
-        record: manifest entry of the split.
-        order: for each row its number over all shards, int64 [rows]; None: the same number.
+    The split is the one whose folder has the shards. The order has the number over all shards of each row, int64
+    [rows]; None: the same number.
 
     Attributes:
         field: first part of the names of the files.
@@ -280,12 +268,7 @@ class BlockGrid:
 class VariableGrid(BlockGrid):
     """Division of variable-size rows into blocks by :func:`first_rows`.
 
-    Args:
-        split: name of the split whose folder has the shards.
-        field: name of the field.
-        record: manifest entry of the split.
-        offsets: int64 [n + 1], the first byte of each of the shards' rows, as if the bytes of all were one file.
-        order: for each row its number over all shards, int64 [rows]; None: the same number.
+    Offsets, int64 [n + 1], are the first byte of each of the shards' rows, as if the bytes of all were one file.
     """
 
     def __init__(

@@ -75,10 +75,6 @@ class Found(NamedTuple):
 class Objects:
     """Objects under a URL. Thread-safe; picklable: a copy connects again.
 
-    Args:
-        url: URL of object storage, see :mod:`mmload.remote.urls`.
-        retries: retries of all requests; None: :data:`RETRIES`.
-
     Raises:
         UsageError: if the URL is wrong, or obstore is not installed.
     """
@@ -303,12 +299,8 @@ def check_parallel(parallel: int) -> None:
 def in_parallel(do: Callable[[T], R], tasks: Iterable[T], parallel: int) -> Iterator[R]:
     """Yields what ``do`` returns for each task, in the order in which they end.
 
-    The first error is raised once the running tasks have ended; waiting tasks are dropped.
-
-    Args:
-        do: thread-safe.
-        tasks: read in the caller's thread, when a thread becomes free.
-        parallel: number of threads.
+    The first error is raised once the running tasks have ended; waiting tasks are dropped. Tasks are read in the
+    caller's thread, when one of the threads becomes free; ``do`` is thread-safe.
     """
     remaining = iter(tasks)
     with ThreadPoolExecutor(parallel, thread_name_prefix="mmload-cloud") as pool:

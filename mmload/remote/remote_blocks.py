@@ -57,10 +57,8 @@ class FetchRequest:
 class Fetching:
     """Threads that fetch the blocks of one field.
 
-    Args:
-        fetch: fetches the absent blocks of a run and returns their bytes; thread-safe.
-        store: stores blocks and returns those that are stored.
-        parallel: number of threads.
+    ``fetch`` returns the bytes of the absent blocks of a run, and is thread-safe; ``store`` stores blocks and returns
+    those that are stored.
     """
 
     def __init__(
@@ -204,9 +202,7 @@ class RemoteBlocks:
     def fetch_missing(self, blocks: Numbers, *, check_disk: bool = False) -> Requests:
         """Requests all absent blocks that a batch needs now, without waiting.
 
-        Args:
-            blocks: blocks that the batch needs.
-            check_disk: look on the disk for all of them, not only for those that are not expected there.
+        ``check_disk`` looks on the disk for all of them, not only for those that are not expected there.
 
         Returns:
             The request of each block that is fetched.
@@ -333,12 +329,9 @@ _WAIT_S = 0.002
 
 
 class ReadAhead:
-    """Prefetch of an epoch in a thread, until it is closed or collected.
+    """Prefetch of an epoch of fields with plans, in a thread, until it is closed or collected.
 
-    Args:
-        fields: blocks of the fields that are read, each with its plan.
-        limit: limit of the cache in bytes.
-        epoch: number of the epoch.
+    The limit is that of the cache in bytes.
     """
 
     def __init__(self, fields: Sequence[RemoteBlocks], limit: int | None, epoch: int) -> None:

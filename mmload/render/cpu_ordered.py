@@ -64,12 +64,7 @@ def _work_for(out: Tensor) -> Tensor:
 
 
 class CpuCanvas:
-    """Canvases of a plan, with the levels of the sample that is being painted.
-
-    Args:
-        canvas: the plan's.
-        ground: uint8 [C], its fill.
-    """
+    """Canvases of a plan with a fill, uint8 [C], and the levels of the sample that is being painted."""
 
     def __init__(self, canvas: Canvas, ground: Bytes) -> None:
         self._canvas, self._ground = canvas, ground
@@ -79,10 +74,6 @@ class CpuCanvas:
 
     def take(self, first: int, lines: ImageLines) -> tuple[slice, Composed]:
         """Takes tiles from ``first`` on, to be painted; returns the samples whose last tile is among them.
-
-        Args:
-            first: the first tile.
-            lines: lines of the tiles' images.
 
         Raises:
             IndexError: if a tile needs other lines.
@@ -119,11 +110,8 @@ class _Batch(NamedTuple):
 class CpuMixing:
     """Mixing of a plan, each sample with the one before it and the first with the last, as they are rendered.
 
-    Args:
-        plan: describes the batch.
-        mixing: the plan's.
-        colors: shift and scale, float32 [C] each.
-        streams: returns whether a part of the output is written past the caches.
+    Colors are shift and scale, float32 [C] each; ``streams`` says whether a part of the output is written past the
+    caches.
     """
 
     def __init__(
@@ -138,12 +126,7 @@ class CpuMixing:
         self._next = 0
 
     def mix(self, first: int, crops: Crops, out: Tensor) -> None:
-        """Cuts out, colors, erases and mixes samples; the batch's first one after its last.
-
-        Args:
-            first: the first of the samples.
-            crops: windows of these samples.
-            out: [b, C, h, w], any dtype and memory format.
+        """Cuts out, colors, erases and mixes samples into ``out`` [b, C, h, w]; the batch's first one after its last.
 
         Raises:
             ValueError: if samples before them are missing. The first may come again, and begins the batch anew.

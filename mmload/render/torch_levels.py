@@ -29,12 +29,7 @@ _REACH = 4.5
 
 
 def run_program(program: Program, images: Tensor, white: float) -> Tensor:
-    """Runs each sample's operations.
-
-    Args:
-        program: operations of B samples.
-        images: [B, C, H, W], uint8 or floating.
-        white: value of white, 255 or 1.
+    """Runs each sample's operations on images [B, C, H, W], uint8 or floating, of which ``white`` is 255 or 1.
 
     Returns:
         float32 [B, C, H, W]; whole levels if ``white`` is 255.
@@ -285,14 +280,10 @@ _FAR = 1e9
 
 
 def warped(operation: int, images: Tensor, numbers: Tensor, fill: tuple[float, ...] | None, white: float) -> Tensor:
-    """Warps a batch.
+    """Warps images, float32 [B, C, H, W], by the numbers of an operation, float32 [B, 8].
 
-    Args:
-        operation: one of :data:`~mmload.render.level_program.WARPS`.
-        images: float32 [B, C, H, W].
-        numbers: float32 [B, 8], numbers of the operation.
-        fill: values outside, per channel or one for all; None: 0, not blended with the edge once more.
-        white: 255 where values are rounded to levels, else 1.
+    Without a fill, 0 is outside, and is not blended with the edge once more. If ``white`` is 255, values are rounded to
+    levels.
     """
     perspective = operation in (levels.PERSPECTIVE_NEAREST, levels.PERSPECTIVE_BILINEAR)
     nearest = operation in (levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST)
@@ -337,14 +328,9 @@ def _planes(factors: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def warped_points(operation: int, numbers: Tensor, points: Tensor, height: int, width: int) -> Tensor:
-    """Moves points of the image as a warp does.
+    """Moves points [B, M, N, 2], x and y in pixels from the image's corner, as a warp moves the image.
 
-    Args:
-        operation: one of :data:`~mmload.render.level_program.WARPS`.
-        numbers: float32 [B, 8], numbers of the operation: from output to input.
-        points: [B, M, N, 2], x and y in pixels from the image's corner.
-        height: height of the image.
-        width: width of the image.
+    Its numbers, float32 [B, 8], are from output to input.
 
     Returns:
         float64 [B, M, N, 2].

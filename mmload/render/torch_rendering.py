@@ -184,14 +184,9 @@ _TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 
 
 def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, images: Tensor, out: Tensor) -> None:
-    """Renders images [B, C, H, W] of any dtype and device.
+    """Renders images [B, C, H, W] of any dtype and device into ``out`` [B, C, h, w].
 
-    Args:
-        plan: describes what happens to each sample.
-        shift: float32 [C], of the color map; None: 0.
-        scale: float32 [C]; None: 1.
-        images: the samples.
-        out: [B, C, h, w].
+    Shift and scale of the color map are float32 [C, 1, 1]; None: 0 and 1.
     """
     finish_by_torch(plan, plan.complete_program(), shift, scale, moved_by_torch(plan, images), out)
 
@@ -223,11 +218,9 @@ def end_by_torch(plan: Plan, work: Tensor, out: Tensor) -> None:
 
 
 def moved_by_torch(plan: Plan, images: Tensor | Sequence[Tensor]) -> Tensor:
-    """Crops, resizes and flips images: [B, C, h, w] in their dtype and on their device.
+    """Crops, resizes and flips images [B, C, H, W], or uint8 [C, h, w] each, in their dtype and on their device.
 
-    Args:
-        plan: on the CPU if the images are variable-size, whatever their device: its values are read.
-        images: [B, C, H, W]; or uint8 [C, h, w] each, one at least.
+    The plan is on the CPU if images are variable-size, whatever their device: its values are read.
     """
     resampling = plan.resampling
     if isinstance(images, Tensor):

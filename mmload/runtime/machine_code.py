@@ -66,12 +66,6 @@ def load(function: Callable[..., Any], signature: str, nogil: bool, compile_: Ca
     """Returns the machine code of a function; compiles it if neither the package nor the cache has it.
 
     Several processes that need the same code compile it once.
-
-    Args:
-        function: the plain function.
-        signature: text of its signature.
-        nogil: whether it releases the interpreter lock.
-        compile_: returns the object file.
     """
     if "<locals>" in function.__qualname__:  # what it is made from cannot be told
         return _link(compile_(), function)

@@ -36,12 +36,7 @@ def check() -> None:
 
 
 def decode_batch(files: Sequence[bytes], gray: bool, device: str = "cuda") -> list[Tensor | None]:
-    """Decodes JPEGs to uint8 [C, H, W] on the device; returns None for those that it cannot decode.
-
-    Args:
-        files: whole files.
-        gray: one channel, the luma, instead of three.
-        device: "cuda", or one of several.
+    """Decodes JPEGs, whole files, to uint8 [C, H, W] on the device; returns None for those that it cannot decode.
 
     Raises:
         UsageError: if there is no device.

@@ -34,12 +34,8 @@ def start_process(
 ) -> tuple[BaseProcess, Connection]:
     """Starts a process that Ctrl-C does not interrupt during its start.
 
-    Args:
-        main: called in the process with its end of a pipe and the arguments; a module-level function, which calls
-            :func:`depend_on_parent` first.
-        arguments: picklable.
-        name: name of the process.
-        daemon: whether Python ends the process on exit; such a process cannot have children.
+    ``main``, a module-level function, is called in the process with its end of a pipe and the arguments, which are
+    picklable; it calls :func:`depend_on_parent` first. Python ends a ``daemon`` on exit; it cannot have children.
 
     Returns:
         The process, and the parent's end of the pipe.
@@ -62,8 +58,7 @@ def start_process(
 def depend_on_parent(end: Callable[[], None]) -> None:
     """Ignores Ctrl-C, which the parent handles, and ends the process with its parent; a worker calls it first.
 
-    Args:
-        end: called in a thread as soon as the parent has ended, for any reason; ends this process.
+    ``end`` is called in a thread as soon as the parent has ended, for any reason; it ends this process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     threading.Thread(target=_await_parent, args=(end,), daemon=True).start()

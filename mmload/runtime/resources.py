@@ -129,10 +129,7 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
 def in_threads(parts: Iterable[T], make: Callable[[T], R], threads: int | None = None) -> Iterator[R]:
     """Yields ``make(part)`` for each part, in order, computed by threads; at most two parts per thread are ahead.
 
-    Args:
-        parts: read in the caller's thread.
-        make: thread-safe; releases the interpreter lock for its work.
-        threads: number of threads; None: all available cores.
+    Parts are read in the caller's thread; ``make`` is thread-safe, and releases the interpreter lock for its work.
     """
     count, remaining = threads or available_cores(), iter(parts)
     with single_op_pool(count, "mmload-parts") as pool:

@@ -182,10 +182,7 @@ def _user_of(process: int) -> int | None:
 class Segment:
     """Shared memory, zero where nothing was written yet; :func:`opened` makes it.
 
-    Args:
-        digest: digest of its key.
-        handle: the memfd, closed with this object.
-        size: number of bytes.
+    The memfd is closed with this object.
 
     Attributes:
         memory: the bytes, readable and writable; valid as long as anything refers to it.
@@ -245,9 +242,7 @@ class Segment:
 def open_segment(key: str, size: int) -> Segment:
     """Opens the segment of this key that processes of this user hold, or creates one.
 
-    Args:
-        key: identifies what is stored, and how. Equal keys must mean equal bytes wherever any are written.
-        size: bytes.
+    The key identifies what is stored, and how: equal keys must mean equal bytes wherever any are written.
 
     Raises:
         NotSharedError: if memory cannot be shared here.

@@ -48,10 +48,6 @@ class Folder:
 
     Where the system has no directory descriptors (Windows), files are opened by their absolute paths.
 
-    Args:
-        path: path of the folder.
-        version: number of the version to read; None: the current one.
-
     Attributes:
         path: absolute, as it was when the dataset was opened.
     """

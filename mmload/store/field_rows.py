@@ -31,12 +31,7 @@ _MOST_BYTES = 8 * 2**20  # of rows that one call reads
 
 
 class FieldRows:
-    """Rows of one field of a split. Thread-safe.
-
-    Args:
-        files: files of the split.
-        name: the field; or one of the files of a variable-size field, such as ``images.sizes``.
-        spec: its dtype and shape.
+    """Rows of one field of a split, or of one of the files of such a field (``images.sizes``). Thread-safe.
 
     Attributes:
         name: name of the field.
@@ -225,11 +220,6 @@ class _Range(NamedTuple):
 
 class LocalFiles:
     """Files of a split in a folder. Thread-safe, picklable, and safe to use after a fork.
-
-    Args:
-        folder: folder of the dataset.
-        split: name of the split.
-        record: its manifest entry.
 
     Attributes:
         is_local: whether the files stay where they are; else blocks come and go, and :meth:`arriving` fetches them.

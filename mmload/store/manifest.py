@@ -180,12 +180,7 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return name if self.order is None else versioned_name(name, self.order.version)
 
     def shard_folder(self, split: str, index: int) -> str:
-        """Returns the folder of a shard inside the dataset's.
-
-        Args:
-            split: name of this split.
-            index: number of the shard among its shards.
-        """
+        """Returns the folder, inside the dataset's, of a shard by its number and the name of this split."""
         return f"{self.subset_of or split}/{shard_name(int(self.shards.folder_numbers[index]))}"
 
     def to_json(self) -> dict[str, Any]:
@@ -325,11 +320,7 @@ def check_names(table: Mapping[str, object], key: str) -> None:
 
 
 def loads(text: str, path: str) -> Manifest:
-    """Reads a manifest.
-
-    Args:
-        text: text of ``dataset.json``.
-        path: path of the file, for messages.
+    """Reads a manifest from its text; messages name the path of its file.
 
     Raises:
         VersionError: if the format has another version, or an addition that this mmload does not know.
@@ -342,11 +333,7 @@ def loads(text: str, path: str) -> Manifest:
 
 
 def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
-    """Reads the manifest of the dataset in a folder.
-
-    Args:
-        folder: its path; if ``dir_fd`` is given, only for messages.
-        dir_fd: descriptor of the folder; None: it is found by its path.
+    """Reads the manifest of the dataset in a folder, which a descriptor finds if one is given.
 
     Raises:
         StoreError: if there is no finished dataset.

@@ -26,14 +26,9 @@ _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
 def convert_json(
     body: Any, kind: type[T], path: str, hook: Callable[[type, Any], Any] | None = None, advice: str = ""
 ) -> T:
-    """Converts plain JSON values to a record.
+    """Converts plain JSON values, which belong to this function afterwards, to a record.
 
-    Args:
-        body: as :func:`json.loads` returns it; belongs to this function afterwards.
-        kind: the type of the record.
-        path: the file, for messages.
-        hook: converts a plain value to a type that msgspec does not know.
-        advice: what a user can do about a damaged file, for messages.
+    The hook converts a plain value to a type that msgspec does not know. Messages name the path, and may have advice.
 
     Raises:
         DamagedError: if a value does not fit; names the file, the place in it, the value, and what is expected.
@@ -100,11 +95,7 @@ _END_LENGTH = len(',\n "crc32": "01234567"\n}\n')
 
 
 def sealed_text(body: Mapping[str, Any]) -> str:
-    """Returns a manifest's text, with its checksum; equal bodies in equal order give equal text.
-
-    Args:
-        body: plain data of a :class:`Manifest`, and perhaps ``requires``.
-    """
+    """Returns a manifest's text, with its checksum; equal plain data in equal order gives equal text."""
     full = {"format": FORMAT, "version": VERSION, "requires": []} | {
         key: value for key, value in body.items() if key not in ("format", "version", "crc32")
     }

@@ -17,11 +17,7 @@ _CHUNK_BYTES = 2**20
 class OpenedFile:
     """Open file of a dataset. Thread-safe.
 
-    Args:
-        folder: folder of the dataset.
-        file: path inside it.
-        record: the file's manifest entry.
-        expected: its revision when the dataset was opened; None: its current one.
+    It has the expected revision, that of when the dataset was opened; None: the current one.
 
     Attributes:
         handle: the descriptor, closed with this object.

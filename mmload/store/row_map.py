@@ -131,10 +131,8 @@ def row_map(field: Rows) -> RowMap | None:
 class RowMap:
     """Files of a field as one array. Thread-safe.
 
-    Args:
-        files: at least one, each with a row at least.
-        sizes: the bytes of each.
-        unit: each file begins at a multiple of so many bytes, so that rows of that size can be indexed over all files.
+    Files, each of as many bytes as its size, begin at multiples of ``unit`` bytes, so that rows of that size can be
+    indexed over all files.
 
     Attributes:
         memory: uint8 [n]. What is written there stays in this process; what lies between files must not be touched.
@@ -179,12 +177,9 @@ class RowMap:
                     os.posix_fadvise(file.handle, 0, 0, os.POSIX_FADV_RANDOM)
 
     def populate(self, lock_limit: int) -> str:
-        """Reads all files into memory, in order, and locks them there if that is permitted.
+        """Reads all files into memory, in order, and locks them there if that is permitted and they fit into the limit.
 
         What does not fit into free memory is not read, as it would evict itself.
-
-        Args:
-            lock_limit: the largest number of bytes to lock.
 
         Returns:
             What was done, as a sentence.
@@ -214,11 +209,9 @@ class RowMap:
         return f"populated, not locked: {why}" if why else "populated and locked"
 
     def prepare(self, places: Places, refuse: Refusal) -> tuple[Numbers, int]:
-        """Brings rows into memory, so that compiled code can read them.
+        """Brings rows, or parts of them, into memory, so that compiled code can read them.
 
-        Args:
-            places: places of the rows, or of parts of them.
-            refuse: makes the error of a row.
+        ``refuse`` makes the error of a row.
 
         Returns:
             int64 [B], the first byte of each in :attr:`memory`; and how many of them had to be read.
@@ -281,10 +274,7 @@ _functions: dict[int | None, Any] = {}  # every handler by its address, as the s
 
 
 class Guard:
-    """Memory whose page faults are counted.
-
-    Args:
-        memory: uint8 [n], mapped.
+    """Mapped memory, uint8 [n], whose page faults are counted.
 
     Attributes:
         faults: number of pages that could not be read.

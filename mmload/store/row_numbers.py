@@ -29,12 +29,9 @@ def row_numbers(rows: object, count: int, what: str) -> Tensor:
 
 
 def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
-    """Returns the row numbers of a selection.
+    """Returns the row numbers of a slice, or of a tensor, array or sequence of integers or of ``count`` booleans.
 
-    Args:
-        rows: a slice, or a tensor, numpy array or sequence of integers or of ``count`` booleans.
-        count: number of rows.
-        what: name of what has these rows, for messages.
+    ``what`` names what has ``count`` rows, for messages.
 
     Returns:
         int64 [B], each in [0, count).
@@ -68,12 +65,7 @@ def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
 
 
 def row_number(row: object, count: int, what: str) -> int:
-    """Returns the number of a row, in [0, count).
-
-    Args:
-        row: an integer of Python, numpy, or a tensor without dimensions.
-        count: number of rows.
-        what: name of what has these rows, for messages.
+    """Returns the number of a row, an integer of any kind, in [0, count); ``what`` names what has these rows.
 
     Raises:
         IndexError: if the number is out of range.

@@ -102,11 +102,9 @@ _COLUMN_ROWS = 2**16
 
 
 class RowReader:
-    """Reads rows of a split or a concatenation. Thread-safe, picklable, and safe to use after a fork.
+    """Reads rows of a split or a concatenation, of which ``find`` returns those of a field.
 
-    Args:
-        where: names what is read, for messages.
-        find: returns the rows of a field; picklable.
+    Thread-safe, picklable if ``find`` is, and safe to use after a fork.
     """
 
     def __init__(self, where: str, find: Callable[[str], Rows]) -> None:
@@ -148,11 +146,7 @@ class RowReader:
         )
 
     def array(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
-        """Reads rows of a field of fixed size or padded lists, without torch.
-
-        Args:
-            name: the field.
-            rows: int64 [B].
+        """Reads rows, int64 [B], of a field of fixed size or padded lists, without torch.
 
         Returns:
             [B, *row shape]; of bfloat16, which numpy does not have, float32.
@@ -170,12 +164,7 @@ class RowReader:
         return (out.astype(np.uint32) << 16).view(np.float32) if half else out
 
     def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Reads rows of a field of fixed size, or lists, which are padded as :meth:`spec` says.
-
-        Args:
-            name: the field.
-            rows: int64 [B].
-            out: contiguous [B, *row shape] to read into; None: new memory.
+        """Reads rows, int64 [B], of a field of fixed size, or padded lists, into contiguous ``out`` or new memory.
 
         Returns:
             [B, *row shape].
@@ -294,11 +283,7 @@ def pixels_of(field: Rows, row: int) -> Pixels:
 
 
 class PaddedLists:
-    """Rows of a list field, padded to one number of elements. Thread-safe.
-
-    Args:
-        name: name of the field, which determines the padding.
-        field: rows of the field.
+    """Rows of a list field, padded to one number of elements, with what its name says. Thread-safe.
 
     Attributes:
         spec: dtype and shape of a padded row: the most elements of a row, and one at least.
@@ -337,13 +322,7 @@ class PaddedLists:
         self.pad(memory, lengths, out)
 
     def pad(self, memory: npt.NDArray[np.uint8], lengths: Numbers, out: npt.NDArray[Any]) -> None:
-        """Writes lists that lie one after another in memory into ``out`` [B, *spec.shape], with padding behind each.
-
-        Args:
-            memory: uint8 [n].
-            lengths: int64 [B], bytes of each list.
-            out: receives the padded rows.
-        """
+        """Writes lists of these bytes, int64 [B], which follow each other in memory, into ``out`` [B, *spec.shape]."""
         self._pad(memory, np.cumsum(lengths) - lengths, lengths, out)
 
     def _pad(self, memory: npt.NDArray[np.uint8], begins: Numbers, lengths: Numbers, out: npt.NDArray[Any]) -> None:

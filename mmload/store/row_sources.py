@@ -32,11 +32,6 @@ class Samples:
 
     The first use reads the file once and verifies its checksum; after that a row takes one short read. It caches 8
     bytes per row, and 16 more after the first lookup by id.
-
-    Args:
-        folder: folder of the dataset.
-        split: name of the split.
-        record: its manifest entry.
     """
 
     def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:

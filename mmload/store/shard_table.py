@@ -165,11 +165,7 @@ class ShardTable:
         )
 
     def to_json(self, files: Mapping[str, FieldFile]) -> object:
-        """Returns the table as plain data: base64 of ``rows`` and, per file, ``crc32`` and sizes that rows do not give.
-
-        Args:
-            files: files of the split's fields.
-        """
+        """Returns the table as plain data, in base64: ``rows``, and per file ``crc32`` and perhaps sizes."""
 
         def of_file(name: str) -> _FileColumns:
             sizes = None if files[name].counted else self.bytes[name].astype(_COUNT).tobytes()
@@ -183,10 +179,7 @@ class ShardTable:
         return msgspec.to_builtins(columns)
 
     def completed(self, files: Mapping[str, FieldFile]) -> ShardTable:
-        """Returns the checked table, with the sizes of all files.
-
-        Args:
-            files: files of the split's fields.
+        """Returns the table, checked by the files of the split's fields, with the sizes of all files.
 
         Raises:
             ValueError: if files are missing or unknown, or a column has another length, or numbers that cannot be.

@@ -159,13 +159,7 @@ class _Numbering:
 
 
 class JoinedRows:
-    """Rows of one field of several splits, one after another. Thread-safe.
-
-    Args:
-        fields: the field of each split.
-        owners: finds a row.
-        count: number of rows.
-    """
+    """Rows of one field of several splits, one after another, by their ``owners``. Thread-safe."""
 
     def __init__(self, fields: Sequence[FieldRows], owners: Owners, count: int) -> None:
         self._fields, self._owners, self._count = fields, owners, count

@@ -33,8 +33,7 @@ def is_staging_folder(folder: Path) -> bool:
 def how_to_go_on(folder: Path) -> str | None:
     """Returns the message on a folder without a dataset, if a build of it has begun and not ended; else None.
 
-    Args:
-        folder: the destination of a build, its working folder, or the unfinished dataset in that.
+    The folder is the destination of a build, its working folder, or the unfinished dataset in that.
     """
     try:
         place = Path(os.path.abspath(folder))

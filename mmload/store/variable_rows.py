@@ -84,14 +84,8 @@ def fault_of(
 ) -> tuple[int, str] | None:
     """Returns the first row whose offsets, size and encoding are inconsistent, and the reason; None if all are fine.
 
-    It reads no JPEG: headers are compared with the sizes when rows are decoded.
-
-    Args:
-        offsets: int64 [rows + 1].
-        sizes: int32 [rows, 2].
-        encodings: uint8 [rows].
-        channels: number of channels of every row.
-        size: number of bytes of all rows together.
+    It reads no JPEG: headers are compared with the sizes when rows are decoded. It takes them as :class:`VariableRows`
+    has them, and the bytes of all rows together.
     """
     if offsets[0] != 0:
         return 0, f"its offset is {offsets[0]}, expected 0"
@@ -117,10 +111,7 @@ def fault_of(
 def list_fault_of(offsets: Offsets, element_bytes: int, size: int) -> tuple[int, str] | None:
     """Returns the first row of a list field whose offsets are inconsistent, and the reason; None if all are fine.
 
-    Args:
-        offsets: int64 [rows + 1].
-        element_bytes: bytes of an element of the lists.
-        size: number of bytes of all rows together.
+    It takes offsets, int64 [rows + 1], and the bytes of an element and of all rows together.
     """
     if offsets[0] != 0:
         return 0, f"its offset is {offsets[0]}, expected 0"
@@ -149,14 +140,7 @@ def _first_fault(offsets: Offsets, size: int, checks: Sequence[tuple[Any, str]])
 def variable_rows(
     rows: Sequence[Bytes], sizes: Sequence[tuple[int, int]], encodings: Sequence[int], channels: int
 ) -> VariableRows:
-    """Joins rows, one after another.
-
-    Args:
-        rows: bytes of each row, uint8 [n].
-        sizes: height and width of each row.
-        encodings: encoding of each row.
-        channels: number of channels of every row.
-    """
+    """Joins the bytes of rows, uint8 [n] each, one after another."""
     return VariableRows(
         bytes=np.concatenate([np.empty(0, np.uint8), *rows]),
         offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),

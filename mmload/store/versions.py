@@ -43,12 +43,8 @@ def with_version(
 ) -> Manifest:
     """Returns the manifest of the version after another one.
 
-    Args:
-        body: its attributes, without its versions; new lists have the number of :func:`next_version`.
-        old: manifest of the current version.
-        folder: the dataset's folder.
-        change: what made the version, as :class:`VersionRecord` has it.
-        counts: rows of new and of changed samples, and rows that are gone.
+    The body has the attributes of it but ``versions``, where new lists have the number of :func:`next_version`. Counts
+    are rows of new and of changed samples, and rows that are gone.
     """
     record = VersionRecord(
         number=next_version(old),
@@ -81,12 +77,7 @@ def next_shard_folders(folder: Path, manifest: Manifest) -> dict[str, int]:
 
 
 def kept_manifests(folder: Path, manifest: Manifest, *, strict: bool = False) -> Iterator[Manifest]:
-    """Yields the manifests of all kept versions, the current one first.
-
-    Args:
-        folder: the dataset's folder.
-        manifest: manifest of the current version.
-        strict: whether all must be readable; else those that are not are left out.
+    """Yields the manifests of all kept versions, the current one first; without ``strict``, those that can be read.
 
     Raises:
         DamagedError: if one cannot be read, and ``strict`` is given.
@@ -101,13 +92,7 @@ def kept_manifests(folder: Path, manifest: Manifest, *, strict: bool = False) ->
 
 
 def read_version(folder: str | Path, version: int, current: Manifest, dir_fd: int | None = None) -> Manifest:
-    """Reads the manifest of a version of a dataset.
-
-    Args:
-        folder: its path; if ``dir_fd`` is given, only for messages.
-        version: number of the version.
-        current: manifest of the current version.
-        dir_fd: descriptor of the folder; None: it is found by its path.
+    """Reads the manifest of a version of a dataset, whose folder a descriptor finds if one is given.
 
     Raises:
         StoreError: if the dataset has no such version.

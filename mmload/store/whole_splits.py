@@ -29,11 +29,6 @@ _SMALL_SHARE = 0.01
 def map_shards(files: LocalFiles, reader: RowReader, shards: Sequence[int]) -> Batch:
     """Maps shards as one tensorclass; a shard without rows (all its samples were skipped) cannot be mapped.
 
-    Args:
-        files: files of a split.
-        reader: reads its rows.
-        shards: numbers of its shards.
-
     Raises:
         UsageError: if the shards' files cannot be joined, or the rows of the split are not those of the files.
     """
@@ -76,11 +71,6 @@ def _mapped_file(
 
 def table_of(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource]) -> Any:
     """Returns a table with one row per row of a split; see :meth:`mmload.store.dataset.Split.table`.
-
-    Args:
-        files: files of the split.
-        reader: reads its rows.
-        sources: sample of each row.
 
     Raises:
         UsageError: if neither pyarrow nor pandas is installed.
