@@ -170,7 +170,7 @@ def _dataset(path: Path) -> dict[str, Any]:
     mounts = [one for one in psutil.disk_partitions(all=True) if where.is_relative_to(one.mountpoint)]
     return {
         "path": str(path),
-        "rows": sum(split.rows for split in manifest.splits.values()),
+        "rows": sum(split.rows for split in manifest.built_splits.values()),
         "bytes": sum(file.stat().st_size for file in where.rglob("*") if file.is_file()),
         "file_system": max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else "unknown",
         "needs_reads": reads,

@@ -77,6 +77,12 @@ def test_facts_are_those_of_this_installation(dataset: Dataset, monkeypatch: pyt
     assert installation_warnings(facts) is not None
 
 
+def test_doctor_counts_the_rows_of_a_subset_once(copy: Path) -> None:
+    rows = package.open(copy)["train"]
+    package.save_subset(copy, "few", [0, 1])
+    assert installation_facts(copy)["dataset"]["rows"] == len(rows)
+
+
 def test_doctor_shows_facts_as_lines_or_json(tmp_path: Path) -> None:
     done = mmload("doctor")
     assert done.returncode == 0, done.stderr
