@@ -185,7 +185,7 @@ def build_part(
     """
     began = time.perf_counter()
     chosen = slice(0) if part is None else _shards_of_part(part)
-    engine = _local_engine(recipe, threads, processes)
+    recipe, engine = with_engine(recipe, None, threads, processes)
     arguments = on_error, max_errors, exclude, progress, command
     work = PlannedBuild(recipe, *arguments) if options is None else PlannedUpdate(recipe, options, *arguments)
     done = run_shards(work, engine, chosen, shared=True)
@@ -215,21 +215,25 @@ def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> Buil
     return BuildRecipe(kind="imagefolder", root=place(recipe), out=Path(out), transforms=square(256))
 
 
-def _local_engine(recipe: BuildRecipe, threads: int | None, processes: int | None) -> LocalEngine:
-    """Returns the threads and processes of this machine that build a recipe; checks that it has the device."""
-    on_cuda = Decoder(**recipe.decode).device == "cuda"
-    if on_cuda:
-        nvjpeg.check()
-    return LocalEngine(threads=CUDA_BATCH if on_cuda and threads is None else threads, processes=processes)
-
-
 def with_engine(
-    recipe: BuildRecipe, engine: Engine | None, threads: int | None, processes: int | None
+    recipe: BuildRecipe, engine: Engine | None, threads: int | None = None, processes: int | None = None
 ) -> tuple[BuildRecipe, Engine]:
-    """Returns a recipe as an engine needs it, and the engine: this machine's threads and processes if none is given."""
+    """Returns a recipe as an engine needs it, and the engine: this machine's threads and processes if none is given.
+
+    Workers elsewhere have other working folders, so the root of their recipe is absolute.
+    """
     if engine is None:
-        return recipe, _local_engine(recipe, threads, processes)
-    return _elsewhere(recipe, threads, processes), engine
+        engine = LocalEngine(threads=threads, processes=processes)
+    elif threads is not None or processes is not None:
+        raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
+    on_cuda = Decoder(**recipe.decode).device == "cuda"
+    if isinstance(engine, LocalEngine):
+        if on_cuda:
+            nvjpeg.check()
+        return recipe, replace(engine, threads=CUDA_BATCH) if on_cuda and engine.threads is None else engine
+    if on_cuda:
+        raise UsageError("decode on cuda cannot be combined with an engine; leave out the engine, or decode on the cpu")
+    return replace(recipe, root=Path(os.path.abspath(recipe.root))) if isinstance(recipe.root, Path) else recipe, engine
 
 
 def completed(done: _Done, work: PlannedBuild) -> Manifest:
@@ -240,15 +244,6 @@ def completed(done: _Done, work: PlannedBuild) -> Manifest:
             "run the same command again"
         )
     return done.manifest
-
-
-def _elsewhere(recipe: BuildRecipe, threads: int | None, processes: int | None) -> BuildRecipe:
-    """Checks the recipe of a build by a given engine; makes its root absolute, as workers have other folders."""
-    if threads is not None or processes is not None:
-        raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
-    if Decoder(**recipe.decode).device == "cuda":
-        raise UsageError("decode on cuda cannot be combined with an engine; leave out the engine, or decode on the cpu")
-    return replace(recipe, root=Path(os.path.abspath(recipe.root))) if isinstance(recipe.root, Path) else recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +286,7 @@ def run_shards(
 
 
 def _finished(manifest: Manifest, foreign_files: Path | None) -> _Done:
-    shards = sum(len(split.shards) for split in manifest.splits.values())
+    shards = sum(len(split.shards) for split in manifest.built_splits.values())
     return _Done(manifest=manifest, foreign_files=foreign_files, shards=shards)
 
 

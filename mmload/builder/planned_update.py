@@ -54,10 +54,12 @@ class UpdateOptions:
     Attributes:
         append: keep the order of the rows, and put the new ones last; else the order of a fresh build.
         checksum: compare the content of all files, not only where sizes and times leave doubts.
+        dry_run: only compare; write nothing.
     """
 
     append: bool = False
     checksum: bool = False
+    dry_run: bool = False
 
 
 class PlannedUpdate(PlannedBuild):

@@ -42,12 +42,9 @@ def update(
     on_error: str = "fail",
     max_errors: int | str | None = None,
     exclude: str | Path | None = None,
-    threads: int | None = None,
-    processes: int | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
     command: Sequence[str] = (),
-    dry_run: bool = False,
 ) -> UpdateReport:
     """Updates a dataset to its source: builds what is new or changed, and drops what is gone.
 
@@ -59,12 +56,9 @@ def update(
         on_error: see :func:`build`, also for the arguments below.
         max_errors: the upper bound on skipped samples.
         exclude: a list of samples to leave out.
-        threads: decoding threads of each process.
-        processes: processes over shards.
-        engine: runs the shards.
+        engine: runs the shards; None: threads and processes of this machine, as many as it has cores for.
         progress: called with (samples done, new and changed samples).
         command: the words after ``mmload``.
-        dry_run: only compare; write nothing.
 
     Raises:
         UsageError: if the recipe or an argument is invalid.
@@ -74,9 +68,9 @@ def update(
             be written.
     """
     began = time.perf_counter()
-    recipe, engine = with_engine(recipe, engine, threads, processes)
+    recipe, engine = with_engine(recipe, engine)
     work = PlannedUpdate(recipe, options, on_error, max_errors, exclude, progress, command)
-    manifest = work.old if dry_run else completed(run_shards(work, engine, slice(None)), work)
+    manifest = work.old if options.dry_run else completed(run_shards(work, engine, slice(None)), work)
     added, changed, removed = work.counts
     return UpdateReport(
         out=work.out,
@@ -90,5 +84,5 @@ def update(
         removed=removed,
         version_before=work.old.version,
         gone=tuple(name for name in work.old.splits if name not in manifest.splits),
-        dry_run=dry_run,
+        dry_run=options.dry_run,
     )

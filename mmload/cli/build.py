@@ -24,6 +24,7 @@ from mmload.sources import check_kind
 
 if TYPE_CHECKING:
     from mmload.bench.sample import Layout
+    from mmload.builder.engines import Engine
     from mmload.builder.pipeline import BuildReport, PartReport
     from mmload.builder.planned_update import UpdateOptions
 
@@ -44,23 +45,24 @@ def build(options: BuildOptions) -> None:
         "max_errors": options.max_errors,
         "exclude": options.exclude,
         "command": sys.argv[1:],
-        **_engine_arguments(options),
     }
+    engine = _engine(options)
     with interruptible("run the same command again to continue"), progress_bar("build", "img") as progress:
         updated = _update_options(options, recipe)
         report: BuildReport
         if options.in_parts:
             from mmload.builder.pipeline import build_part
 
-            part = build_part(recipe, options.part, options=updated, progress=progress, **arguments)
+            sizes: dict[str, Any] = {"threads": options.threads, "processes": options.processes}
+            part = build_part(recipe, options.part, options=updated, progress=progress, **sizes, **arguments)
         elif updated is not None:
             from mmload.builder.update import update
 
-            report = update(recipe, updated, progress=progress, dry_run=options.dry_run, **arguments)
+            report = update(recipe, updated, progress=progress, engine=engine, **arguments)
         else:
             from mmload.builder.pipeline import build as run
 
-            report = run(recipe, overwrite=options.overwrite, progress=progress, **arguments)
+            report = run(recipe, overwrite=options.overwrite, progress=progress, engine=engine, **arguments)
     if options.in_parts:
         _show_part(part)
     elif options.dry_run:
@@ -91,18 +93,20 @@ def _update_options(options: BuildOptions, recipe: recipes.BuildRecipe) -> Updat
         if options.dry_run:
             raise UsageError(f"there is no dataset at {recipe.out}: an update builds all of it; leave out --dry-run")
         return None
-    return UpdateOptions(append=options.append, checksum=options.checksum)
+    return UpdateOptions(append=options.append, checksum=options.checksum, dry_run=options.dry_run)
 
 
-def _engine_arguments(options: BuildOptions) -> dict[str, Any]:
-    """Returns the arguments that select the engine."""
+def _engine(options: BuildOptions) -> Engine:
+    """Returns the engine that the options describe."""
     if options.engine == "local":
-        return {"threads": options.threads, "processes": options.processes}
+        from mmload.builder.engines import LocalEngine
+
+        return LocalEngine(threads=options.threads, processes=options.processes)
     from mmload.builder.ray_engine import RayEngine
 
     made = RayEngine(address=options.address, threads=1 if options.threads is None else options.threads)
     note(made.note)
-    return {"engine": made}
+    return made
 
 
 def _recipe(options: BuildOptions) -> recipes.BuildRecipe:

@@ -123,7 +123,7 @@ def test_nothing_changed_makes_no_version(squares):
 def test_a_dry_run_writes_nothing(squares, source):
     before = files_of(squares.out.parent)
     change(source)
-    report = update(squares, dry_run=True)
+    report = update(squares, UpdateOptions(dry_run=True))
     assert (report.added, report.changed, report.removed) == (1, 1, 1)
     before |= {file: file.read_bytes() for file in source.rglob("*.*")}
     assert {file for file in files_of(squares.out.parent) if source not in file.parents} == {

@@ -9,6 +9,7 @@ from updating import add_pictures, assert_rows_equal, change, fresh, interrupt_a
 
 import mmload
 from mmload.builder import version_commit
+from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build_part
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.unused_files import compact, remove_unused
@@ -24,7 +25,7 @@ def test_an_update_after_gc_goes_on_with_no_shards_of_other_samples(squares, sou
         update(squares)
     add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt_after(12), threads=1, processes=1)
+        update(squares, progress=interrupt_after(12), engine=LocalEngine(threads=1, processes=1))
     remove_unused(squares.out)
     update(squares)
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
@@ -50,10 +51,16 @@ def test_the_parts_of_an_update_commit_one_version(squares, source, tmp_path):
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
+def test_parts_count_the_shards_of_a_subset_once(squares, source):
+    mmload.save_subset(squares.out, "few", [0, 1])
+    report = build_part(squares, "1/1", options=UpdateOptions())
+    assert report.shards == report.sealed == len(mmload.open(squares.out)["train"].record.shards)
+
+
 def test_an_interrupted_update_resumes_from_its_shards(squares, source, tmp_path):
     add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt_after(12), threads=1, processes=1)
+        update(squares, progress=interrupt_after(12), engine=LocalEngine(threads=1, processes=1))
     assert mmload.open(squares.out).manifest.version == 1
     assert 0 < update(squares).built < 30
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
@@ -71,7 +78,7 @@ def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares
 def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, source, tmp_path):
     add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt_after(12), threads=1, processes=1)
+        update(squares, progress=interrupt_after(12), engine=LocalEngine(threads=1, processes=1))
     picture(source).unlink()
     assert update(squares).removed == 1
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
