@@ -73,12 +73,7 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildingRecord:
-    """The result of a run.
-
-    Attributes:
-        settings: settings of the run.
-        ways: each way with its rates.
-    """
+    """The result of a run: its settings, and each way with its rates."""
 
     settings: dict[str, Any]
     ways: list[Way]

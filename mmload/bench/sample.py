@@ -70,13 +70,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """A sample and the dataset built from it.
-
-    Attributes:
-        dataset: the folder of the store.
-        source: the folder that it was built from.
-        estimate: estimate of the whole build.
-    """
+    """A sample of a source: its dataset, the folder that this was built from, and the estimate of the whole build."""
 
     dataset: Path
     source: Path

@@ -25,14 +25,7 @@ from mmload.errors import MmloadError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSample:
-    """One measured turn of training.
-
-    Attributes:
-        images: number of images trained on.
-        seconds: the duration.
-        waited: part of ``seconds`` in which training waited for data.
-        steps: number of steps.
-    """
+    """One measured turn of training: images, steps, seconds, and how many of these it waited for data."""
 
     images: int
     seconds: float

@@ -28,12 +28,10 @@ _SECONDS = 180.0  # a worker imports torch first, on a network file system perha
 class ExpectedRows:
     """Rows that a machine must reproduce before it may build. Picklable.
 
-    Attributes:
-        plan: the first rows of a shard.
-        samples: pickled result of :meth:`ShardJob.samples`; a machine may lack its code.
-        crc: checksum of these rows, as :meth:`ShardJob.rows_checksum` returns it.
-        versions: versions of the packages that the pixels depend on.
-        folder: a new folder in the build's working folder, which all machines must see.
+    They are the first rows of a shard, with their samples pickled, as a machine may lack the code of these, their
+    checksum
+    (:meth:`ShardJob.rows_checksum`), the versions of packages that pixels depend on, and a new folder in the build's
+    working folder, which all machines must see.
     """
 
     plan: ShardPlan

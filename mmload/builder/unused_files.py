@@ -53,13 +53,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Unused:
-    """Files that a dataset does not need.
-
-    Attributes:
-        versions: numbers of the versions that are dropped.
-        files: number of files.
-        bytes: their size.
-    """
+    """Numbers of the versions that are dropped, and number and size of the files that a dataset does not need."""
 
     versions: tuple[int, ...]
     files: int

@@ -41,13 +41,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault of a dataset.
+    """One fault of a dataset: the split, the file relative to its folder, and the fault as text.
 
-    Attributes:
-        split: the split's name.
-        shard: the shard's number; None for the split's lists of samples.
-        file: the file, relative to the dataset's folder.
-        reason: the fault as text.
+    The shard's number is None if the file is a list of samples.
     """
 
     split: str

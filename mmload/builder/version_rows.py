@@ -40,17 +40,9 @@ Write = Callable[[str, Iterable[bytes]], FileRecord]
 
 @dataclass(frozen=True, kw_only=True)
 class RowsKind:
-    """What the rows of a split share.
+    """What the rows of a split share: entries of :class:`SplitRecord`, and the split that a subset is of.
 
-    Attributes:
-        fields: fields of a row.
-        classes: class names by index.
-        shard_samples: samples per shard.
-        shards: all shards, with the numbers of their folders.
-        objects: description of the objects in the images; None: there is none.
-        shards_of: name of the split whose shards hold the rows, of a subset; None: the split itself.
-        mean: per-channel mean of rows without origins.
-        std: per-channel standard deviation of rows without origins.
+    Mean and standard deviation are those of rows without origins.
     """
 
     fields: dict[str, FieldSpec]

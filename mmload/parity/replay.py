@@ -54,12 +54,9 @@ def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Tensor, Te
 
 
 class StepDraws(NamedTuple):
-    """The draws of a step for a batch.
+    """The draws of a step for a batch: its plan, and windows and (height, width) of what it gives, each sample's.
 
-    Attributes:
-        plan: plan of the step, after that of the steps before it where images vary in size.
-        windows: each sample's, within what the step before gave.
-        sizes: (height, width) of what the step gives, each sample's.
+    Where images vary in size, the plan is that of all steps so far; windows are within what the step before gave.
     """
 
     plan: Plan

@@ -177,13 +177,7 @@ class _FieldCounts:
 
 @dataclass
 class RowAggregate:
-    """Aggregates the comparisons of a split's rows.
-
-    Attributes:
-        split: the split of the rows.
-        references: creates the references.
-        quality: JPEG quality of the rows; None if they are pixels.
-    """
+    """Sum of the comparisons of a split's rows; ``quality`` is that of rows that are JPEGs."""
 
     split: Split
     references: ReferenceMaker

@@ -176,13 +176,7 @@ class ListSource:
 
 @dataclass(frozen=True)
 class Files:
-    """Location of the files of a list, and the decoder that reads them.
-
-    Attributes:
-        place: folder or URL that files are relative to, if they are no URLs.
-        urls: reads files in object storage; None: there are none.
-        decoder: decodes image files.
-    """
+    """Folder or URL of the files of a list, a reader of those that are in object storage, and the decoder of images."""
 
     place: Path | RemoteFiles
     urls: RemoteFiles | None

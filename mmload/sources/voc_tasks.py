@@ -53,11 +53,7 @@ class VocItem(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class VocTask(ABC):
-    """A task: which items it keeps, which fields it stores. Picklable.
-
-    Attributes:
-        classes: class names by index.
-    """
+    """A task: which items it keeps, which fields it stores, for class names by index. Picklable."""
 
     classes: tuple[str, ...]
 
@@ -192,8 +188,7 @@ class Segmentation(VocTask):
 class SingleLabel(VocTask):
     """The class of the one object in the image, by the name that another class list has for it.
 
-    Attributes:
-        class_map: VOC's name -> the other's, of which ``classes`` are the names.
+    ``class_map`` leads from VOC's names to the other's, which are ``classes``.
     """
 
     class_map: Mapping[str, str]

@@ -44,14 +44,7 @@ _LABEL_BYTES = 16 * 2**20  # of labels or masks that are read at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Outlier:
-    """A row that stands out.
-
-    Attributes:
-        split: the split's name.
-        row: its number.
-        reason: property that stands out.
-        strength: degree of the deviation; outliers are sorted by it, the greatest first.
-    """
+    """A row that stands out, why, and how much: the greatest strength is reported first."""
 
     split: str
     row: int
