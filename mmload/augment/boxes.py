@@ -25,7 +25,7 @@ from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import moved_masks, warped_points
 from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
-from mmload.runtime.declarations import Signature, void
+from mmload.runtime.declarations import Signature, tuple_type, void
 from mmload.runtime.memory_pool import constant
 from mmload.runtime.numba_compile import numba_compiled, variant
 
@@ -118,13 +118,8 @@ def move_fields(
     """Moves boxes, masks and ``image_sizes`` as the plan moves pixels.
 
     Boxes are moved and clipped, and none is dropped: :func:`drop_boxes` does that once, after all passes, so that boxes
-    that a later resize enlarges again remain, however the steps were divided into passes.
-
-    Args:
-        batch: before it.
-        plan: plan of one pass.
-        trail: trail of the passes before it; None: there was none.
-        own: the masks, in place of the batch's, if they are variable-size.
+    that a later resize enlarges again remain, however the steps were divided into passes. The trail is that of the
+    passes before; ``own`` are variable-size masks, in place of the batch's.
     """
     if plan.is_framed:
         batch = batch.replace(image_sizes=sizes_on_canvas(plan))
@@ -206,56 +201,43 @@ def _remaining_boxes(boxes: Tensor, counts: Tensor, trail: Trail, rule: BoxRule)
     kind = np.dtype(str(boxes.dtype).removeprefix("torch."))
     packed, order = torch.zeros_like(boxes), torch.zeros(boxes.shape[:2], dtype=torch.int64)
     real = torch.zeros(boxes.shape[:2], dtype=torch.bool)
-    limits = kind.type(rule.least), kind.type(rule.max_aspect), kind.type(rule.min_visible)
-    given = boxes, counts.to(torch.int64), trail.share.to(boxes.dtype), trail.cut, trail.cropped, trail.dropped
-    arrays = (each.contiguous().numpy() for each in (*given, packed, order, real))
-    variant(_keep_boxes, _keep(kind.name))(*limits, *arrays)
+    limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
+    frames, share = trail.frames.to(boxes.dtype), trail.share.to(boxes.dtype)
+    own: list[Any] = [each.contiguous().numpy() for each in trail._replace(frames=frames, share=share)]
+    given, *out = (each.contiguous().numpy() for each in (boxes, packed, order, real))
+    numbers = counts.to(torch.int64).contiguous().numpy()
+    variant(_keep_boxes, _keep(kind.name))(limits, given, numbers, Trail(*own), *out)
     return packed, order, real
 
 
 def _keep(kind: str) -> Signature:
     """Returns the signature of :func:`_keep_boxes` for boxes of a dtype."""
     boxes, flags = f"{kind}[:, :, ::1]", "boolean[:, ::1]"
-    given = boxes, "int64[::1]", f"{kind}[:, ::1]", flags, "boolean[::1]", flags
-    return void(kind, kind, kind, *given, boxes, "int64[:, ::1]", flags)
+    trail = tuple_type(Trail, boxes, "boolean[::1]", flags, f"{kind}[:, ::1]", flags)
+    return void(f"{kind}[::1]", boxes, "int64[::1]", trail, boxes, "int64[:, ::1]", flags)
 
 
 @numba_compiled(_keep("float32"), _keep("float64"), nogil=False)
-def _keep_boxes(
-    least: Any,
-    max_aspect: Any,
-    min_visible: Any,
-    boxes: Any,
-    counts: Numbers,
-    shares: Any,
-    cut: Any,
-    cropped: Any,
-    dropped: Any,
-    packed: Any,
-    order: Numbers,
-    real: Any,
-) -> None:
+def _keep_boxes(limits: Any, boxes: Any, counts: Numbers, trail: Any, packed: Any, order: Numbers, real: Any) -> None:
     """Drops boxes as :func:`drop_boxes` does, which took a tenth of a batch of YOLO's by thirty operations of torch."""
+    least, max_aspect, min_visible = limits[0], limits[1], limits[2]
     for k in range(len(boxes)):
         found = 0
         for place in range(min(counts[k], boxes.shape[1])):
             x0, y0, x1, y1 = boxes[k, place]
             shorter, longer = min(x1 - x0, y1 - y0), max(x1 - x0, y1 - y0)
             stays = shorter >= least and (max_aspect == np.inf or longer <= max_aspect * shorter)
-            stays = (stays and shares[k, place] >= min_visible) or not (cut[k, place] or cropped[k])
-            if stays and not dropped[k, place]:
+            stays = (stays and trail.share[k, place] >= min_visible) or not (trail.cut[k, place] or trail.cropped[k])
+            if stays and not trail.dropped[k, place]:
                 packed[k, found, 0], packed[k, found, 1], packed[k, found, 2], packed[k, found, 3] = x0, y0, x1, y1
                 order[k, found], real[k, found] = place, True
                 found += 1
 
 
 def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]:
-    """Moves boxes through window, resize, crop, flips and warps, clipped at each, as torchvision does.
+    """Moves boxes [B, M, 4], xyxy in source pixels, through window, resize, crop, flips and warps, clipped at each.
 
-    Args:
-        boxes: float32 [B, M, 4], xyxy in source pixels.
-        plan: the geometry.
-        trail: trail of the passes before.
+    torchvision does the same.
 
     Returns:
         The boxes in output pixels, and the trail with this pass.
@@ -352,13 +334,10 @@ def _corners(boxes: Tensor) -> Tensor:
 
 
 def with_boxes_of(batch: Batch, boxes: Tensor, sources: Tensor, real: Tensor) -> Batch:
-    """Returns a batch with other boxes, and their labels, counts and all else that belongs to them.
+    """Returns a batch with other boxes [B, M, 4], and their labels, counts and all else that belongs to them.
 
-    Args:
-        batch: batch with the boxes before; polygons and run lengths of boxes that are gone get the box -1.
-        boxes: [B, M, 4], the new boxes.
-        sources: int64 [B, M], number of each new box among the boxes before.
-        real: bool [B, M], which of them are no padding.
+    Each is the box ``sources``, int64 [B, M], of the boxes before, or padding where ``real``, bool [B, M], is false.
+    Polygons and run lengths of boxes that are gone get the box -1.
     """
     count, padding = sources.shape[1], ~real
     stored = {name: value for name, value in fields_of(batch).items() if name in PER_BOX and value.dim() > 1}

@@ -152,11 +152,8 @@ def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
 def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Tensor | None = None) -> None:
     """Rejects a batch whose fields do not fit each other.
 
-    Args:
-        batch: everything but the images.
-        shape: (C, H, W) of the images.
-        source: their dtype.
-        sizes: int64 [B, 2], of variable-size images; None: images are fixed-size.
+    It has everything but the images, of whose shape (C, H, W) and dtype it is told, and of their sizes, int64 [B, 2],
+    if they are variable-size.
 
     Raises:
         TypeError: if a field has another dtype than it must have.

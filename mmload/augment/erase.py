@@ -111,12 +111,8 @@ def _find_rectangles(
 ) -> None:
     """Writes the first rectangle per sample that fits, of those that :func:`~mmload.augment.resize.rectangles` draws.
 
-    Args:
-        words: uint64 [B, 2 n]; the first n draw shares of the area, the others ratios.
-        bounds: float64 [5]: area of the image, least and greatest share of it, logarithms of the extreme ratios.
-        rows: exclusive upper bound of the first side.
-        cols: exclusive upper bound of the second side.
-        out: int64 [2, B]: both sides; left as it is where none of a sample's rectangles fits.
+    The first n of words [B, 2 n] draw shares of the area, the others ratios. Bounds are the area, least and greatest
+    share of it, and logarithms of the extreme ratios. Sides [2, B] are below ``rows`` and ``cols``, or stay.
     """
     tries = words.shape[1] // 2
     area, least, greatest, low, high = bounds[0], bounds[1], bounds[2], bounds[3], bounds[4]

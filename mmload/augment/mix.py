@@ -314,13 +314,7 @@ def _classes(number: object) -> int:
 
 @numba_compiled("boolean(int64[::1], float32[::1], float32[:, ::1])", nogil=False)
 def _blend_indices(indices: npt.NDArray[np.int64], shares: Floats, out: Floats) -> bool:
-    """Blends each one-hot vector with the one before it, the first with the last; false if an index is out of range.
-
-    Args:
-        indices: int64 [B], of classes.
-        shares: float32 [B], what each keeps of itself.
-        out: float32 [B, K].
-    """
+    """Blends each one-hot vector with the one before it, the first with the last; false if an index is out of range."""
     out[:] = 0.0
     for k in range(len(indices)):
         if not 0 <= indices[k] < out.shape[1]:

@@ -34,17 +34,10 @@ def one_pass(
     draws_of: Callable[[int], Draws],
     framed: bool = False,
 ) -> tuple[Rendering, int]:
-    """Describes one pass; returns it and the place of the first step after it.
+    """Describes one pass from step ``at``; returns it and the place of the first step after it.
 
-    Args:
-        steps: a collate's.
-        at: the place of the pass's first step.
-        plan: plan of the images before it, that changes nothing.
-        source: their dtype.
-        dtype: the collate's.
-        draws_of: gives the draws of the step at a place.
-        framed: whether images that are variable-size at the first step that needs one size, or at the end, get a
-            canvas.
+    The plan is of images of dtype ``source`` and changes nothing. If ``framed``, images that are variable-size at the
+    first step that needs one size, or at the end, get a canvas.
     """
     while at < len(steps):
         step = steps[at]
@@ -96,15 +89,7 @@ def check_passes(
     """Describes all passes from ``at`` for one sample, which refuses what cannot be done before a pixel is rendered.
 
     It ends at the first step that is no :class:`~mmload.augment.step.Step`: what such a module makes is not known.
-
-    Args:
-        steps: a collate's.
-        at: the place of the first step.
-        images: the pass that gives its input.
-        dtype: the collate's.
-        epoch: the batch's; None: it is not known.
-        has_ids: whether samples have ids.
-        has_boxes: whether samples have boxes.
+    ``images`` is the pass that gives its input.
 
     Raises:
         ValueError, TypeError: as the step that cannot be done.
@@ -163,15 +148,9 @@ class Steps(Protocol):
 class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
 
-    Args:
-        collate: has its steps.
-        batch: everything but the images.
-        seeds: int64 [B], on the device of the images.
-        start: plan of the images as stored, that changes nothing.
-        source: their dtype.
-        masks: masks in place of the batch's; None: there are none of their own.
-        framed: as in :func:`one_pass`.
-        tiles: rows that the collate's composer composes samples of; None: it draws them among those of the batch.
+    It has everything but the images, of which ``start`` is the plan that changes nothing; its seeds, int64 [B], are on
+    their device. ``masks`` are in place of its own. Without ``tiles``, the composer draws them among the rows of the
+    batch.
 
     Attributes:
         rendering: the first pass.
@@ -217,14 +196,11 @@ class PreparedBatch:
         return self.rendering.on_cpu.needed
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Renders samples from ``first`` on from wherever their lines are, on a CPU.
+        """Renders samples (composed ones: tiles) from ``first`` on from wherever their lines are, on a CPU.
 
         Threads may share a batch, unless its samples are mixed or composed: these are rendered in order, by one thread.
-
-        Args:
-            first: the first of them; of composed samples, the first tile.
-            lines: lines of the samples' images, or of the tiles'; of variable size, at least those :attr:`needed`.
-            out: [b, C, h, w]; of composed samples, all of the batch.
+        Of variable-size images, the lines are at least those :attr:`needed`. ``out`` is [b, C, h, w]; of composed
+        samples, all of the batch.
         """
         if self.tile_rows is None:
             self.rendering.on_cpu.render_lines(first, lines, out)
@@ -241,13 +217,9 @@ class PreparedBatch:
         self.rendering.render_batch(images, out, indices)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Renders variable-size images on a device, to which it also copies the draws and the batch.
+        """Renders variable-size images, uint8 [C, h, w] on a device, to which it also copies the draws and the batch.
 
         A batch that was drawn on the CPU has its draws whatever renders it. Nothing is read back from the device.
-
-        Args:
-            images: uint8 [C, h, w] on ``device``, one a sample, and one at least.
-            device: not the CPU.
 
         Returns:
             [B, C, h, w] on the device.

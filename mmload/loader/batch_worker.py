@@ -92,9 +92,7 @@ class BatchSettings:
 class BatchWorker:
     """Work of a loader's threads, which share memory, tier and device. Thread-safe.
 
-    Args:
-        settings: settings of the loader.
-        new_pool: makes the memory of images, once per view; None: ordinary memory.
+    ``new_pool`` makes the memory of images, once per view; None: ordinary memory.
     """
 
     def __init__(self, settings: BatchSettings, new_pool: Callable[[], MemoryPool] | None = None) -> None:
@@ -159,9 +157,7 @@ class BatchWorker:
     def make(self, selection: RowSelection, epoch: int) -> Delivery:
         """Does everything for a batch that can run outside the training thread.
 
-        Args:
-            selection: rows of the batch.
-            epoch: seeds the samples, with the loader's seed and the rows; and for steps that follow it.
+        The epoch seeds the samples, with the loader's seed and the rows; and it is for steps that follow it.
 
         Raises:
             StoreError: if the dataset was overwritten by another since it was opened.

@@ -80,12 +80,7 @@ def all_lines(heights: npt.NDArray[np.integer]) -> Places:
 
 
 def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> tuple[Places, StoredRows]:
-    """Locates rows of images and describes the lines that they hold.
-
-    Args:
-        field: the images.
-        numbers: int64 [B].
-        needed: needed lines of variable-size images; None: all.
+    """Locates rows of images, int64 [B], and describes the lines that they hold; of variable size, those needed.
 
     Returns:
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
@@ -127,10 +122,6 @@ def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
     """Returns the lines of rows, with JPEGs decoded; valid until the next call in this thread.
 
     If some rows are JPEGs, the lines of the others are copied next to theirs.
-
-    Args:
-        stored: rows as they are stored.
-        field: the images: names a damaged row.
 
     Raises:
         DamagedError: if a JPEG is broken, or has another size.
@@ -256,12 +247,8 @@ class ReadTier(HitCounter):
 class MappedTier(HitCounter):
     """Tier of rows in mapped files, in the system's page cache; each batch is checked after its use.
 
-    Args:
-        rows: rows of the field.
-        memory: map of the rows, or of their blocks from object storage.
-        populate: whether to read all of them into memory now, and to lock them there where that is permitted; not of
-            blocks.
-        note: see :class:`Tier`.
+    The map is of the rows, or of their blocks from object storage. To populate it reads all of them into memory now,
+    and locks them there where that is permitted; not blocks.
 
     Raises:
         DamagedError, StoreError: if a file that is populated was truncated or written to, or cannot be read.

@@ -59,26 +59,15 @@ ColorMap = tuple[Floats, Floats]
 
 
 class CpuRendering:
-    """Plan of uint8 images as numpy arrays, ready for the kernels.
-
-    Args:
-        plan: describes what happens to each sample.
-        dtype: dtype of the output.
-        shift: float32 [C], of the color map; None: 0.
-        scale: float32 [C]; None: 1.
-    """
+    """Plan of uint8 images as numpy arrays, ready for the kernels; shift and scale of colors are float32 [C, 1, 1]."""
 
     def __init__(self, plan: Plan, dtype: torch.dtype, shift: Tensor | None, scale: Tensor | None) -> None:
         self._plan, self._dtype, self._shift, self._scale = plan, dtype, shift, scale
 
     def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
-        """Renders samples.
+        """Renders samples from ``first`` on into ``out`` [b, C, h, w].
 
-        Args:
-            first: the first of the samples; the others follow it.
-            images: contiguous uint8 [N, C, H, W].
-            indices: int64 [b], the image of each sample.
-            out: [b, C, h, w].
+        Images are contiguous uint8 [N, C, H, W], of which each sample has one, by indices int64 [b].
 
         Raises:
             IndexError: if there is no such image, or sample.
@@ -94,12 +83,9 @@ class CpuRendering:
         self.render_lines(first, ImageLines.of_batch(images, indices.numpy()), out)
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Renders samples from the lines of their images.
+        """Renders samples from ``first`` on into ``out`` [b, C, h, w], from the lines of their images.
 
-        Args:
-            first: the first of the samples; the others follow it.
-            lines: lines of the samples' images; of variable-size images, at least those of :attr:`needed`.
-            out: [b, C, h, w].
+        Of variable-size images, at least the lines of :attr:`needed` are there.
 
         Raises:
             IndexError: if there is no such sample, or its window needs other lines.
@@ -123,12 +109,9 @@ class CpuRendering:
         self._change(samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
 
     def render_tiles(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Paints tiles, and finishes the samples of which the last tile is painted.
+        """Paints tiles from ``first`` on, and finishes the samples of which the last tile is painted.
 
-        Args:
-            first: the first of the tiles; the others follow it.
-            lines: lines of the tiles' images, at least those of :attr:`needed`.
-            out: [B, C, h, w], all samples.
+        At least the lines of :attr:`needed` are there; ``out`` [B, C, h, w] is that of all samples.
 
         Raises:
             IndexError, ValueError: as :meth:`render_lines` does, or if tiles before ``first`` are missing.

@@ -33,14 +33,10 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Rendering:
-    """Plan that is ready to be rendered.
+    """Plan that is ready to be rendered to a dtype; the arithmetic is that of float32.
 
     Samples may be rendered from any number of threads, as working memory belongs to the thread; those of a plan that
     mixes them in order, by one thread.
-
-    Args:
-        plan: describes what happens to each sample.
-        dtype: dtype of the output; the arithmetic is that of float32.
 
     Attributes:
         on_cpu: renders some of the samples, if the images are uint8 on a CPU.
@@ -54,13 +50,7 @@ class Rendering:
         self.on_cpu = CpuRendering(plan, dtype, self._shift, self._scale)
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
-        """Renders all samples.
-
-        Args:
-            images: [N, C, H, W].
-            out: [B, C, h, w].
-            indices: int64 [B], the image of each sample; None: image k is sample k.
-        """
+        """Renders all samples of images [N, C, H, W] into ``out`` [B, C, h, w], by indices int64 [B] if given."""
         crop = gpu_crop(images.device) if self._fits_gpu_kernel(images.dtype, out.dtype) else None
         if crop is not None:
             self._by_gpu_kernel(crop, images.contiguous(), indices, out)
@@ -74,11 +64,7 @@ class Rendering:
         render_by_torch(self.plan, self._shift, self._scale, images, out)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Renders variable-size images by torch's operations, where they are.
-
-        Args:
-            images: uint8 [C, h, w] on ``device``, one at least.
-            device: device of the images and the result; the plan is on the CPU.
+        """Renders variable-size images, uint8 [C, h, w] on ``device``, by torch's operations; the plan is on the CPU.
 
         Returns:
             [B, C, h, w].
@@ -169,11 +155,8 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | 
 def copied_to(value: T, device: torch.device) -> T:
     """Returns a copy of a description whose few and small tensors are on ``device``, and its device attributes, too.
 
-    The calling thread may wait for the copies: this is for a loader's threads.
-
-    Args:
-        value: a dataclass, tuple or tensor, or anything else, which is returned as it is.
-        device: device of the copies.
+    The calling thread may wait for the copies: this is for a loader's threads. What is no dataclass, tuple or tensor is
+    returned as it is.
     """
     copied: Any = value
     if isinstance(value, Tensor):

@@ -19,13 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kernel(Part):
-    """Function as machine code, for each of some signatures.
-
-    Args:
-        function: the plain function.
-        signatures: :class:`Signature`, or strings in numba's notation. A call takes the first that fits its arguments.
-        nogil: whether it releases the interpreter lock.
-    """
+    """Function as machine code, for each of some signatures: a call takes the first that fits its arguments."""
 
     def __init__(self, function: Callable[..., Any], signatures: tuple[Signature | str, ...], nogil: bool) -> None:
         super().__init__(function)
