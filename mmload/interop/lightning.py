@@ -16,6 +16,9 @@ from mmload.loader import Loader
 from mmload.loader.resume_state import State
 from mmload.store.dataset import open as open_dataset
 
+_ORDERS = {"order", "sampler"}
+"""Options of a loader that decide the order of training in place of shuffle; evaluations have the stored order."""
+
 
 class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not follow lightning, which may be absent
     """Loaders over the splits of a dataset: ``train`` shuffled, ``val`` and ``test`` in stored order.
@@ -28,7 +31,8 @@ class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not fo
         eval_collate: for the others.
         val_split: name of the split for validation.
         test_split: name of the split for tests.
-        options: further arguments of :class:`~mmload.loader.Loader`, such as batch_size and seed.
+        options: further arguments of :class:`~mmload.loader.Loader`, such as batch_size and seed; ``shuffle``,
+            ``order`` and ``sampler`` are of training alone.
     """
 
     def __init__(
@@ -51,7 +55,8 @@ class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not fo
 
     def train_dataloader(self) -> Loader:
         """Returns the training split in a new random order each epoch, with equally many batches on every rank."""
-        options: dict[str, Any] = {"shuffle": True, "tail": "pad", **self._options}
+        shuffle = {} if self._options.keys() & _ORDERS else {"shuffle": True}
+        options: dict[str, Any] = {**shuffle, "tail": "pad", **self._options}
         reloaded = self._train is not None
         self._train = _TrainLoader(self.dataset["train"], collate=self._train_collate, **options)
         if self._resumed is not None:
@@ -67,7 +72,7 @@ class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not fo
         return self._eval(self._test_split)
 
     def _eval(self, split: str) -> Loader:
-        options = {**self._options, "shuffle": False}
+        options = {name: value for name, value in self._options.items() if name not in ("shuffle", *_ORDERS)}
         return Loader(self.dataset[split], collate=self._eval_collate, **options)
 
     def state_dict(self) -> dict[str, Any]:

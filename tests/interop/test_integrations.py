@@ -127,6 +127,19 @@ def test_lightning_steps_get_what_the_data_module_returns(path: Path, tmp_path: 
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_lightning_takes_an_order_for_training_and_evaluates_all_rows_in_theirs(path: Path) -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    from mmload.interop.lightning import DataModule
+
+    for options in ({"order": "block"}, {"sampler": [3, 3, 3]}, {"shuffle": False, "sampler": [3, 3, 3]}):
+        data = DataModule(path, batch_size=4, **options)
+        trained = torch.cat([batch.ids for batch in data.train_dataloader()]).tolist()
+        assert trained == [3, 3, 3] if "sampler" in options else sorted(trained) == list(range(18)) != trained
+        with data.val_dataloader() as loader:
+            assert torch.cat([batch.ids for batch in loader]).tolist() == list(range(len(data.dataset["val"])))
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_accelerate_prepares_both_kinds_of_loader(path: Path) -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     accelerator = accelerate.Accelerator(cpu=True)
