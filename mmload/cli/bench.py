@@ -14,7 +14,7 @@ from mmload.bench.options import BenchOptions, check_count
 from mmload.builder.options import option
 from mmload.cli.interrupt import fail, interruptible, report
 from mmload.cli.options import DecodingThreads, dataset_on_a_disk, on_a_disk, takes
-from mmload.cli.terminal import check_target, show, status_line
+from mmload.cli.terminal import check_different, check_target, show, status_line
 from mmload.errors import UsageError, counted
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class BenchArguments(BenchOptions):
         super().__post_init__()
         dataset_on_a_disk(self.dataset)
         on_a_disk(self.source)
-        outputs = (self.json_file, self.plot)
+        outputs = {"--json": self.json_file, "--plot": self.plot}
         if self.compare is not None:
-            if any(each is not None for each in (self.dataset, self.source, *outputs)):
+            if any(each is not None for each in (self.dataset, self.source, *outputs.values())):
                 raise UsageError("--compare shows two records and measures nothing; leave the other arguments out")
             return
         if self.dataset is None and self.source is None:
@@ -59,8 +59,9 @@ class BenchArguments(BenchOptions):
             raise UsageError(
                 "--record saves the results in a dataset, and none is given; name one, or write --json FILE"
             )
-        for name, path in zip(("--json", "--plot"), outputs, strict=True):  # before minutes of measuring
+        for name, path in outputs.items():  # before minutes of measuring
             check_target(name, path, self.dataset, self.source)
+        check_different(outputs)
 
 
 @takes(BenchArguments)

@@ -11,7 +11,7 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.terminal import check_target, progress_bar, show
+from mmload.cli.terminal import check_different, check_target, progress_bar, show
 from mmload.errors import MmloadError, SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -36,8 +36,10 @@ class ParityArguments:
     record: Annotated[bool, typer.Option("--record", help="Record the report in the dataset's card.")] = False
 
     def __post_init__(self) -> None:
-        for name, file in (("--json", self.json_file), ("--html", self.html_file)):
+        targets = {"--json": self.json_file, "--html": self.html_file}
+        for name, file in targets.items():
             check_target(name, file, self.dataset, self.source)
+        check_different(targets)
         if not self.source.exists():  # before the imports, which take seconds
             raise SourceError(f"no such folder: {self.source}; give the folder that {self.dataset} was built from")
         options.check_seed(self.seed)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -148,6 +148,14 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
         raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{name} is {path}, which may not be written; give another file, or change its permissions")
+
+
+def check_different(targets: Mapping[str, Path | None]) -> None:
+    """Checks that no two options name one result file, of which only the last would remain; raises UsageError."""
+    seen: dict[Path, str] = {}
+    for name, path in targets.items():
+        if path is not None and (other := seen.setdefault(path.resolve(), name)) != name:
+            raise UsageError(f"{other} and {name} are both {path}; give each a file of its own")
 
 
 def _is_loop(path: Path) -> bool:

@@ -15,7 +15,7 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import interruptible
-from mmload.cli.terminal import check_target, progress_bar, show, write_result
+from mmload.cli.terminal import check_different, check_target, progress_bar, show, write_result
 from mmload.errors import UsageError, counted
 from mmload.remote.urls import is_url
 
@@ -130,13 +130,12 @@ def report(
     check_target("--out", out, None if is_url(dataset) else Path(dataset))
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out is {out}; give a name that ends in .html")
+    check_target("--findings", findings, None if is_url(dataset) else Path(dataset))
+    check_different({"--out": out, "--findings": findings})
     from mmload.view.facts import facts
     from mmload.view.report import findings_list
     from mmload.view.report import report as look
     from mmload.view.report_page import page
-
-    if findings is not None:
-        check_target("--findings", findings, None if is_url(dataset) else Path(dataset))
 
     with options.dataset_at(dataset) as opened:
         classes = max((len(split.classes) for split in opened.values()), default=0)

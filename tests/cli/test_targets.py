@@ -52,3 +52,25 @@ def test_a_link_to_itself_is_one_error(words: list[str], copy: Path, tmp_path: P
     assert done.stderr.endswith(f" is {loop}, whose links lead to themselves; correct them, or name another place\n")
     assert done.stderr.count("\n") == 1
     assert loop.is_symlink()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["parity", "OUT", "--source", "ROOT", "--json", "FILE", "--html", "FILE"],
+        ["bench", "OUT", "--json", "FILE", "--plot", "sub/../FILE"],
+        ["report", "OUT", "-o", "FILE", "--findings", "FILE"],
+    ],
+    ids=" ".join,
+)
+def test_two_results_in_one_file_are_refused(
+    words: list[str], copy: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    given = [word.replace("OUT", str(copy)).replace("ROOT", str(folder)).replace("FILE", "a.html") for word in words]
+    done = mmload(*given)
+    assert done.returncode == 2
+    assert "are both " in done.stderr
+    assert done.stderr.endswith("a.html; give each a file of its own\n")
+    assert not (tmp_path / "a.html").exists()
