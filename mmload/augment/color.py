@@ -13,7 +13,6 @@ from mmload.augment.arguments import LARGEST, around, chance, elements, number, 
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted, shown
-from mmload.render.hsv_kernel import HUES
 from mmload.render.level_program import (
     BRIGHTNESS,
     CONTRAST,
@@ -27,6 +26,7 @@ from mmload.render.level_program import (
     Program,
 )
 from mmload.render.plan import Plan
+from mmload.runtime.intrinsics import HUES
 from mmload.runtime.memory_pool import constant
 
 

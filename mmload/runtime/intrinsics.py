@@ -18,6 +18,9 @@ NEIGHBORS, NEAR_WORDS = 16, 64
 LINE_BLOCK = 32
 """Values that ``blend_lines`` computes."""
 
+HSV_BLOCK, HUES, HSV_BITS = 64, 180, 12
+"""Pixels that ``change_hsv_block`` changes, number of hues of uint8 HSV, and bits behind the point of its tables."""
+
 MEAN_BITS, MEAN_HALF = 22, (1 << 21) + (1 << 14)
 """Bits by which it shifts a weighted sum, and what it adds before: half of a level, and of a unit of the numbers."""
 
@@ -99,4 +102,12 @@ the sums ``line[picks[i]] * weights[i]`` + ``line[picks[i + 1]] * weights[i + 1]
 is negated and rounded to a level, from ``out[place + c * size]`` on. Picks, flat uint16, are below ``near``, at most
 ``NEAR_WORDS``, and as many numbers are there; weights, flat int16, are negative, so that 2^15 is one of them. AVX-512
 picks numbers by one instruction, and by a faster one if they are among half of them.
+"""
+
+change_hsv_block: Any = Intrinsic("change_hsv_block")
+"""In compiled functions, it changes hue, saturation and value of ``HSV_BLOCK`` pixels in place.
+
+``change_hsv_block(red, green, blue, at, turn, stronger, brighter)`` takes flat uint8 arrays, in which the pixels begin
+at ``at``, and float32 numbers: the rotation in 180ths of a turn and a half, by which hues from -30 to 150 become hues
+from 0 to 359, and the factors of saturation and value.
 """

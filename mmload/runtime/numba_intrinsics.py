@@ -14,7 +14,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from mmload.runtime.hsv_code import HsvCode, vector_bytes
 from mmload.runtime.intrinsics import (
+    HSV_BLOCK,
     LINE,
     LINE_BLOCK,
     MEAN_BITS,
@@ -381,3 +383,18 @@ def _blend_neighbors(
 
 
 blend_neighbors: Any = intrinsic(_blend_neighbors)
+
+
+def _change_hsv_block(context: Any, red: Any, green: Any, blue: Any, at: Any, turn: Any, more: Any, light: Any) -> Any:
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        planes, index = [_array(target, builder, signature, arguments, k) for k in range(3)], arguments[3].type
+        made = HsvCode(builder, vector_bytes(target.codegen()._tm_features.split(",")), platform.machine() == "x86_64")
+        for part in range(0, HSV_BLOCK, made.size):
+            begin = builder.add(arguments[3], ir.Constant(index, part))
+            made.change([_vector(target, builder, plane, begin, made.bytes_) for plane in planes], *arguments[4:])
+        return target.get_dummy_value()
+
+    return types.void(red, green, blue, types.uintp, *[types.float32] * 3), code
+
+
+change_hsv_block: Any = intrinsic(_change_hsv_block)

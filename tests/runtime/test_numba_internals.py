@@ -25,6 +25,7 @@ import mmload
 PACKAGE = Path(mmload.__file__).parent
 INTERNALS = [PACKAGE / "runtime" / name for name in ("numba_internals.py", "numba_intrinsics.py")]
 LINKER = PACKAGE / "runtime" / "machine_code.py"
+HSV_CODE = PACKAGE / "runtime" / "hsv_code.py"
 
 FUNCTIONS = {
     "cgutils.alloca_once_value": ["builder", "value", "name", "zfill"],
@@ -91,9 +92,10 @@ def test_everything_that_is_used_is_listed_here() -> None:
 def test_no_other_module_uses_a_private_interface() -> None:
     private = re.compile(r"^\s*(from|import) (numba\.core|numba\.extending|numba\.np|llvmlite\.|llvmlite import)", re.M)
     users = [file for file in PACKAGE.rglob("*.py") if private.search(file.read_text())]
-    assert sorted(users) == sorted([*INTERNALS, LINKER])
-    [line] = re.findall(r"^\s*from llvmlite.*", LINKER.read_text(), re.M)
-    assert line.strip() == "from llvmlite import binding", "which is public"
+    assert sorted(users) == sorted([*INTERNALS, LINKER, HSV_CODE])
+    for file, public in ((LINKER, "binding"), (HSV_CODE, "ir")):
+        [line] = re.findall(r"^\s*from llvmlite.*", file.read_text(), re.M)
+        assert line.strip() == f"from llvmlite import {public}", "which is public"
 
 
 def test_code_generation_has_what_intrinsics_and_entries_use() -> None:
