@@ -185,7 +185,8 @@ class Batch(TensorClass):
             most: upper bound on the number of images, the first of the batch.
 
         Raises:
-            ValueError: if the batch has no images, or they look normalized and ``mean`` and ``std`` are missing.
+            ValueError: if the batch has no images, there is less than one column, or the images look normalized and
+                ``mean`` and ``std`` are missing.
         """
         from mmload.pictures.contact_sheet import SHOWN, cells_of, contact_sheet
 

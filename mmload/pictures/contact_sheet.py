@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,11 +86,14 @@ def contact_sheet(
         side: pixels of the square that each picture is fitted into; None: as suits the largest.
 
     Raises:
-        ValueError: if there is no cell, or there are more than :data:`MOST_CELLS`.
+        TypeError: if the number of columns is not an integer.
+        ValueError: if it is below 1, there is no cell, or there are more than :data:`MOST_CELLS`.
     """
     if not 1 <= len(cells) <= MOST_CELLS:
         raise ValueError(f"there are {len(cells):,} pictures; show from 1 to {MOST_CELLS:,}")
-    columns, side = min(columns, len(cells)), side or _side(cells)
+    columns, side = min(operator.index(columns), len(cells)), side or _side(cells)
+    if columns < 1:
+        raise ValueError(f"columns is {columns}; give at least 1")
     lines = any(cell.name for cell in cells), any(cell.detail for cell in cells)
     text = lines[0] * size_of("", font(_NAME))[1] + lines[1] * size_of("", font(_SMALL))[1]
     head = size_of(title, font(_TITLE))[1] + _GAP if title else 0

@@ -335,6 +335,7 @@ class Split:
 
         Raises:
             UsageError: if the split has no images, or no row is chosen.
+            ValueError: if there is less than one column, or there are more than 1024 rows.
             IndexError, TypeError: as :meth:`rows`.
         """
         from mmload.pictures.contact_sheet import contact_sheet

@@ -168,6 +168,16 @@ def test_a_sheet_has_every_cell_in_its_place() -> None:
         contact_sheet([], 2)
 
 
+def test_a_number_of_columns_is_an_integer_from_one() -> None:
+    cells = [Cell(image=np.zeros((3, 40, 40), np.uint8))] * 3
+    for columns in (0, -1):
+        with pytest.raises(ValueError, match=f"columns is {columns}; give at least 1"):
+            contact_sheet(cells, columns)
+    with pytest.raises(TypeError):
+        contact_sheet(cells, 0.25)  # type: ignore[arg-type]  # what is refused
+    assert contact_sheet(cells, np.uint8(2)).size == contact_sheet(cells, 2).size
+
+
 def test_a_white_picture_has_an_edge() -> None:
     sheet = pixels(contact_sheet([Cell(image=np.full((3, 32, 64), 255, np.uint8))], columns=1))
     assert {tuple(color) for color in sheet.reshape(-1, 3)} == {(255, 255, 255), (200, 200, 200)}
