@@ -72,14 +72,14 @@ def check_number(name: str, value: object, least: int, greatest: int | None = No
     """Checks that the value is an integer from ``least`` to ``greatest``; raises ValueError otherwise."""
     if type(value) is not int or value < least or (greatest is not None and value > greatest):
         bounds = f"of at least {least}" if greatest is None else f"from {least} to {greatest}"
-        raise ValueError(f"{name} is {value!r}; give an integer {bounds}")
+        raise ValueError(f"{name} is {shown(value)}; give an integer {bounds}")
 
 
 def check_booleans(**values: object) -> None:
     """Checks that arguments are booleans; raises TypeError otherwise."""
     for name, value in values.items():
         if not isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}; give True or False")
+            raise TypeError(f"{name} is {shown(value)}; give True or False")
 
 
 def resolve_collate(collate: object) -> Any:

@@ -22,6 +22,7 @@ from mmload.augment.returns import Form
 from mmload.augment.step import Step
 from mmload.augment.views import rendering_device
 from mmload.batch import Batch, BatchOrViews
+from mmload.errors import shown
 from mmload.loader.arguments import (
     check_booleans,
     check_cache_pixels,
@@ -237,7 +238,7 @@ class Loader:
         iterator that is already running continues with its own epoch, and its next batch sets the state again.
         """
         if type(epoch) is not int or epoch < 0:
-            raise ValueError(f"epoch is {epoch!r}; give an integer from 0")
+            raise ValueError(f"epoch is {shown(epoch)}; give an integer from 0")
         if epoch != self._epoch:
             finished, samples = self._finished
             self._epoch, self._offset = epoch, samples if epoch == finished else 0

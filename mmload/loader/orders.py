@@ -228,7 +228,7 @@ def _length(name: str, value: object) -> int | None:
         return None
     number = as_integer(value)
     if number is None or not 1 <= number <= MAX_ROWS:
-        raise ValueError(f"{name} is {value!r}; give an integer from 1")
+        raise ValueError(f"{name} is {shown(value)}; give an integer from 1")
     return number
 
 

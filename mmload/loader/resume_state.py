@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mmload.errors import shown
 from mmload.store.row_numbers import as_integer
 
 State = dict[str, int | str]
@@ -74,7 +75,7 @@ def position_in(
         got: object = state[name] if name == "order" else _integer(name, state[name])
         if got != expected_value:
             raise ValueError(
-                f"the state has {name} {state[name]!r}, this loader has {expected_value!r}; resume with the same"
+                f"the state has {name} {shown(state[name])}, this loader has {expected_value!r}; resume with the same"
             )
     if state.get("subset") != identity.subset and not other_version:
         raise ValueError(
@@ -110,7 +111,7 @@ def _required(identity: OrderIdentity) -> State:
 def _integer(name: str, value: object) -> int:
     number = as_integer(value)
     if number is None or number < 0:
-        raise ValueError(f"the state has {name} {value!r}, expected an integer from 0")
+        raise ValueError(f"the state has {name} {shown(value)}, expected an integer from 0")
     return number
 
 

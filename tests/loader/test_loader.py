@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import crop_collate
@@ -247,6 +248,7 @@ def test_a_device_that_is_not_there_is_a_clear_error(
     ("options", "message"),
     [
         ({"threads": 10**9}, "threads is 1000000000; give an integer from 1 to 1024"),
+        ({"batch_size": np.zeros((2, 2))}, "batch_size is array([[0., 0.], [0., 0.]]); give an integer"),
         ({"drop_last": "no"}, "drop_last is 'no'; give True or False"),
         ({"fields": "images"}, "fields is 'images'; give a list of names, such as ['images', 'targets']"),
         ({"collate": 3}, "collate is 3; give a Collate, a list of its steps, or a function of a Batch"),
