@@ -76,14 +76,9 @@ class Cell:
 def contact_sheet(
     cells: Sequence[Cell], columns: int, *, title: str = "", classes: Sequence[str] = (), side: int | None = None
 ) -> Image.Image:
-    """Draws a page of pictures.
+    """Draws a page of pictures in reading order, each fitted into a square of ``side`` pixels.
 
-    Args:
-        cells: at least one, in reading order.
-        columns: number of columns.
-        title: title of the page.
-        classes: names by index, for boxes and masks.
-        side: pixels of the square that each picture is fitted into; None: as suits the largest.
+    Without a side it is as suits the largest picture.
 
     Raises:
         TypeError: if the number of columns is not an integer.
@@ -116,13 +111,7 @@ def contact_sheet(
 
 
 def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image:
-    """Draws the picture of a cell with its boxes, masks and keypoints, as large as fits into a square.
-
-    Args:
-        cell: cell to draw.
-        side: pixels of the square.
-        classes: names by index, for boxes.
-    """
+    """Draws the picture of a cell with its boxes, masks and keypoints, as large as fits into a square."""
     image, factor = fitted(picture(cell.image), side)
     if cell.mask is not None:
         image = draw_mask(image, cell.mask)
@@ -222,13 +211,9 @@ def cells_of(
 ) -> list[Cell]:
     """Makes a cell of each row: its image with boxes, masks and keypoints, the names of its classes, its number.
 
-    Args:
-        fields: ``images`` [B, C, H, W], and what there is of the others of :data:`SHOWN`, as
-            :class:`~mmload.batch.Batch` and its ``extra`` have them.
-        classes: names by index.
-        mean: per channel, as ``Normalize`` had it; empty: images are not normalized.
-        std: the same.
-        skeleton: pairs of keypoints that a line joins.
+    Fields are ``images`` [B, C, H, W], and what there is of the others of :data:`SHOWN`, as
+    :class:`~mmload.batch.Batch`
+    and its ``extra`` have them. Mean and std per channel are those that ``Normalize`` had, if it had any.
 
     Raises:
         ValueError: if there are no images, or they cannot be shown.
@@ -290,16 +275,9 @@ def name_of_target(target: Array, classes: Sequence[str]) -> str:
 
 
 def first_to_see(targets: Array | None, rows: int, count: int, seed: int) -> Array:
-    """Chooses the rows to show first: as many of each class as can be, drawn at random.
+    """Chooses at most ``count`` rows to show first: as many of each class as can be, drawn at random, sorted by class.
 
-    Args:
-        targets: the class of each row, integers [N]; None: rows have no single class.
-        rows: N.
-        count: upper bound on the rows.
-        seed: seed of the draw.
-
-    Returns:
-        int64 [min(count, N)], sorted by class.
+    Targets are integers [N], the class of each row; None: rows have no single class.
     """
     order = np.random.default_rng(seed).permutation(rows)
     if targets is None:

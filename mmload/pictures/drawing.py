@@ -71,13 +71,8 @@ def draw_boxes(
 ) -> None:
     """Draws boxes into a picture with the names of their classes; of many boxes, on the largest of each class.
 
-    Args:
-        image: changed in place.
-        boxes: float32 [N, 4], xyxy in pixels of the image before it was scaled.
-        labels: the class of each.
-        factor: factor by which the image was scaled.
-        classes: names by index.
-        framed: whether boxes get a frame; False: the names alone.
+    Boxes are float32 [N, 4], xyxy in pixels before the image was scaled by ``factor``; without a frame, only names are
+    drawn.
     """
     draw = ImageDraw.Draw(image)
     letters = font(_LABEL)
@@ -105,11 +100,7 @@ def draw_outlines(
 ) -> None:
     """Draws polygons into a picture, tinted and with an outline, in the colors of their boxes' classes.
 
-    Args:
-        image: changed in place.
-        outlines: the box of each polygon, and its points, float32 [n, 2], in pixels before the image was scaled.
-        labels: class of each box.
-        factor: factor by which the image was scaled.
+    Outlines are the box of each polygon, and its points, float32 [n, 2], in pixels before the image was scaled.
     """
     if not outlines:
         return
@@ -125,11 +116,7 @@ def draw_keypoints(
 ) -> None:
     """Draws keypoints into a picture, and the lines of their skeleton; those that are hidden are hollow.
 
-    Args:
-        image: changed in place.
-        keypoints: float32 [N, K, 3], x and y in pixels before the image was scaled, and visibility.
-        skeleton: pairs of keypoints that a line joins.
-        factor: factor by which the image was scaled.
+    Keypoints are float32 [N, K, 3], x and y in pixels before the image was scaled, and visibility.
     """
     draw = ImageDraw.Draw(image)
     for points in keypoints.tolist():
@@ -160,11 +147,11 @@ _LIGHT, _DARK = 255, 204
 
 
 def picture(image: Pixels) -> Image.Image:
-    """Converts an image to a color picture.
+    """Converts an image, uint8 [C, H, W], to a color picture, whose transparent pixels show a checkerboard.
 
-    Args:
-        image: uint8 [C, H, W]. One channel is gray, two are gray and alpha, three are RGB, four are RGB and alpha; of
-            more, the first three are taken for RGB. Transparent pixels show a checkerboard.
+    One channel is gray, two are gray and alpha, three are RGB, four are RGB and alpha; of more, the first three are
+    taken
+    for RGB.
     """
     channels = len(image)
     gray = channels <= 2
@@ -179,12 +166,9 @@ def picture(image: Pixels) -> Image.Image:
 
 
 def levels(images: npt.NDArray[np.generic], mean: tuple[float, ...] = (), std: tuple[float, ...] = ()) -> Pixels:
-    """Converts images to uint8 levels.
+    """Converts images [B, C, H, W] to uint8 levels: floats are x * std + mean, from 0 (black) to 1 (white).
 
-    Args:
-        images: [B, C, H, W]; uint8 stay, floats are x * std + mean, from 0 (black) to 1 (white).
-        mean: per channel, as ``Normalize`` had it; empty: images are not normalized.
-        std: the same.
+    Mean and std per channel are those that ``Normalize`` had; empty: images are not normalized.
 
     Raises:
         ValueError: if floats leave [0, 1] by more than a level, as normalized images do if mean and std are not given.
@@ -306,12 +290,9 @@ def _chunk(name: bytes, data: bytes) -> tuple[bytes, ...]:
 
 
 def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:
-    """Writes an ``img`` element with the picture in it.
+    """Writes an ``img`` element with the picture in it, and a description for readers who do not see it.
 
-    Args:
-        image: the picture.
-        description: description of the picture, for readers who do not see it.
-        jpeg: smaller and not exact, for pages with many photographs; else PNG.
+    A JPEG is smaller and not exact, for pages with many photographs; else it is a PNG.
     """
     file = io.BytesIO()
     if jpeg:

@@ -31,10 +31,7 @@ ALL_SEGMENTS = "rings, polygons, run_boxes and runs"
 
 
 def segment_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns the names of the fields of :data:`SEGMENTS` that rows have.
-
-    Args:
-        shapes: shape of a row of each field.
+    """Returns the names of the fields of :data:`SEGMENTS` that rows have, by the shape of a row of each field.
 
     Raises:
         ValueError: if one is there without another that it is read by: polygons have rings, runs have run boxes, and
@@ -72,9 +69,7 @@ def _columns_of_runs(runs: Array, height: int, width: int) -> tuple[Mask, int]:
 def _columns_between(ends: Array, height: int) -> tuple[Mask, int]:
     """Returns the columns that spans of pixels show in, bool [columns, H], and the number of the first.
 
-    Args:
-        ends: int64 [n], ascending: where spans begin and end, in turn, counted column by column.
-        height: height of the image.
+    ``ends`` are int64 [n], ascending: where spans begin and end, in turn, counted column by column.
     """
     if not len(ends):
         return np.zeros((0, height), np.bool_), 0
@@ -103,12 +98,7 @@ def runs_of_mask(mask: Mask) -> npt.NDArray[np.int32]:
 
 
 def of_boxes(fields: Mapping[str, Array], keep: Mask) -> dict[str, Array]:
-    """Returns the masks of the boxes that remain, with the boxes' new indexes.
-
-    Args:
-        fields: fields of one image, of which those of :data:`SEGMENTS` that are there are returned.
-        keep: bool [boxes].
-    """
+    """Returns the masks of the boxes that remain, by ``keep`` bool [boxes], with the boxes' new indexes."""
     numbers, remaining = np.cumsum(keep) - 1, {}
     for owners, values in SEGMENTS:
         if owners in fields:
@@ -120,12 +110,9 @@ def of_boxes(fields: Mapping[str, Array], keep: Mask) -> dict[str, Array]:
 
 
 def parts_of(fields: Mapping[str, Array], owners: str, values: str) -> list[tuple[int, Array]]:
-    """Returns the box and the values of each polygon or mask of one image, in their order.
+    """Returns the box and the values of each polygon or mask of one image without padding, in their order.
 
-    Args:
-        fields: fields of the image, without padding.
-        owners: first name of a pair of :data:`SEGMENTS`.
-        values: second name of the pair.
+    ``owners`` and ``values`` are a pair of names of :data:`SEGMENTS`.
     """
     box, count = fields[owners].reshape(-1, 2).T
     ends = np.cumsum(count).tolist()
@@ -184,11 +171,9 @@ def _columns_of_polygon(points: Array, height: int, width: int) -> tuple[Mask, i
 def masks_of_boxes(fields: Mapping[str, Array], height: int, width: int) -> npt.NDArray[np.uint8]:
     """Renders the masks of an image's boxes, uint8 [n, H, W] of 0 and 1, with pycocotools' pixels.
 
-    Args:
-        fields: ``counts``, ``rings``, ``polygons``, and perhaps ``run_boxes`` and ``runs`` of the image, as a batch has
-            them; entries of box -1 are skipped.
-        height: height of the image.
-        width: width of the image.
+    Fields are ``counts``, ``rings``, ``polygons``, and perhaps ``run_boxes`` and ``runs`` of the image, as a batch has
+    them;
+    entries of box -1 are skipped.
     """
     masks = np.zeros((int(fields["counts"]), height, width), np.uint8)
     real = without_padding(fields)
@@ -206,10 +191,6 @@ def rectangles_of_runs(runs: Array, height: int) -> npt.NDArray[np.float32]:
     """Returns polygons that cover the pixels of run lengths exactly: float32 [n, 4, 2], a rectangle per run and column.
 
     Equal runs of neighboring columns become one rectangle.
-
-    Args:
-        runs: run lengths of a mask.
-        height: height of the image.
     """
     ends = np.cumsum(runs, dtype=np.int64)
     starts, ends = ends[:-1:2], ends[1::2]
