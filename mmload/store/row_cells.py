@@ -132,10 +132,19 @@ def members_of(reader: RowReader, record: SplitRecord, field: str, index: int) -
     """Returns the rows of a class, ascending: those with its index, a share of it in a vector, or a box of it."""
     found = [np.empty(0, np.int64)]
     for first in range(0, record.rows, _AT_ONCE):
-        values = reader.array(field, np.arange(first, min(first + _AT_ONCE, record.rows)))
-        if values.ndim == 2:
-            values = values[:, index] > 0 if field == "targets" else (values == index).any(1)
+        rows = np.arange(first, min(first + _AT_ONCE, record.rows))
+        values = labels_of(reader, record, rows) if field == "labels" else reader.array(field, rows)
+        if field == "targets" and values.ndim == 2:
+            is_member = values[:, index] > 0
         else:
-            values = values == index
-        found.append(first + np.flatnonzero(values))
+            is_member = (values.reshape(len(rows), -1) == index).any(1)
+        found.append(rows[is_member])
     return np.concatenate(found)
+
+
+def labels_of(reader: RowReader, record: SplitRecord, rows: Numbers) -> npt.NDArray[Any]:
+    """Returns the classes of the boxes of rows, [n, boxes]; -1 behind the boxes that they have."""
+    labels, counts = reader.array("labels", rows), record.fields.get("counts")
+    if counts is None or counts.shape != ():
+        return labels
+    return np.where(np.arange(labels.shape[1]) < reader.array("counts", rows)[:, None], labels, -1)

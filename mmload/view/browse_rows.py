@@ -15,7 +15,7 @@ from mmload.records import has_images
 from mmload.store.dataset_folder import Folder
 from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
-from mmload.store.row_cells import class_field, members_of, skeleton_of
+from mmload.store.row_cells import class_field, labels_of, members_of, skeleton_of
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
 
@@ -78,7 +78,7 @@ class SplitRows:
         if "targets" in self.record.fields:
             return [name_of_target(target, classes) for target in self._reader.array("targets", rows)]
         if "labels" in self.record.fields:
-            labels = self._reader.array("labels", rows)
+            labels = labels_of(self._reader, self.record, rows)
             return [", ".join(name_of(each, classes) for each in np.unique(own[own >= 0]).tolist()) for own in labels]
         return [""] * len(rows)
 

@@ -19,6 +19,7 @@ from mmload.runtime.resources import in_threads
 from mmload.sources.exclusion import line_of
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
+from mmload.store.row_cells import labels_of
 from mmload.view.box_facts import BoxFacts, box_facts
 from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, count_values, groups, reduce
 
@@ -296,10 +297,8 @@ def class_rows(split: Split) -> ClassRows | None:
 def _of_boxes(split: Split) -> ClassRows:
     rows, boxes = np.zeros(len(split.classes), np.int64), np.zeros(len(split.classes), np.int64)
     for part in _parts(split, "labels"):
-        labels = split.reader.array("labels", part)
+        labels = labels_of(split.reader, split.record, part)
         real = (labels >= 0) & (labels < len(rows))
-        if "counts" in split.fields:
-            real &= np.arange(labels.shape[1]) < split.reader.array("counts", part)[:, None]
         boxes += np.bincount(labels[real], minlength=len(rows))
         row, _ = np.nonzero(real)
         rows += np.bincount(np.unique(row * len(rows) + labels[real]) % max(1, len(rows)), minlength=len(rows))

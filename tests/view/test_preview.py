@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from mmload import presets
 from mmload.augment import CenterCrop, MixUp, Normalize, RandomHorizontalFlip, TwoViews
 from mmload.augment.collate import Collate
 from mmload.errors import UsageError
+from mmload.records import FieldSpec
 from mmload.store.dataset import Dataset
 from mmload.store.dataset import open as open_dataset
-from mmload.store.row_cells import first_rows
+from mmload.store.row_cells import class_field, first_rows, members_of
 from mmload.view.training import augmented_sheet, steps_of
 
 
@@ -58,6 +60,15 @@ def test_rows_of_a_class_are_those_with_a_box_of_it(tmp_path: Path) -> None:
     masks = open_dataset(voc_dataset(tmp_path / "masks", "segmentation"))["train"]
     with pytest.raises(UsageError, match="rows of .*2 rows of images, masks, have no classes"):
         first_rows(masks, 4, of_class="dog")
+
+
+def test_rows_of_a_class_leave_out_what_a_dataset_padded_itself() -> None:
+    columns = {"labels": np.array([[1, 0, 0], [0, 2, 0], [2, 2, 0]]), "counts": np.array([1, 2, 0])}
+    fields = {"labels": FieldSpec(dtype="int64", shape=(3,)), "counts": FieldSpec(dtype="int64", shape=())}
+    reader = SimpleNamespace(array=lambda name, rows: columns[name][rows])
+    record = SimpleNamespace(rows=3, fields=fields, classes=("a", "b", "c"))
+    found = [members_of(reader, record, class_field(record), index).tolist() for index in range(3)]
+    assert found == [[1], [0], [1]]
 
 
 def test_what_training_sees_is_what_the_collate_draws_without_its_normalization(dataset: Dataset) -> None:
