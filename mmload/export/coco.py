@@ -18,7 +18,7 @@ from mmload.export.chosen_rows import (
     in_parallel,
     png_of,
 )
-from mmload.export.new_folder import begin_export, build_again, mode_of, new_folder, recipe_text, row_stem
+from mmload.export.new_folder import begin_export, mode_of, new_folder, recipe_text, row_stem, write_recipes
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
 from mmload.records import ObjectsRecord
 from mmload.store.dataset import Dataset, Split
@@ -83,9 +83,7 @@ def to_coco(
             _check_numbers(name, body)
             (folder / "annotations" / _file(name)).write_text(json.dumps(body), encoding="ascii")
         recipe = _recipe(chosen)
-        if recipe is not None:
-            (folder / RECIPE).write_text(recipe, encoding="utf-8")
-    again = build_again(place, RECIPE) if recipe else ()
+        again = write_recipes(folder, place, {RECIPE: recipe})
     return Exported(out=Path(out), rows=rows, notes=tuple(_notes(chosen, recipe)), next=again)
 
 

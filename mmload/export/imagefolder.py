@@ -20,12 +20,12 @@ from mmload.export.chosen_rows import (
 )
 from mmload.export.new_folder import (
     begin_export,
-    build_again,
     distinct_names,
     mode_of,
     new_folder,
     recipe_text,
     row_stem,
+    write_recipes,
 )
 from mmload.store.dataset import Dataset
 
@@ -83,10 +83,8 @@ def to_imagefolder(
             lines.append(json.dumps(entry))
         (folder / LIST).write_text("\n".join(lines) + "\n", encoding="ascii")
         recipe = _recipe(chosen, _recipe_classes(classes, folders))
-        if recipe is not None:
-            (folder / RECIPE).write_text(recipe, encoding="utf-8")
+        again = write_recipes(folder, place, {RECIPE: recipe})
     notes = tuple(_notes(chosen, classes, folders, recipe is not None))
-    again = build_again(place, RECIPE) if recipe is not None else ()
     return Exported(out=Path(out), rows=len(lines), notes=notes, next=again)
 
 

@@ -148,9 +148,12 @@ def mode_of(chosen: Iterable[ChosenSplit]) -> str | None:
     return modes.pop() if len(modes) == 1 and modes <= {"RGB", "L"} else None
 
 
-def build_again(place: Path, *recipes: str) -> tuple[str, ...]:
-    """Returns the commands that build an export at ``place`` by recipes in it."""
-    return tuple(shlex.join(["mmload", "build", "--config", str(place / name), str(place), "NEW"]) for name in recipes)
+def write_recipes(folder: Path, place: Path, recipes: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Writes the recipes of an export that there are; returns the commands that build it by them, at its place."""
+    made = {name: text for name, text in recipes.items() if text is not None}
+    for name, text in made.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return tuple(shlex.join(["mmload", "build", "--config", str(place / name), str(place), "NEW"]) for name in made)
 
 
 def recipe_text(name: str, source: Mapping[str, Any], chosen: Iterable[ChosenSplit], mode: str) -> str:

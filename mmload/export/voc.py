@@ -25,12 +25,12 @@ from mmload.export.chosen_rows import (
 )
 from mmload.export.new_folder import (
     begin_export,
-    build_again,
     distinct_names,
     mode_of,
     new_folder,
     recipe_text,
     row_stem,
+    write_recipes,
 )
 from mmload.store.dataset import Dataset, Split
 
@@ -101,10 +101,8 @@ def to_voc(
             for task in tasks:
                 (year / _FOLDERS[task][1] / f"{split}.txt").write_text("\n".join([*own, ""]), encoding="utf-8")
         recipes = _recipes(chosen, tasks, names)
-        for task, text in recipes.items():
-            (folder / f"{task}.toml").write_text(text, encoding="utf-8")
+        again = write_recipes(folder, place, {f"{task}.toml": text for task, text in recipes.items()})
     notes = tuple(_notes(chosen, tasks, names, recipes))
-    again = build_again(place, *(f"{task}.toml" for task in recipes))
     return Exported(out=Path(out), rows=sum(map(len, stems.values())), notes=notes, next=again)
 
 

@@ -23,7 +23,7 @@ from mmload.export.chosen_rows import (
     png_of,
 )
 from mmload.export.coco import check_boxes, objects_of
-from mmload.export.new_folder import begin_export, build_again, file_name, mode_of, new_folder, recipe_text
+from mmload.export.new_folder import begin_export, file_name, mode_of, new_folder, recipe_text, write_recipes
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
 from mmload.store.dataset import Dataset, Split
 
@@ -89,10 +89,8 @@ def to_yolo(
             changes += changed
         (folder / "data.yaml").write_text(_description(chosen, task, names), encoding="utf-8")
         recipe = _recipe(chosen, task)
-        if recipe is not None:
-            (folder / RECIPE).write_text(recipe, encoding="utf-8")
+        again = write_recipes(folder, place, {RECIPE: recipe})
     notes = [f"{count:,} objects {what}" for what, count in changes.items()]
-    again = build_again(place, RECIPE) if recipe else ()
     return Exported(out=Path(out), rows=rows, notes=(*_notes(chosen, task, recipe), *notes), next=again)
 
 
