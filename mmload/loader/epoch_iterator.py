@@ -19,8 +19,7 @@ from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
-from mmload.loader.order import Order, RowSelection
-from mmload.loader.ranks import ranks_here
+from mmload.loader.order import Order, RowSelection, ranks_here
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.resources import single_op_threads
 from mmload.store.split_views import View

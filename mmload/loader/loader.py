@@ -44,8 +44,15 @@ from mmload.loader.arguments import (
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
-from mmload.loader.order import Order, RowSelection, Sampling, combine_occurrences, occurrences_in
-from mmload.loader.ranks import check_ranks, ranks_for
+from mmload.loader.order import (
+    Order,
+    RowSelection,
+    Sampling,
+    check_ranks,
+    combine_occurrences,
+    occurrences_in,
+    ranks_for,
+)
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder
 from mmload.loader.window_orders import BlockOrder, bucketed

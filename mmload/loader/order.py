@@ -1,4 +1,4 @@
-"""Order of an epoch, the share that one rank has of it, and occurrences of rows that come several times.
+"""Order of an epoch, the ranks that share it, the share of each, and occurrences of rows that come several times.
 
 An order is a pure function of (seed, epoch, position), in O(1) memory: it keeps no state between calls and uses no
 generator. Positions of the epoch's order, which does not depend on ranks, are dealt to the ranks in turn, so after any
@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
-from mmload.errors import choices
+from mmload.errors import UsageError, choices
 from mmload.runtime.random_words import GOLDEN, MAX_ROWS, Words, check_integer, key_of, permute_words, signed
+from mmload.runtime.resources import local_ranks
 from mmload.store.split_views import View
 
 TAILS = ("exact", "pad", "drop")
@@ -303,3 +304,39 @@ class Occurrences:
         before = self._counts[numbers] + _counted(numbers)
         np.add.at(self._counts, numbers, np.uint32(1))
         return from_numpy(before.astype(np.int64)) if before.any() else None
+
+
+def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Returns rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or none")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    return _distributed_ranks() or (0, 1)
+
+
+def _distributed_ranks() -> tuple[int, int] | None:
+    """Returns rank and world size of torch.distributed; None if it is not initialized."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return None
+
+
+def ranks_here(rank: int, world_size: int) -> list[int]:
+    """Returns the ``LOCAL_WORLD_SIZE`` ranks of this machine, numbered as torchrun does, starting with this one."""
+    count = local_ranks()
+    if count == 1 or world_size % count:
+        return [rank]
+    first = rank // count * count
+    return [rank, *(other for other in range(first, first + count) if other != rank)]
+
+
+def check_ranks(world_size: int) -> None:
+    """Checks that torch.distributed was not initialized after the loader: every rank would read all rows."""
+    ranks = _distributed_ranks()
+    if ranks is not None and ranks[1] != world_size:
+        raise UsageError(
+            f"torch.distributed has {ranks[1]} ranks, but the loader was created for {world_size}; create it after "
+            "init_process_group, or give it rank and world_size"
+        )
