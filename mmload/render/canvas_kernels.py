@@ -24,7 +24,16 @@ from mmload.render.kernel_arguments import (
     Records,
     Words,
 )
-from mmload.render.straight_tiles import HIGH, WIDE, between, clip_columns, mean_of, paint_straight, weight_of
+from mmload.render.straight_tiles import (
+    HIGH,
+    WIDE,
+    between,
+    clip_columns,
+    mean_of,
+    paint_straight,
+    rectangle_of,
+    weight_of,
+)
 from mmload.runtime.declarations import called, divides, inlined
 from mmload.runtime.intrinsics import never_inline, pair
 from mmload.runtime.numba_compile import numba_compiled
@@ -163,6 +172,59 @@ def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int
                 out[channel, line, begins + x] = _level(a, b, c, d, rights[x], lows[x])
 
 
+@inlined
+def _is_straight(tile: Any) -> bool:
+    """Returns whether a tile is neither turned nor sheared."""
+    return bool(tile.b == 0 and tile.d == 0 and tile.g == 0 and tile.h == 0 and tile.i == 1)
+
+
+@inlined
+def _part_of(tile: Any, place: Any) -> tuple[int, int, int, int]:
+    """Returns the part of an image, perhaps a smaller one, that a tile shows: top, left, rows and columns."""
+    shrink = int(place.shrink)
+    top, left = max(tile.top // shrink, place.first), tile.left // shrink
+    bottom = min((tile.bottom + shrink - 1) // shrink, place.first + place.count)
+    right = min((tile.right + shrink - 1) // shrink, (place.width + shrink - 1) // shrink)
+    return top, left, bottom - top, right - left
+
+
+@divides
+def _clear(tiles: Records, places: Places, ground: Bytes, canvas: Bytes) -> None:
+    """Clears what no straight tile of the first one's layer will cover.
+
+    To clear all of the canvas took a seventh of the time of painting.
+    """
+    never_inline()
+    channels, height, width = canvas.shape
+    rectangles, count = np.empty((len(tiles), 4), np.int64), 0
+    for k in range(len(tiles)):
+        if k > 0 and tiles[k].begins:
+            break
+        _, _, rows, columns = _part_of(tiles[k], places[k])
+        if _is_straight(tiles[k]) and rows > 0 and columns > 0:
+            first, stop, begin, end = rectangle_of(tiles[k], width, height)
+            if first < stop:
+                rectangles[count, 0], rectangles[count, 1] = first, stop
+                rectangles[count, 2], rectangles[count, 3] = begin, end
+                count += 1
+    for y in range(height):
+        x = 0
+        while x < width:
+            behind, before = x, width  # the end of a tile that covers x, and the begin of the next one
+            for k in range(count):
+                if rectangles[k, 2] <= y < rectangles[k, 3] and rectangles[k, 1] > x:
+                    if rectangles[k, 0] <= x:
+                        behind = max(behind, rectangles[k, 1])
+                    else:
+                        before = min(before, rectangles[k, 0])
+            if behind == x:
+                for c in range(_U(channels)):
+                    for i in range(_U(x), _U(before)):
+                        canvas[c, _U(y), i] = ground[c]
+                behind = before
+            x = behind
+
+
 @numba_compiled(PAINT)
 def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Bytes) -> None:
     """Paints the tiles of a sample, in order.
@@ -173,22 +235,18 @@ def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Byt
             there.
         tiles: :data:`~mmload.render.kernel_arguments.TILE` [T].
         ground: uint8 [C], the canvas beside the tiles.
-        out: uint8 [L, C, H, W], a canvas for each layer, C at most 4. A tile that begins a layer clears it.
+        out: uint8 [L, C, H, W], a canvas for each layer, C at most 4. A tile that begins a layer clears what
+            straight tiles do not cover.
     """
-    _, channels, height, width = out.shape
+    channels = out.shape[1]
     for k in range(len(tiles)):
         tile, place = tiles[k], places[k]
         canvas = out[tile.layer]
         if tile.begins:
-            for c in range(_U(channels)):
-                for y in range(_U(height)):
-                    for x in range(_U(width)):
-                        canvas[c, y, x] = ground[c]
+            _clear(tiles[k:], places[k:], ground, canvas)
         shrink = int(place.shrink)
         high, wide = (place.height + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
-        top, left = max(tile.top // shrink, place.first), tile.left // shrink
-        bottom = min((tile.bottom + shrink - 1) // shrink, place.first + place.count)
-        rows, columns = bottom - top, min((tile.right + shrink - 1) // shrink, wide) - left
+        top, left, rows, columns = _part_of(tile, place)
         if rows <= 0 or columns <= 0:
             continue
         if place.layout == PLANES:
@@ -199,7 +257,7 @@ def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Byt
             beside, below, after = 1, channels * wide, channels
         steps, part = (beside, below, after), (top - place.first, left, rows, columns)
         shown = top, left, rows, columns
-        if tile.b == 0 and tile.d == 0 and tile.g == 0 and tile.h == 0 and tile.i == 1:
+        if _is_straight(tile):
             base = place.start + part[0] * below + left * after
             paint_straight(memory, base, steps, tile, shrink, shown, canvas)
         else:

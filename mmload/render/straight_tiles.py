@@ -61,6 +61,16 @@ def clip_columns(first: int, stop: int, slope: float, start: float) -> tuple[int
 
 
 @inlined
+def rectangle_of(tile: Any, width: int, height: int) -> tuple[int, int, int, int]:
+    """Returns the first column that a straight tile covers and the one after the last, and the same of lines."""
+    first, stop = clip_columns(0, width, tile.a, tile.c - tile.u0)
+    first, stop = clip_columns(first, stop, -tile.a, tile.u1 - tile.c)
+    begin, end = clip_columns(0, height, tile.e, tile.f - tile.v0)
+    begin, end = clip_columns(begin, end, -tile.e, tile.v1 - tile.f)
+    return first, stop, begin, end
+
+
+@inlined
 def weight_of(share: np.float32, whole: np.float32) -> np.int32:
     """Returns the weight of a second neighbor, of ``whole`` for both."""
     return np.int32(share * whole + _HALF)
@@ -165,10 +175,7 @@ def paint_straight(
     beside, below, after = steps
     top, left, rows, columns = part
     scale = 1.0 / shrink
-    first, stop = clip_columns(0, width, tile.a, tile.c - tile.u0)
-    first, stop = clip_columns(first, stop, -tile.a, tile.u1 - tile.c)
-    begin, end = clip_columns(0, height, tile.e, tile.f - tile.v0)
-    begin, end = clip_columns(begin, end, -tile.e, tile.v1 - tile.f)
+    first, stop, begin, end = rectangle_of(tile, width, height)
     count = stop - first
     if count <= 0:
         return
