@@ -27,6 +27,7 @@ from torture_builds import DifferenceError
 
 import mmload
 from mmload.builder.columns import add_field, remove_field
+from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, square
@@ -96,7 +97,8 @@ def _seconds_of_update(recipe: BuildRecipe, draw: random.Random) -> float:
 
 
 def _update(recipe: BuildRecipe, draw: random.Random) -> None:
-    update(recipe, UpdateOptions(append=draw.random() < 0.3, checksum=draw.random() < 0.1), threads=1, processes=1)
+    options = UpdateOptions(append=draw.random() < 0.3, checksum=draw.random() < 0.1)
+    update(recipe, options, engine=LocalEngine(threads=1, processes=1))
 
 
 def _remove(recipe: BuildRecipe, draw: random.Random) -> None:

@@ -149,8 +149,6 @@ class Collate(nn.Module):
         self.box_rule = box_rule or BoxRule()
         self._memory = MemoryPool(spare=2)
         self._epoch = SharedEpoch()
-        pasting = [(place, step) for place, step in enumerate(steps) if isinstance(step, CopyPaste)]
-        self._pasting = pasting[0] if pasting else None  # there is one at most
         self._possible: set[object] = set()  # what later passes start from, of those that were found to be possible
 
     @property
@@ -163,6 +161,11 @@ class Collate(nn.Module):
     def joining_step(self) -> str:
         """Name of the first step that makes samples of several rows, which is done on a CPU; "": there is none."""
         return next((type(step).__name__ for step in self.steps if isinstance(step, Mosaic | CopyPaste)), "")
+
+    @property
+    def _pasting(self) -> tuple[int, CopyPaste] | None:
+        """Place of the one CopyPaste and the step; None: there is none."""
+        return next(((place, step) for place, step in enumerate(self.steps) if isinstance(step, CopyPaste)), None)
 
     @property
     def has_partners(self) -> bool:
@@ -180,9 +183,10 @@ class Collate(nn.Module):
             total: number of rows to draw from.
             ids: returns the row at each of these places, int64 [...].
         """
-        if self._pasting is None:
+        pasting = self._pasting
+        if pasting is None:
             return rows, seeds
-        place, step = self._pasting
+        place, step = pasting
         drawn, own = step.partners(Draws(seeds, place), total, ids)
         return torch.cat((rows, drawn)), torch.cat((seeds, own))
 
@@ -349,14 +353,14 @@ class Collate(nn.Module):
             The prepared batch, to be rendered row by row or at once, and then finished.
         """
         check_batch(batch, shape, source, sizes)
-        steps = list(self.steps)
+        steps, pasting = list(self.steps), self._pasting
         check_fields(steps, boxes=batch.boxes is not None, masks=batch.masks is not None or masks is not None)
-        check_instances(batch, None if self._pasting is None else self._pasting[1])
+        check_instances(batch, None if pasting is None else pasting[1])
         check_targets(steps, batch.targets)
         if seeds is None:
             seeds = _seeds_of(batch, torch.device("cpu"))
-        if self._pasting is not None:
-            place, step = self._pasting
+        if pasting is not None:
+            place, step = pasting
             step.applied(Draws(seeds, place))
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source), seeds.device)

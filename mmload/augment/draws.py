@@ -63,7 +63,7 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None 
         int64 [B] on the device of ``ids``, the same bits on every device.
     """
     check_words(ids)
-    run = _run_key(seed, epoch)
+    run = _run_key(integer("seed", seed), integer("epoch", epoch))
     if ids.device.type == "cpu":
         seeds = torch.from_numpy(seeded(as_words(ids), run).view(np.int64).reshape(ids.shape))
     else:
@@ -73,10 +73,9 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None 
     return torch.where(occurrences == 0, seeds, mixed(seeds + mixed(occurrences)))
 
 
-@lru_cache(maxsize=64, typed=True)
+@lru_cache(maxsize=64)
 def _run_key(seed: int, epoch: int) -> int:
     """Returns the 64 bits that all samples of an epoch have in common."""
-    seed, epoch = integer("seed", seed), integer("epoch", epoch)
     return mix_integer(mix_integer(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
 
 

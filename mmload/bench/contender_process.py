@@ -36,7 +36,7 @@ def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
     """Runs a contender's process: answers commands until the bench ends.
 
     The pipe gets commands as (name, arguments), None at the end, and answers ("done", value) or ("failed", reason). The
-    payload is (entry, task, scratch folder), pickled; ``method`` starts the contender's own processes.
+    payload is (entry, task, scratch folder), pickled; ``method`` is how the contender starts its own processes.
     """
     _detach(log)
     _keep_below(Path(log).parent)

@@ -41,8 +41,7 @@ def run_on_dataset(
     """Measures every contender of ``entries`` and every ceiling.
 
     Without a source, contenders that need it are listed as missing. ``began`` is the ``time.monotonic()`` at which the
-    time
-    budget began; None: now.
+    time budget began; None: now.
 
     Raises:
         UsageError: if a setting is invalid for this dataset.
@@ -79,8 +78,7 @@ def run_on_sample(
     """Builds a sample of a source in a temporary folder and measures it: estimates the gain of a build.
 
     The source is an ImageFolder, or the folder with CIFAR's batches. The sample has as many images as an epoch, squares
-    of
-    ``side`` pixels; None: 256 for an ImageFolder. The verdict ends with the estimated cost of building the whole
+    of ``side`` pixels; None: 256 for an ImageFolder. The verdict ends with the estimated cost of building the whole
     source.
 
     Raises:

@@ -83,8 +83,7 @@ def build_sample(
     """Builds a sample of a source: of an ImageFolder, or of the folder with CIFAR's batches.
 
     It has squares of ``side`` pixels; None: 256 for an ImageFolder, the original size for CIFAR. With ``cold``, the
-    sampled
-    files are evicted before they are built.
+    sampled files are evicted before they are built.
 
     Raises:
         UsageError: if there is no such split.

@@ -201,8 +201,7 @@ def compare_split(split: SourceSplit, stored: StoredSplit, *, same_classes: bool
     """Finds the new, changed and removed samples of a split.
 
     Without ``same_classes``, as the numbers of classes have changed, all samples count as changed. With ``checksum``,
-    the
-    checksums of all samples' files are compared, not only where times leave doubts.
+    the checksums of all samples' files are compared, not only where times leave doubts.
     """
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row in range(len(stored.ids) - 1, -1, -1):

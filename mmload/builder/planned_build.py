@@ -59,7 +59,7 @@ _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in 
 
 
 class ErrorLimit:
-    """Count of the samples that a build skips, up to a number or a share such as "1%"; None: all.
+    """Count of the samples that a build with on_error "skip" skips, up to a number or a share such as "1%"; None: all.
 
     Attributes:
         skip: whether samples may be skipped at all.

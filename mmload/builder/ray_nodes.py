@@ -29,9 +29,8 @@ class ExpectedRows:
     """Rows that a machine must reproduce before it may build. Picklable.
 
     They are the first rows of a shard, with their samples pickled, as a machine may lack the code of these, their
-    checksum
-    (:meth:`ShardJob.rows_checksum`), the versions of packages that pixels depend on, and a new folder in the build's
-    working folder, which all machines must see.
+    checksum (:meth:`ShardJob.rows_checksum`), the versions of packages that pixels depend on, and a new folder in the
+    build's working folder, which all machines must see.
     """
 
     plan: ShardPlan

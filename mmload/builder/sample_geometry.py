@@ -253,7 +253,7 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: frozenset[str]) -> Tensor:
     """Keeps clipped boxes with a positive area in ``fields``, with all that belongs to them, and updates the count.
 
-    Boxes that are no list move to the front. Returns which of the remaining boxes were cut.
+    In fields that are no lists, the values of these boxes move to the front. Returns which of the boxes were cut.
     """
     import torch
 

@@ -55,7 +55,8 @@ class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not fo
 
     def train_dataloader(self) -> Loader:
         """Returns the training split in a new random order each epoch, with equally many batches on every rank."""
-        shuffle = {} if self._options.keys() & _ORDERS else {"shuffle": True}
+        is_ordered = any(self._options.get(name) is not None for name in _ORDERS)
+        shuffle = {} if is_ordered else {"shuffle": True}
         options: dict[str, Any] = {**shuffle, "tail": "pad", **self._options}
         reloaded = self._train is not None
         self._train = _TrainLoader(self.dataset["train"], collate=self._train_collate, **options)

@@ -112,10 +112,11 @@ def resolve_fields(split: AnySplit, names: Sequence[str] | None) -> tuple[str, .
         return tuple(split.fields)
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"fields is {shown(names)}; give a list of names, such as {list(split.fields)[:2]}")
-    for name in names:
+    found = tuple(names)
+    for name in found:
         if name not in split.fields:
             raise UsageError(f"split {split.name!r} has no field {name!r}; it has {choices(split.fields)}")
-    return tuple(names)
+    return found
 
 
 def check_variable_size(

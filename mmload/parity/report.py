@@ -175,7 +175,9 @@ def table(report: ParityReport) -> str:
 def record(folder: str | Path, report: ParityReport) -> None:
     """Writes a report to the card of a dataset's manifest; replaces an earlier report.
 
-    The worst rows are left out, as their file names are not useful on other machines.
+    Args:
+        folder: folder of the dataset.
+        report: stored without the worst rows, whose file names are not useful on other machines.
 
     Raises:
         StoreError: if there is no finished dataset, it is not the checked one, or it cannot be written.

@@ -153,13 +153,13 @@ def _draw_cell(
 
 
 def shown_classes(cells: Sequence[Cell]) -> list[int]:
-    """Returns the first classes that boxes and masks of the cells show, in order."""
+    """Returns the classes that boxes and masks of the cells show, in order."""
     shown: set[int] = set()
     for cell in cells:
         shown |= set(cell.labels)
         if cell.mask is not None:
             shown |= set(np.unique(cell.mask).tolist()) - {0}
-    return sorted(shown)[:_MOST_CLASSES]
+    return sorted(shown)
 
 
 def name_in_legend(index: int, classes: Sequence[str]) -> tuple[str, Color]:
@@ -171,7 +171,7 @@ def name_in_legend(index: int, classes: Sequence[str]) -> tuple[str, Color]:
 
 def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.Image | None:
     """Draws the colors of the classes that boxes and masks show; None without them."""
-    indices = shown_classes(cells)
+    indices = shown_classes(cells)[:_MOST_CLASSES]
     if not indices:
         return None
     letters = font(_NAME)
@@ -211,9 +211,9 @@ def cells_of(
 ) -> list[Cell]:
     """Makes a cell of each row: its image with boxes, masks and keypoints, the names of its classes, its number.
 
-    Fields are ``images`` [B, C, H, W], and what there is of the others of :data:`SHOWN`, as
-    :class:`~mmload.batch.Batch`
-    and its ``extra`` have them. Mean and std per channel are those that ``Normalize`` had, if it had any.
+    Fields are ``images`` [B, C, H, W], and what there is of the others of :data:`SHOWN`, as a
+    :class:`~mmload.batch.Batch` and its ``extra`` have them. Mean and std per channel are those that ``Normalize`` had,
+    if it had any.
 
     Raises:
         ValueError: if there are no images, or they cannot be shown.

@@ -150,8 +150,7 @@ def picture(image: Pixels) -> Image.Image:
     """Converts an image, uint8 [C, H, W], to a color picture, whose transparent pixels show a checkerboard.
 
     One channel is gray, two are gray and alpha, three are RGB, four are RGB and alpha; of more, the first three are
-    taken
-    for RGB.
+    taken for RGB.
     """
     channels = len(image)
     gray = channels <= 2

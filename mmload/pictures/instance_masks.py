@@ -172,8 +172,7 @@ def masks_of_boxes(fields: Mapping[str, Array], height: int, width: int) -> npt.
     """Renders the masks of an image's boxes, uint8 [n, H, W] of 0 and 1, with pycocotools' pixels.
 
     Fields are ``counts``, ``rings``, ``polygons``, and perhaps ``run_boxes`` and ``runs`` of the image, as a batch has
-    them;
-    entries of box -1 are skipped.
+    them; entries of box -1 are skipped.
     """
     masks = np.zeros((int(fields["counts"]), height, width), np.uint8)
     real = without_padding(fields)

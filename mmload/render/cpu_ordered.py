@@ -56,9 +56,12 @@ def targets(out: Tensor) -> Iterator[tuple[slice, Pixels, bool]]:
 
 
 def _work_for(out: Tensor) -> Tensor:
-    """Returns memory that kernels can write, in the output's memory format, valid until the next call."""
+    """Returns memory that kernels can write, in the memory format of the output's samples, valid until the next call.
+
+    A sample alone may be written where the output, with gaps between its samples, cannot: both have one layout.
+    """
     dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
-    if not out.is_contiguous() and out.permute(0, 2, 3, 1).is_contiguous():
+    if not out[:1].is_contiguous() and out[:1].permute(0, 2, 3, 1).is_contiguous():
         return scratch("pixels", out.permute(0, 2, 3, 1).shape, dtype).permute(0, 3, 1, 2)
     return scratch("pixels", out.shape, dtype)
 

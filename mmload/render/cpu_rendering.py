@@ -59,7 +59,7 @@ ColorMap = tuple[Floats, Floats]
 
 
 class CpuRendering:
-    """Plan of uint8 images as numpy arrays, ready for the kernels; shift and scale of colors are float32 [C, 1, 1]."""
+    """Plan of uint8 images as numpy arrays, ready for the kernels; shift and scale of colors are float32 [C]."""
 
     def __init__(self, plan: Plan, dtype: torch.dtype, shift: Tensor | None, scale: Tensor | None) -> None:
         self._plan, self._dtype, self._shift, self._scale = plan, dtype, shift, scale
@@ -119,20 +119,18 @@ class CpuRendering:
         if self._canvas is None:
             raise ValueError("the images are not composed of tiles")
         self._check_output(slice(0, self._plan.count), out)
-        from mmload.render.sample_kernels import (
-            compose_addresses,
-            compose_into,
-        )
+        from mmload.render.sample_kernels import compose_addresses, compose_into
 
         samples, composed = self._canvas.take(first, lines)
-        pixels, full = written(out), torch.from_numpy(composed.levels[:1])
+        done = out[samples]
+        pixels, full = written(done), torch.from_numpy(composed.levels[:1])
         own = pixels is not None
         if pixels is None:
-            pixels = scratch("composed", out.shape, torch.float32).numpy()
+            pixels = scratch("composed", done.shape, torch.float32).numpy()
         addresses, streamed = compose_addresses(pixels, self._operations is not None), own and self._streams(out)
-        self._finish_at_once(compose_into(pixels), composed, samples, full, streamed, addresses, pixels[samples])
+        self._finish_at_once(compose_into(pixels), composed, samples, full, streamed, addresses, pixels)
         if not own:
-            out[samples].copy_(torch.from_numpy(pixels[samples]))
+            done.copy_(torch.from_numpy(pixels))
 
     @lazy_property
     def needed(self) -> Places:

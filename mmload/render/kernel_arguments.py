@@ -87,7 +87,9 @@ class ImageLines(NamedTuple):
         _, height, width = shape
         images = self.memory[: len(self.memory) // math.prod(shape) * math.prod(shape)].reshape(-1, *shape)
         indices, rests = np.divmod(self.places["start"], math.prod(shape))
-        if np.count_nonzero((rests != 0) | (self.places["height"] != height) | (self.places["width"] != width)):
+        whole = np.array((0, 0, height, height, width, PLANES, 1), PLACE)
+        wrong = [self.places[name] != whole[name] for name in _PLACE[1:]]
+        if np.count_nonzero([rests != 0, *wrong]):
             raise ValueError(f"the images are not {tuple(shape)}, as was planned")
         if len(indices) and (indices.min() < 0 or indices.max() >= len(images)):
             raise IndexError(f"images {int(indices.min())} to {int(indices.max())} are wanted, there are {len(images)}")

@@ -186,7 +186,7 @@ _TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, images: Tensor, out: Tensor) -> None:
     """Renders images [B, C, H, W] of any dtype and device into ``out`` [B, C, h, w].
 
-    Shift and scale of the color map are float32 [C, 1, 1]; None: 0 and 1.
+    Shift and scale of the color map are float32 [C]; None: 0 and 1.
     """
     finish_by_torch(plan, plan.complete_program(), shift, scale, moved_by_torch(plan, images), out)
 

@@ -58,6 +58,8 @@ _MADVISE = External("madvise", "int32(uintp, uintp, int32)")
 _MINCORE = External("mincore", "int32(uintp, uintp, uintp)")
 _READ = External("pread", "int64(int32, uintp, uintp, int64)")
 _TRIES = 3
+_LOOKED_AT = 512
+"""Most parts that are looked at while the interpreter lock is kept: 1.5 ms of large rows."""
 
 
 @cache
@@ -174,7 +176,7 @@ def make_resident(
         None; or the first part that cannot be read, and the number of the error.
     """
     base, first = memory.ctypes.data, 0
-    if _are_resident(base, ranges, files, starts, lengths):
+    if len(starts) <= _LOOKED_AT and _are_resident(base, ranges, files, starts, lengths):
         absent[:] = 0
         return None
     while first < len(starts):

@@ -268,3 +268,5 @@ def test_copy_paste_renders_the_partners_that_it_pastes_of(p: float) -> None:
     assert torch.equal(rows[50:], every[applied])
     assert torch.equal(CopyPaste(p).applied(Draws(seeds, 0)), applied)
     assert len(collate(batch)) == 50
+    collate.steps[0] = RandomHorizontalFlip()
+    assert not collate.has_partners

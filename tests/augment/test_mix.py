@@ -312,3 +312,11 @@ def test_indices_are_blended_as_their_one_hot_vectors() -> None:
     assert mixed_targets(targets[:0], share[:0], 4).shape == (0, 4)
     once = share[:1].expand(50)
     assert torch.equal(mixed_targets(targets, once, 4), soft * once[:, None] + soft.roll(1, 0) * (1 - once[:, None]))
+
+
+def test_mixed_samples_of_an_output_with_gaps_are_those_of_a_dense_one() -> None:
+    batch, collate = batch_of(8, 32), Collate(Normalize((0.5,) * 3, (0.2,) * 3), MixUp(num_classes=4))
+    expected = collate(batch).images
+    out = torch.empty(16, 32, 32, 3).permute(0, 3, 1, 2)[::2]
+    collate.prepare(batch, (3, 32, 32)).render_batch(batch.images, out)
+    assert torch.equal(out, expected)

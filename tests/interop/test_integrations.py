@@ -131,10 +131,11 @@ def test_lightning_takes_an_order_for_training_and_evaluates_all_rows_in_theirs(
     pytest.importorskip("lightning", reason="lightning is not installed")
     from mmload.interop.lightning import DataModule
 
-    for options in ({"order": "block"}, {"sampler": [3, 3, 3]}, {"shuffle": False, "sampler": [3, 3, 3]}):
+    given = ({"order": "block"}, {"sampler": None}, {"sampler": [3, 3, 3]}, {"shuffle": False, "sampler": [3, 3, 3]})
+    for options in given:
         data = DataModule(path, batch_size=4, **options)
         trained = torch.cat([batch.ids for batch in data.train_dataloader()]).tolist()
-        assert trained == [3, 3, 3] if "sampler" in options else sorted(trained) == list(range(18)) != trained
+        assert trained == [3, 3, 3] if options.get("sampler") else sorted(trained) == list(range(18)) != trained
         with data.val_dataloader() as loader:
             assert torch.cat([batch.ids for batch in loader]).tolist() == list(range(len(data.dataset["val"])))
 
