@@ -69,8 +69,9 @@ class HsvCode:
     def _hsv(self, planes: Sequence[Any], turn: Any, stronger: Any, brighter: Any) -> tuple[list[Any], ...]:
         """Finds the changed hues, values and saturations: words, words, and floats from 0 to 255.
 
-        A quotient by 0 is infinite. It makes a gray pixel's hue any number, which then does not count, and a black
-        pixel's saturation no number, in place of which the comparison takes 255; its colors are 0 times that.
+        A quotient by 0 is infinite, and makes a gray pixel's hue and a black pixel's saturation no number. Comparisons
+        take a number in place of that, before it becomes an integer: a gray pixel's hue does not count, and a black
+        pixel's colors are 0 times it.
         """
         b = self._builder
         most, reach, sectors = self._sectors(planes)
@@ -81,6 +82,7 @@ class HsvCode:
         per_reach = self._rounded(per_reach, _ROUND / _RAISED)
         strength = [self._fma(*two, 0.5) for two in zip(wide, per_value, strict=True)]
         hue = [self._fma(*two, turn) for two in zip(sectors, per_reach, strict=True)]
+        hue = [self._least(one, self._number(2 * HUES), "fcmp_ordered") for one in hue]
         value = [b.fmul(one, brighter) for one in value]
         strength = [self._called("floor", one) for one in strength]
         hues, high = self._whole(hue), self._whole(value)
