@@ -44,15 +44,7 @@ from mmload.loader.arguments import (
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
-from mmload.loader.order import (
-    Order,
-    RowSelection,
-    Sampling,
-    check_ranks,
-    combine_occurrences,
-    occurrences_in,
-    ranks_for,
-)
+from mmload.loader.order import Order, RowSelection, Sampling, combine_occurrences, occurrences_in, ranks_for
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder
 from mmload.loader.window_orders import BlockOrder, bucketed
@@ -206,7 +198,7 @@ class Loader:
         again = None if chosen is None else occurrences_in(chosen.numpy(), len(self.split))
         self._listed_again = None if again is None else torch.from_numpy(again)
         self._sampler = sampler
-        self._ranks_given = rank is not None or sampler is not None
+        self._ranks_given = rank is not None
         self._framed = bucket is not None
         self._returns = returns_for(returns, collate, self.split, self._fields, self.device, self._framed)
         check_collate(collate, self._view, self._fields, self._framed)
@@ -268,7 +260,7 @@ class Loader:
         epoch, samples = position.epoch, self._order.consumed(position.used, position.offset)
         begun = not is_chosen and self._epoch > epoch
         if (samples or begun) and not self._batches_in(self._order.most_remaining(samples)):
-            samples = self._length  # what drop_last and tail leave out would make batches under other settings
+            samples = self._order.length  # what drop_last and tail leave out would make batches under other settings
             epoch += not samples
         return state_of(epoch, samples, self._identity())
 
@@ -286,7 +278,7 @@ class Loader:
             ValueError: if it is no state, or of a loader over other rows, in another order or with another seed.
         """
         order, identity = self._order, self._identity()
-        epoch, samples = position_in(state, identity, length=self._length, other_version=other_version)
+        epoch, samples = position_in(state, identity, length=self._order.length, other_version=other_version)
         finished = (-1, 0)
         if samples and not self._batches_in(order.most_remaining(samples)):
             finished = epoch, samples
@@ -322,8 +314,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Returns an iterator over an epoch: a Batch each, or what ``collate`` and ``returns`` make of it."""
-        if not self._ranks_given:
-            check_ranks(self._order.world_size)
+        if isinstance(self._order, Order) and not self._ranks_given:
+            self._order.check_ranks()
         with _BEGINNING:
             epoch, offset = self._epoch, self._offset
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
@@ -335,12 +327,7 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns everything but the threads: a copy starts its own."""
-        return {
-            **self.__dict__,
-            "_pool": None,
-            "_position": replace(self._position),
-            "_counts": replace(self._counts),
-        }
+        return {**self.__dict__, "_pool": None, "_position": replace(self._position), "_counts": replace(self._counts)}
 
     def _identity(self) -> OrderIdentity:
         order = self._order
@@ -353,11 +340,6 @@ class Loader:
             sampler=order.digest if isinstance(order, SamplerOrder) else None,
             version=self.split.version,
         )
-
-    @property
-    def _length(self) -> int:
-        """Samples of an epoch, of all ranks together."""
-        return self._order.epoch_order.length if isinstance(self._order, Order) else len(self._order)
 
     def _batches_in(self, rows: int) -> int:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)

@@ -182,6 +182,20 @@ class Order:
         """Text in a loader's state that identifies the order, besides rows and seed."""
         return self.epoch_order.identity
 
+    @property
+    def length(self) -> int:
+        """Number of samples of an epoch, of all ranks together."""
+        return self.epoch_order.length
+
+    def check_ranks(self) -> None:
+        """Checks that torch.distributed was not initialized after the order: every rank would read all rows."""
+        ranks = _distributed_ranks()
+        if ranks is not None and ranks[1] != self.world_size:
+            raise UsageError(
+                f"torch.distributed has {ranks[1]} ranks, but the loader was created for {self.world_size}; create it "
+                "after init_process_group, or give it rank and world_size"
+            )
+
     def __len__(self) -> int:
         """Returns the positions of this rank in a complete epoch."""
         return self.remaining()
@@ -330,13 +344,3 @@ def ranks_here(rank: int, world_size: int) -> list[int]:
         return [rank]
     first = rank // count * count
     return [rank, *(other for other in range(first, first + count) if other != rank)]
-
-
-def check_ranks(world_size: int) -> None:
-    """Checks that torch.distributed was not initialized after the loader: every rank would read all rows."""
-    ranks = _distributed_ranks()
-    if ranks is not None and ranks[1] != world_size:
-        raise UsageError(
-            f"torch.distributed has {ranks[1]} ranks, but the loader was created for {world_size}; create it after "
-            "init_process_group, or give it rank and world_size"
-        )

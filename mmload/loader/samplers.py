@@ -89,6 +89,11 @@ class SamplerOrder:
         fixed = self._fixed()
         return len(self._source if fixed is None else fixed)  # type: ignore[arg-type]  # a sampler says so itself
 
+    @property
+    def length(self) -> int:
+        """Number of indices of an epoch."""
+        return len(self)
+
     def remaining(self, offset: int = 0) -> int:
         """Returns the indices that remain in an epoch after the first ``offset``."""
         return max(0, len(self) - offset)
