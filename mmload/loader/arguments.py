@@ -300,18 +300,11 @@ def warn_of_no_batch(rows: int, batch_size: int) -> None:
         warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=3)
 
 
-def resolve_order(
-    shuffle: object,
-    order: str | Sampling | None,
-    sampler: object,
-    bucket: str | None,
-    ranks: tuple[int | None, int | None],
-) -> str | Sampling:
+def resolve_order(shuffle: object, order: str | Sampling | None, sampler: object, bucket: str | None) -> str | Sampling:
     """Returns the order that ``shuffle`` or ``order`` requests; "sequential" if a sampler is given.
 
     Raises:
-        ValueError: if several are given, ``shuffle`` is something else, or a sampler is combined with ``bucket`` or
-            ranks.
+        ValueError: if several are given, ``shuffle`` is something else, or ``bucket`` is combined with a sampler.
         TypeError: if ``order`` is something else.
     """
     if shuffle not in (True, False):
@@ -319,9 +312,6 @@ def resolve_order(
         raise ValueError(f"shuffle is {shuffle!r}; give {advice}")
     if bucket is not None and sampler is not None:
         raise ValueError(f"bucket={bucket!r} cannot be combined with a sampler, which decides what is in a batch")
-    if sampler is not None and ranks != (None, None):
-        message = f"rank={ranks[0]} and world_size={ranks[1]} cannot be combined with a sampler"
-        raise ValueError(f"{message}, which gives the rows of this rank alone, such as a DistributedSampler")
     options = {"shuffle": shuffle or None, "order": order, "sampler": sampler}
     names = [name for name, value in options.items() if value is not None]
     if len(names) > 1:

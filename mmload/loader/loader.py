@@ -96,9 +96,8 @@ class Loader:
         prefetch: finished batches to keep ready, besides the one that each thread is making.
         drop_last: leave out the last batch of an epoch if it is smaller.
         sampler: in place of ``shuffle`` and ``order``: rows as a list, array or tensor, one boolean per row, or a torch
-            ``Sampler``. It belongs to this rank, as in a DataLoader; ``rank`` and ``world_size`` are refused. A
-            sampler's ``set_epoch`` is called with the loader's epoch until its user calls it: after that, the loader
-            leaves it to the user.
+            ``Sampler``. It belongs to this rank, as in a DataLoader. A sampler's ``set_epoch`` is called with the
+            loader's epoch until its user calls it: after that, the loader leaves it to the user.
         rank: number of this rank; None: torch.distributed's if it is initialized, else 0.
         world_size: number of ranks that share an epoch; None: torch.distributed's if it is initialized, else 1.
         tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
@@ -180,7 +179,7 @@ class Loader:
         self._decode = decode
         rendered = rendering_device(collate, self.device, tier, decode)
         self.tier, self.tier_reason, self._cache_pixels = choose_tier(tier, self.split, rendered, cache_pixels)
-        named = resolve_order(shuffle, order, sampler, bucket, (rank, world_size))
+        named = resolve_order(shuffle, order, sampler, bucket)
         self._order: Order | SamplerOrder
         if sampler is not None:
             self._order = SamplerOrder(sampler, len(self._view))
