@@ -285,12 +285,18 @@ def device_for(device: torch.device | str | int | None, collate: object) -> torc
     """Returns the given device (a number is that of a CUDA device), else the collate's, else the CPU.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is none, or neither the CPU nor a CUDA device.
     """
-    if device is not None:
-        return torch_device(f"cuda:{device}" if type(device) is int else device)
     collate_device = collate.device if isinstance(collate, Collate | Views) else None
-    return collate_device or torch.device("cpu")
+    if device is not None:
+        found = torch_device(f"cuda:{device}" if type(device) is int else device)
+    else:
+        found = collate_device or torch.device("cpu")
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device is {found}; a loader gives batches on the CPU or a CUDA device: move them from the CPU"
+        )
+    return found
 
 
 def warn_of_no_batch(rows: int, batch_size: int) -> None:

@@ -234,6 +234,7 @@ def test_stats_tell_the_tier_and_what_was_read(dataset: Dataset) -> None:
     [
         ("gpu", "device is 'gpu', expected a device of torch, such as 'cpu', 'cuda' or 'cuda:0'"),
         ("cuda", "device is 'cuda', but torch finds no CUDA GPU or driver; use device='cpu'"),
+        ("meta", "device is meta; a loader gives batches on the CPU or a CUDA device: move them from the CPU"),
     ],
 )
 def test_a_device_that_is_not_there_is_a_clear_error(
