@@ -353,13 +353,12 @@ def _blend_neighbors(
                 chosen_ones.add_incoming(alone, at_alone)
                 chosen_ones.add_incoming(joined, at_joined)
                 return chosen_ones
-            pairs = words(ir.Undefined)
-            for k in range(NEIGHBORS):
-                pick = builder.zext(builder.extract_element(order, _WORD(2 * k)), index)
-                address = builder.gep(source.data, [builder.add(begin, pick)])
-                one = builder.load(builder.bitcast(address, _WORD.as_pointer()), align=2)
-                pairs = builder.insert_element(pairs, one, _WORD(k))
-            return builder.bitcast(pairs, shorts)
+            numbers = shorts(ir.Undefined)
+            for k in range(count):  # the second of a pair is not the next number where channels alternate
+                pick = builder.zext(builder.extract_element(order, _WORD(k)), index)
+                one = builder.load(builder.gep(source.data, [builder.add(begin, pick)]), align=2)
+                numbers = builder.insert_element(numbers, one, _WORD(k))
+            return numbers
 
         def summed(numbers: Any) -> Any:
             """Returns the sums of weighted pairs. LLVM finds the instruction, but converts weights back and forth."""
