@@ -332,7 +332,7 @@ def _blend_neighbors(
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         index = arguments[4].type
         source, chosen, shares, written = (_array(target, builder, signature, arguments, k) for k in (0, 2, 3, 5))
-        is_x86_64_v4 = "+avx512bw" in target.codegen()._tm_features.split(",")
+        is_x86_64_v4 = vector_bytes(target.codegen()._tm_features.split(",")) == 64
         first = builder.mul(arguments[4], ir.Constant(index, 2))
 
         def picked(begin: Any) -> Any:
