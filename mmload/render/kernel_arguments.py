@@ -373,29 +373,16 @@ def _compiled_for(
     return variant(kernel, signature(OUTPUTS[dtype, ndim]))
 
 
-def crop_signature(output: Type) -> Signature:
-    """Returns the signature of a crop to an output of this type."""
-    return void(_CROPS, _PAINT, output)
+def _before_output(*arguments: Type) -> _Signatures:
+    """Returns the signatures of kernels with these arguments and an output of some type."""
+    return lambda output: void(*arguments, output)
 
 
-def changed_signature(output: Type) -> Signature:
-    """Returns the signature of a crop whose levels change, to an output of this type."""
-    return void(_CROPS, _PAINT, _CHANGES, output)
-
-
-def resized_signature(output: Type) -> Signature:
-    """Returns the signature of a resized crop to an output of this type."""
-    return void(_RESIZES, _CROPS, _PAINT, _CHANGES, _ADDRESSES, output)
-
-
-def composed_signature(output: Type) -> Signature:
-    """Returns the signature of a composition to an output of this type."""
-    return void(_COMPOSED, _CROPS, _PAINT, _CHANGES, _ADDRESSES, output)
-
-
-def mix_signature(output: Type) -> Signature:
-    """Returns the signature of a mixing to an output of this type."""
-    return void(_CROPS, _LINE_PAINT, _MIXTURES, output)
+crop_signature = _before_output(_CROPS, _PAINT)
+changed_signature = _before_output(_CROPS, _PAINT, _CHANGES)
+resized_signature = _before_output(_RESIZES, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
+composed_signature = _before_output(_COMPOSED, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
+mix_signature = _before_output(_CROPS, _LINE_PAINT, _MIXTURES)
 
 
 def outputs(ndim: int) -> list[str]:

@@ -25,6 +25,7 @@ from mmload.runtime.intrinsics import (
     blend_neighbors,
     borrowed,
     never_inline,
+    picks_any_pair,
     prefetch,
 )
 
@@ -182,8 +183,9 @@ def paint_straight(
     start = _F((tile.a * (first + 0.5) + tile.c) * scale - 0.5 - left)
     step, most = _F(tile.a * scale), _F(columns - 1)
     across = _columns(step, start, count, most, after)
-    # Of channels that alternate, neighbors are picked among all; if they are too far apart, channels are divided first.
-    divided = after > 1 and across.near > NEAR_WORDS
+    # Of channels that alternate, neighbors are picked among all; if they are too far apart, or the processor picks only
+    # what is side by side, channels are divided first.
+    divided = after > 1 and (across.near > NEAR_WORDS or not picks_any_pair())
     if divided:
         across = _columns(step, start, count, most, 1)
     offsets, bases, picks, weights = across.offsets, across.bases, across.picks, across.weights

@@ -101,8 +101,12 @@ flat int16 array: 1/128 of a level, rounded down. Those of channel c are counted
 the sums ``line[picks[i]] * weights[i]`` + ``line[picks[i + 1]] * weights[i + 1]`` for i = 2 ``at``, 2 ``at`` + 2, ...
 is negated and rounded to a level, from ``out[place + c * size]`` on. Picks, flat uint16, are below ``near``, at most
 ``NEAR_WORDS``, and as many numbers are there; weights, flat int16, are negative, so that 2^15 is one of them. AVX-512
-picks numbers by one instruction, and by a faster one if they are among half of them.
+picks numbers by one instruction, and by a faster one if they are among half of them. Without it (``picks_any_pair``)
+the second pick of each pair must be the number after the first: both are one load.
 """
+
+picks_any_pair: Any = Intrinsic("picks_any_pair")
+"""In compiled functions, it tells whether there may be other numbers between those of a pair of ``blend_neighbors``."""
 
 change_hsv_block: Any = Intrinsic("change_hsv_block")
 """In compiled functions, it changes hue, saturation and value of ``HSV_BLOCK`` pixels in place.

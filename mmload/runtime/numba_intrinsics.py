@@ -306,6 +306,17 @@ def _blend_lines(context: Any, memory: Any, first: Any, second: Any, low: Any, o
 blend_lines: Any = intrinsic(_blend_lines)
 
 
+def _has_avx512(target: Any) -> bool:
+    return vector_bytes(target.codegen()._tm_features.split(",")) == 64
+
+
+def _picks_any_pair(context: Any) -> Any:
+    return types.boolean(), lambda target, *rest: ir.IntType(1)(int(_has_avx512(target)))
+
+
+picks_any_pair: Any = intrinsic(_picks_any_pair)
+
+
 def _blend_neighbors(
     context: Any,
     line: Any,
@@ -332,7 +343,7 @@ def _blend_neighbors(
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         index = arguments[4].type
         source, chosen, shares, written = (_array(target, builder, signature, arguments, k) for k in (0, 2, 3, 5))
-        is_x86_64_v4 = vector_bytes(target.codegen()._tm_features.split(",")) == 64
+        is_x86_64_v4 = _has_avx512(target)
         first = builder.mul(arguments[4], ir.Constant(index, 2))
 
         def picked(begin: Any) -> Any:
@@ -353,12 +364,13 @@ def _blend_neighbors(
                 chosen_ones.add_incoming(alone, at_alone)
                 chosen_ones.add_incoming(joined, at_joined)
                 return chosen_ones
-            numbers = shorts(ir.Undefined)
-            for k in range(count):  # the second of a pair is not the next number where channels alternate
-                pick = builder.zext(builder.extract_element(order, _WORD(k)), index)
-                one = builder.load(builder.gep(source.data, [builder.add(begin, pick)]), align=2)
-                numbers = builder.insert_element(numbers, one, _WORD(k))
-            return numbers
+            pairs = words(ir.Undefined)
+            for k in range(NEIGHBORS):
+                pick = builder.zext(builder.extract_element(order, _WORD(2 * k)), index)
+                address = builder.gep(source.data, [builder.add(begin, pick)])
+                one = builder.load(builder.bitcast(address, _WORD.as_pointer()), align=2)
+                pairs = builder.insert_element(pairs, one, _WORD(k))
+            return builder.bitcast(pairs, shorts)
 
         def summed(numbers: Any) -> Any:
             """Returns the sums of weighted pairs. LLVM finds the instruction, but converts weights back and forth."""

@@ -1,4 +1,4 @@
-"""Code that blends neighboring numbers, by AVX-512's instructions and without them, against plain numpy."""
+"""Tiles painted by AVX-512's instructions and without them, which take neighbors in different ways."""
 
 from __future__ import annotations
 
@@ -6,44 +6,42 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import njit, types
 
-from mmload.runtime import numba_intrinsics
+from mmload.render.canvas_kernels import paint
+from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, TILE
+from mmload.runtime import machine_code, numba_internals, numba_intrinsics
 from mmload.runtime.hsv_code import vector_bytes
-from mmload.runtime.intrinsics import MEAN_BITS, MEAN_HALF, NEAR_WORDS, NEIGHBORS
-from mmload.runtime.numba_intrinsics import blend_neighbors
+from mmload.runtime.numba_internals import compile_object
+
+SCALES = 0.3, 0.9, 1.0, 1.7, 3.9, -1.2
 
 
-def compiled() -> Any:
-    def blend(line: Any, picks: Any, weights: Any, out: Any, pitch: int, near: int) -> None:
-        blend_neighbors(line, (5, pitch), picks, weights, np.uintp(0), out, (0, NEIGHBORS), 3, near)
+def painted(kernel: Any, scale: float, layout: int, turn: float) -> np.ndarray:
+    image = np.random.default_rng(6).integers(0, 256, (187, 3, 329), np.uint8)  # [H, C, W], as LINES are
+    memory = np.ascontiguousarray(image if layout == LINES else image.transpose(0, 2, 1)).reshape(-1)
+    place, tile, out = np.zeros(1, PLACE), np.zeros(1, TILE), np.zeros((1, 3, 33, 75), np.uint8)
+    place[:] = (0, 0, 187, 187, 329, layout, 1)
+    tile["a"], tile["e"], tile["b"], tile["i"] = scale, 1.3 * scale, turn, 1
+    tile["c"], tile["f"] = (-3.7, 2.2) if scale > 0 else (-scale * 75.1, 185.5)
+    tile["u1"], tile["v1"], tile["begins"], tile["bottom"], tile["right"] = 329, 187, 1, 187, 329
+    kernel(memory, place, tile, np.full(3, 9, np.uint8), out)
+    return out
 
-    shorts, picks = types.int16[::1], types.uint16[::1]
-    return njit(types.void(shorts, picks, shorts, types.uint8[::1], types.intp, types.intp))(blend)
 
-
-@pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize("near", [32, NEAR_WORDS])
-@pytest.mark.parametrize("has_avx512", [True, False])
-def test_neighbor_code_of_both_kinds_gives_the_reference(
-    monkeypatch: pytest.MonkeyPatch, has_avx512: bool, near: int, stride: int
+@pytest.mark.parametrize("size", [64, 32, 16])
+def test_straight_tiles_have_the_bits_of_turned_ones_with_vectors_of_each_size(
+    monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     from numba.core.registry import cpu_target
 
-    features = cpu_target.target_context.codegen()._tm_features.split(",")
-    if has_avx512 and vector_bytes(features) < 64:
-        pytest.skip("this processor has no AVX-512")
-    monkeypatch.setattr(numba_intrinsics, "vector_bytes", lambda features: 64 if has_avx512 else 16)
-    random = np.random.default_rng(stride)
-    pitch = 1 if stride == 3 else 80  # channels alternate, or each has a line of its own
-    line = (random.integers(0, 256, 400) << 7).astype(np.int16)
-    first = np.sort(random.integers(0, near - stride, NEIGHBORS))
-    picks = np.stack((first, first + stride), 1)
-    right = random.integers(0, (1 << 15) + 1, NEIGHBORS)
-    weights = np.stack((right - (1 << 15), -right), 1)
-    expected = [
-        (MEAN_HALF - (line[5 + c * pitch + picks].astype(np.int64) * weights).sum(1)) >> MEAN_BITS for c in range(3)
-    ]
-    out = np.zeros(3 * NEIGHBORS, np.uint8)
-    compiled()(line, picks.ravel().astype(np.uint16), weights.ravel().astype(np.int16), out, pitch, near)
-    assert np.array_equal(out.reshape(3, -1), expected)
+    if size > vector_bytes(cpu_target.target_context.codegen()._tm_features.split(",")):
+        pytest.skip(f"this processor has no vectors of {size} bytes")
+    monkeypatch.setattr(numba_intrinsics, "vector_bytes", lambda features: size)
+    monkeypatch.setattr(numba_internals, "_parts", {})  # what was compiled for vectors of another size
+    plain = paint.function  # type: ignore[attr-defined]  # a kernel
+    kernel = machine_code._link(compile_object(plain, PAINT, True), plain).call
+    for scale in SCALES:
+        for layout in (LINES, PIXELS):
+            straight, turned = (painted(kernel, scale, layout, turn) for turn in (0.0, 1e-300))
+            assert np.array_equal(straight, turned), (scale, layout)
+            assert (straight != 9).any()
