@@ -14,7 +14,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mmload.runtime.hsv_code import HsvCode, vector_bytes
 from mmload.runtime.intrinsics import (
     HSV_BLOCK,
     LINE,
@@ -26,6 +25,7 @@ from mmload.runtime.intrinsics import (
     TRANSPOSED_COLUMNS,
     TRANSPOSED_ROWS,
 )
+from mmload.runtime.vector_code import HsvCode, to_bfloat16, to_float16_by_integers, vector_bytes
 
 _cgutils: Any = cgutils  # numba is only partially typed
 
@@ -185,7 +185,7 @@ _SHORT, _WORD, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 
 def _rounded(context: Any, value: Any, out: Any) -> Any:
-    convert = {types.int16: _to_float16, types.uint16: _to_bfloat16}.get(out.dtype)
+    convert = {types.int16: _to_float16, types.uint16: to_bfloat16}.get(out.dtype)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return arguments[0] if convert is None else convert(target, builder, arguments[0])
@@ -197,7 +197,7 @@ rounded: Any = intrinsic(_rounded)
 
 
 def _colored(context: Any, level: Any, less: Any, times: Any, out: Any) -> Any:
-    convert = {types.int16: _to_float16, types.uint16: _to_bfloat16}.get(out.dtype)
+    convert = {types.int16: _to_float16, types.uint16: to_bfloat16}.get(out.dtype)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value = builder.uitofp(arguments[0], _FLOAT)
@@ -216,22 +216,11 @@ def _colored(context: Any, level: Any, less: Any, times: Any, out: Any) -> Any:
 colored: Any = intrinsic(_colored)
 
 
-def _to_bfloat16(target: Any, builder: Any, value: Any) -> Any:
-    """Generates the upper half of the bits, rounded by an integer sum, which vectorizes; so NaN may have no payload.
-
-    The instruction of AVX512-BF16 takes subnormal numbers for 0, which torch does not.
-    """
-    bits = builder.bitcast(value, _WORD)
-    odd = builder.and_(builder.lshr(bits, _WORD(16)), _WORD(1))
-    carried = builder.add(builder.add(bits, _WORD(0x7FFF)), odd)
-    return builder.trunc(builder.lshr(carried, _WORD(16)), _SHORT)
-
-
 def _to_float16(target: Any, builder: Any, value: Any) -> Any:
     """Generates the processor's instruction, which LLVM vectorizes, or else integer operations."""
     if _has_float16(target):
         return builder.bitcast(builder.fptrunc(value, ir.HalfType()), _SHORT)
-    return _to_float16_by_integers(builder, value)
+    return to_float16_by_integers(builder, value)
 
 
 def _has_float16(target: Any) -> bool:
@@ -242,28 +231,6 @@ def _has_float16(target: Any) -> bool:
     if platform.machine().lower() in ("arm64", "aarch64"):
         return True
     return {"+avx", "+f16c"} <= set(target.codegen()._tm_features.split(","))
-
-
-def _to_float16_by_integers(builder: Any, value: Any) -> Any:
-    """Generates code without branches, as ``float_to_half_fast3_rtne`` of Fabian Giesen.
-
-    An exponent that float16 has is moved and the rest rounded as above; for a smaller one the sum with a half leaves a
-    subnormal number's bits in the lowest bits, rounded; a larger one gives infinity.
-    """
-    bits = builder.bitcast(value, _WORD)
-    size = builder.and_(bits, _WORD(0x7FFFFFFF))
-    odd = builder.and_(builder.lshr(size, _WORD(13)), _WORD(1))
-    moved = builder.add(size, _WORD((((15 - 127) << 23) + 0xFFF) & 0xFFFFFFFF))
-    normal = builder.lshr(builder.add(moved, odd), _WORD(13))
-    sum_ = builder.fadd(builder.bitcast(size, _FLOAT), _FLOAT(0.5))
-    subnormal = builder.sub(builder.bitcast(sum_, _WORD), _WORD(126 << 23))
-    small = builder.icmp_unsigned("<", size, _WORD((127 - 14) << 23))
-    finite = builder.select(small, subnormal, normal)
-    beyond = builder.icmp_unsigned(">", size, _WORD(255 << 23))
-    special = builder.select(beyond, _WORD(0x7E00), _WORD(0x7C00))
-    large = builder.icmp_unsigned(">=", size, _WORD((127 + 16) << 23))
-    sign = builder.lshr(builder.xor(bits, size), _WORD(16))
-    return builder.trunc(builder.or_(builder.select(large, special, finite), sign), _SHORT)
 
 
 def _vector(target: Any, builder: Any, array: Any, begin: Any, kind: Any, size: int | None = None) -> Any:

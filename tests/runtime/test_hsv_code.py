@@ -11,10 +11,10 @@ from hsv_reference import changed
 from numba import njit, types
 
 from mmload.runtime import numba_intrinsics
-from mmload.runtime.hsv_code import vector_bytes
 from mmload.runtime.intrinsics import HSV_BLOCK
 from mmload.runtime.machine_code import LEVELS
 from mmload.runtime.numba_intrinsics import change_hsv_block
+from mmload.runtime.vector_code import vector_bytes
 
 
 def compiled() -> Any:

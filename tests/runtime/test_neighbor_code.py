@@ -10,8 +10,8 @@ import pytest
 from mmload.render.canvas_kernels import paint
 from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, TILE
 from mmload.runtime import machine_code, numba_internals, numba_intrinsics
-from mmload.runtime.hsv_code import vector_bytes
 from mmload.runtime.numba_internals import compile_object
+from mmload.runtime.vector_code import vector_bytes
 
 SCALES = 0.3, 0.9, 1.0, 1.7, 3.9, -1.2
 

@@ -25,7 +25,7 @@ import mmload
 PACKAGE = Path(mmload.__file__).parent
 INTERNALS = [PACKAGE / "runtime" / name for name in ("numba_internals.py", "numba_intrinsics.py")]
 LINKER = PACKAGE / "runtime" / "machine_code.py"
-HSV_CODE = PACKAGE / "runtime" / "hsv_code.py"
+VECTOR_CODE = PACKAGE / "runtime" / "vector_code.py"
 
 FUNCTIONS = {
     "cgutils.alloca_once_value": ["builder", "value", "name", "zfill"],
@@ -92,8 +92,8 @@ def test_everything_that_is_used_is_listed_here() -> None:
 def test_no_other_module_uses_a_private_interface() -> None:
     private = re.compile(r"^\s*(from|import) (numba\.core|numba\.extending|numba\.np|llvmlite\.|llvmlite import)", re.M)
     users = [file for file in PACKAGE.rglob("*.py") if private.search(file.read_text())]
-    assert sorted(users) == sorted([*INTERNALS, LINKER, HSV_CODE])
-    for file, public in ((LINKER, "binding"), (HSV_CODE, "ir")):
+    assert sorted(users) == sorted([*INTERNALS, LINKER, VECTOR_CODE])
+    for file, public in ((LINKER, "binding"), (VECTOR_CODE, "ir")):
         [line] = re.findall(r"^\s*from llvmlite.*", file.read_text(), re.M)
         assert line.strip() == f"from llvmlite import {public}", "which is public"
 

@@ -1,10 +1,4 @@
-"""Machine code that changes hue, saturation and value of a block of uint8 pixels; an intrinsic puts it into kernels.
-
-A block is computed from its bytes to its bytes in registers, four vectors at each step. A processor looks only some 64
-vector operations ahead, so it waits in the long chain of one vector for each result: loops that LLVM vectorizes took
-1.5 times as long. A vector's groups are every 16 bytes' first, second, third and last four: instructions that widen and
-pack such groups need no other that moves values between the parts of a vector.
-"""
+"""Machine code that intrinsics put into kernels, made of llvmlite's public interface: half precision, HSV colors."""
 
 from __future__ import annotations
 
@@ -26,13 +20,51 @@ _RAISED = 2.0**16
 """Factor by which sectors are too large, as words whose upper halves they are."""
 
 
+def to_bfloat16(target: Any, builder: Any, value: Any) -> Any:
+    """Generates the upper half of the bits, rounded by an integer sum, which vectorizes; so NaN may have no payload.
+
+    The instruction of AVX512-BF16 takes subnormal numbers for 0, which torch does not.
+    """
+    bits = builder.bitcast(value, _WORD)
+    odd = builder.and_(builder.lshr(bits, _WORD(16)), _WORD(1))
+    carried = builder.add(builder.add(bits, _WORD(0x7FFF)), odd)
+    return builder.trunc(builder.lshr(carried, _WORD(16)), _SHORT)
+
+
+def to_float16_by_integers(builder: Any, value: Any) -> Any:
+    """Generates code without branches, as ``float_to_half_fast3_rtne`` of Fabian Giesen.
+
+    An exponent that float16 has is moved and the rest rounded as above; for a smaller one the sum with a half leaves a
+    subnormal number's bits in the lowest bits, rounded; a larger one gives infinity.
+    """
+    bits = builder.bitcast(value, _WORD)
+    size = builder.and_(bits, _WORD(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(size, _WORD(13)), _WORD(1))
+    moved = builder.add(size, _WORD((((15 - 127) << 23) + 0xFFF) & 0xFFFFFFFF))
+    normal = builder.lshr(builder.add(moved, odd), _WORD(13))
+    sum_ = builder.fadd(builder.bitcast(size, _FLOAT), _FLOAT(0.5))
+    subnormal = builder.sub(builder.bitcast(sum_, _WORD), _WORD(126 << 23))
+    small = builder.icmp_unsigned("<", size, _WORD((127 - 14) << 23))
+    finite = builder.select(small, subnormal, normal)
+    beyond = builder.icmp_unsigned(">", size, _WORD(255 << 23))
+    special = builder.select(beyond, _WORD(0x7E00), _WORD(0x7C00))
+    large = builder.icmp_unsigned(">=", size, _WORD((127 + 16) << 23))
+    sign = builder.lshr(builder.xor(bits, size), _WORD(16))
+    return builder.trunc(builder.or_(builder.select(large, special, finite), sign), _SHORT)
+
+
 def vector_bytes(features: Sequence[str]) -> int:
     """Returns the bytes of a vector of a processor with these features, such as "+avx2"."""
     return 64 if "+avx512bw" in features else 32 if "+avx2" in features else 16
 
 
 class HsvCode:
-    """Generator of the code for the pixels of one vector of bytes.
+    """Generator of the code that changes hue, saturation and value of the pixels of one vector of bytes.
+
+    A block is computed from its bytes to its bytes in registers, four vectors at each step. A processor looks only some
+    64 vector operations ahead, so it waits in the long chain of one vector for each result: loops that LLVM vectorizes
+    took 1.5 times as long. A vector's groups are every 16 bytes' first, second, third and last four: instructions that
+    widen and pack such groups need no other that moves values between the parts of a vector.
 
     Args:
         builder: builder of the code.
