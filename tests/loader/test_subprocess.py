@@ -32,6 +32,7 @@ from mmload.augment import (
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
 from mmload.loader import Collate, Loader, orders, subprocess_worker
+from mmload.loader.arguments import check_subprocess
 from mmload.loader.subprocess_worker import SLOTS
 from mmload.remote.copies import push
 from mmload.runtime.memory_pool import SharedArena, SharedBuffers
@@ -321,8 +322,8 @@ def test_a_collate_that_cannot_be_sent_is_refused(dataset: Dataset) -> None:
 
 
 def test_a_device_or_another_value_is_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="subprocess=True, but batches go to meta"):
-        Loader(dataset["train"], device="meta", subprocess=True)
+    with pytest.raises(ValueError, match="subprocess=True, but batches go to cuda"):
+        check_subprocess(True, torch.device("cuda"))
     with pytest.raises(TypeError, match="subprocess is 1; give True or False"):
         Loader(dataset["train"], subprocess=1)  # type: ignore[arg-type]
     monkeypatch.delattr(os, "memfd_create")
