@@ -222,7 +222,8 @@ class CpuRendering:
 
     def _crops(self, samples: slice, images: Bytes) -> Crops:
         """Returns samples' windows in images; their indices are 0, and the windows may be written to."""
-        return Crops(images, self._crop_windows[samples].copy(), self._fill, self._mode)
+        windows = self._crop_windows[samples].view(np.uint8).copy()  # of bytes: of records it takes ten times as long
+        return Crops(images, windows.view(WINDOW), self._fill, self._mode)
 
     def _paint(self, samples: slice, streamed: bool) -> Paint:
         return Paint(*self._color_map, holes_in(self._holes, samples, self._plan.width), streamed)
@@ -287,11 +288,9 @@ class CpuRendering:
     @lazy_property
     def _are_inside(self) -> bool:
         """Whether all windows lie inside of the images that they are cut out of."""
-        starts = self._crop_windows["top"], self._crop_windows["left"]
-        return all(
-            one.min(initial=0) >= 0 and one.max(initial=0) <= side - size
-            for one, side, size in zip(starts, self._whole_sides, self._plan.shape[2:], strict=True)
-        )
+        starts = (self._crop_windows[name].view(np.uint64) for name in ("top", "left"))  # negative ones become large
+        last = (side - size for side, size in zip(self._whole_sides, self._plan.shape[2:], strict=True))
+        return all(start.max(initial=0) <= most for start, most in zip(starts, last, strict=True))
 
     @lazy_property
     def _resized_windows(self) -> Records:

@@ -60,11 +60,7 @@ class ImageLines(NamedTuple):
     @classmethod
     def of_batch(cls, images: Tensor, indices: Numbers) -> ImageLines:
         """Returns all lines of some of ``images``, contiguous uint8 [N, C, H, W]."""
-        _, channels, height, width = images.shape
-        places = np.empty(len(indices), PLACE)
-        places[:] = (0, 0, height, height, width, PLANES, 1)
-        np.multiply(indices, channels * height * width, out=places["start"])
-        return cls(images.view(-1).numpy(), places)
+        return cls(images.view(-1).numpy(), _places_in_batch(indices, tuple(images.shape[1:])))
 
     @classmethod
     def of_images(cls, images: Sequence[Tensor]) -> ImageLines:
@@ -84,14 +80,13 @@ class ImageLines(NamedTuple):
             IndexError: if an image is not in memory.
             ValueError: if an image has another size, or does not begin at a multiple of its bytes.
         """
-        _, height, width = shape
-        images = self.memory[: len(self.memory) // math.prod(shape) * math.prod(shape)].reshape(-1, *shape)
-        indices, rests = np.divmod(self.places["start"], math.prod(shape))
-        whole = np.array((0, 0, height, height, width, PLANES, 1), PLACE)
-        wrong = [self.places[name] != whole[name] for name in _PLACE[1:]]
-        if np.count_nonzero([rests != 0, *wrong]):
+        size = math.prod(shape)
+        images = self.memory[: len(self.memory) // size * size].reshape(-1, *shape)
+        indices: Numbers = self.places["start"] // size
+        whole = _places_in_batch(indices, shape)
+        if not np.array_equal(whole.view(np.int64), np.ascontiguousarray(self.places).view(np.int64)):
             raise ValueError(f"the images are not {tuple(shape)}, as was planned")
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(images)):
+        if len(indices) and indices.view(np.uint64).max() >= len(images):  # negative ones are above 2**63
             raise IndexError(f"images {int(indices.min())} to {int(indices.max())} are wanted, there are {len(images)}")
         return images, indices
 
@@ -131,6 +126,14 @@ class ImageLines(NamedTuple):
         if layout == LINES:
             return flat.view(count, channels, width).transpose(0, 1)
         return flat.view(count, width, channels).permute(2, 0, 1)
+
+
+def _places_in_batch(indices: Numbers, shape: tuple[int, ...]) -> Places:
+    """Returns the places of images in a batch of this shape, [C, H, W] each: :data:`PLACE` [B]."""
+    _, height, width = shape
+    places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(len(indices))
+    np.multiply(indices, math.prod(shape), out=places["start"])
+    return places
 
 
 FLIPPED_X, FLIPPED_Y = 1, 2

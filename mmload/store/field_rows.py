@@ -99,17 +99,18 @@ class FieldRows:
 
     def _located(self, rows: Numbers) -> Places:
         """Returns where rows of the shards lie."""
-        places, shape = np.empty(len(rows), ROW), self.spec.shape
+        spec, shape = self.spec, self.spec.shape
+        height, width = shape[-2:] if spec.encoding is None and len(shape) > 1 else (0, 0)
+        size = spec.row_bytes if spec.encoding is None else 0
+        places = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows))
         places["file"] = shards = np.searchsorted(self._first_rows, rows, side="right") - 1
-        if self.spec.encoding is not None:
+        begins = rows * size
+        if spec.encoding is not None:
             index = self.index
-            begins, places["bytes"] = index.offsets[rows], index.offsets[rows + 1] - index.offsets[rows]
+            begins = index.offsets[rows]
+            places["bytes"] = index.offsets[rows + 1] - begins
             places["height"], places["width"] = index.sizes[rows].T
             places["encoding"] = index.encodings[rows]
-        else:
-            begins, places["bytes"] = rows * self.spec.row_bytes, self.spec.row_bytes
-            places["height"], places["width"] = shape[-2:] if len(shape) > 1 else (0, 0)
-            places["encoding"] = RAW
         places["offset"] = begins - self._first_bytes[shards]
         return places
 
