@@ -114,8 +114,14 @@ def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[A
         return np.asarray(next(iter(columns.values())))
     rows = rows_of_column(columns, split, path, key)
     given = [_numbers(name, column, path) for name, column in columns.items() if name not in KEYS]
-    if not given or any(each.shape[:1] != rows.shape for each in given):
-        raise UsageError(f"{path} has no column of values beside {choices(columns)}, or ids that name several rows")
+    if not given:
+        raise UsageError(f"{path} has no column of values beside {choices(columns)}; add one")
+    if any(each.shape[:1] != rows.shape for each in given):
+        lengths = choices(str(len(each)) if each.ndim else "1" for each in given)
+        raise UsageError(
+            f"{path} names {counted(len(rows), 'row')}, and its columns of values have {lengths}, or an id names "
+            "several rows; give one value per row"
+        )
     if len({each.shape for each in given}) > 1:
         raise UsageError(f"{path} has columns of several shapes, {choices(columns)}; write one array of values")
     values = given[0] if len(given) == 1 else np.stack(given, 1)
@@ -159,10 +165,19 @@ def _numbers(name: str, column: Sequence[Any], path: Path) -> npt.NDArray[Any]:
         return values
     try:
         return np.array([int(value) for value in column], np.int64)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         pass
+    except OverflowError as error:
+        raise UsageError(
+            f"{path}: column {name!r} has integers beyond int64; write them as a float in a .npz file"
+        ) from error
     try:
-        return np.array(column, np.float32)
+        with np.errstate(over="raise"):
+            return np.array(column, np.float32)
+    except FloatingPointError as error:
+        raise UsageError(
+            f"{path}: column {name!r} has numbers beyond float32; write it as float64 in a .npz file"
+        ) from error
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}: column {name!r} is not of numbers ({error}); leave it out") from error
 
@@ -230,10 +245,15 @@ def _numbered(values: Sequence[Any], split: Split, path: Path) -> Numbers:
 
 
 def _checked(rows: object, split: Split, path: Path) -> Numbers:
+    """Returns the numbers of rows, or of those of a mask; -1, which many programs write for none, is not the last."""
     try:
-        return row_array(rows, len(split), f"split {split.name!r}")
+        numbers = row_array(rows, len(split), f"split {split.name!r}")
     except (IndexError, TypeError) as error:
         raise UsageError(f"{path}: {error}") from error
+    given = np.asarray(rows)
+    if given.dtype.kind == "i" and len(given) and given.min() < 0:
+        raise UsageError(f"{path}: row {given.min()} does not exist; number the rows of split {split.name!r} from 0")
+    return numbers
 
 
 def _rows_of_names(entries: Sequence[Entry], split: Split, path: Path) -> Numbers:

@@ -64,7 +64,7 @@ def test_numbers_of_rows_of_any_kind_of_integers_are_taken(dataset, tmp_path, dt
             {"row": np.arange(ROWS), "a": np.zeros(ROWS), "b": np.zeros((ROWS, 2))},
             "columns of several shapes, a, b, row",
         ),
-        ({"row": np.arange(ROWS), "a": np.zeros(())}, "no column of values"),
+        ({"row": np.arange(ROWS), "a": np.zeros(())}, "columns of values have 1, or"),
         ({"row": np.zeros(()), "a": np.zeros(ROWS)}, "one dimension"),
         ({"row": np.zeros((ROWS, 2), np.int64), "a": np.zeros(ROWS)}, "one dimension"),
     ],
@@ -72,6 +72,36 @@ def test_numbers_of_rows_of_any_kind_of_integers_are_taken(dataset, tmp_path, dt
 def test_arrays_that_are_no_columns_are_refused(dataset, tmp_path, arrays, message):
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(UsageError, match=message):
+        values_in(tmp_path / "x.npz", dataset["train"])
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [("1e39", "beyond float32"), (str(2**63), "beyond int64"), ("half", "is not of numbers")],
+)
+@pytest.mark.filterwarnings("error")
+def test_values_in_csv_that_would_be_rounded_are_refused(dataset, tmp_path, last, message):
+    file = tmp_path / "x.csv"
+    file.write_text("row,value\n" + "".join(f"{row},{last if row == ROWS - 1 else row}\n" for row in range(ROWS)))
+    with pytest.raises(UsageError, match=f"column 'value' .*{message}"):
+        values_in(file, dataset["train"])
+
+
+def test_a_negative_row_number_in_a_file_is_not_counted_from_the_end(dataset, tmp_path):
+    rows, file = np.arange(-1, ROWS - 1), tmp_path / "x.npz"
+    np.savez(file, row=rows, value=rows)
+    with pytest.raises(UsageError, match="row -1 does not exist; number the rows of split 'train' from 0"):
+        values_in(file, dataset["train"])
+    (tmp_path / "x.csv").write_text("row\n3\n-1\n")
+    np.save(tmp_path / "x.npy", rows)
+    for name in ("x.csv", "x.npy"):
+        with pytest.raises(UsageError, match="row -1 does not exist"):
+            rows_in(tmp_path / name, dataset["train"])
+
+
+def test_a_file_with_another_number_of_values_than_of_rows_is_refused(dataset, tmp_path):
+    np.savez(tmp_path / "x.npz", row=np.arange(ROWS), value=np.arange(ROWS - 1))
+    with pytest.raises(UsageError, match=f"names {ROWS} rows, and its columns of values have {ROWS - 1}, or"):
         values_in(tmp_path / "x.npz", dataset["train"])
 
 
