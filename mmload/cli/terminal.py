@@ -200,7 +200,7 @@ def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     if sys.stderr is None:  # it was closed before the start
         yield lambda done, total: None
         return
-    report_if_slow(f"{name}: reading what there is; the first run on a machine also compiles, for up to a minute")
+    report_if_slow(f"{name}: reading what there is")
     from tqdm import tqdm
 
     bar: tqdm[NoReturn] | None = None
