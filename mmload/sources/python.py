@@ -110,7 +110,7 @@ class PythonSource:
         size, first = _first_sample(name, dataset)
         schema = self._schema(name, dataset, size, first)
         split = PythonSplit(dataset, size, schema, self.concurrent)
-        if (index := find_unsteady(split.checksum, size)) is not None:
+        if (index := find_unsteady(lambda index: checksum(split.read(index).fields), size)) is not None:
             raise SourceError(f"split {name}: sample {index} changes each time it is read; {_INSTEAD}")
         return split
 
@@ -160,7 +160,7 @@ class PythonSplit:
         key = next((schema.keys[name] for name in ("targets", "labels", "masks") if name in schema.keys), None)
         self.classes = () if key is None else class_names(dataset, str(key))
         self._guard = nullcontext() if concurrent else Lock()
-        self._first = self.checksum(0)
+        self._first = checksum(self.read(0).fields)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_guard"}
@@ -205,10 +205,6 @@ class PythonSplit:
             values = values[: int(fields["counts"])]
         if len(odd := values[(values < 0) | (values >= len(self.classes))].reshape(-1)):
             raise ValueError(f"{names} {int(odd[0])} is not a class; classes are 0 to {len(self.classes) - 1}")
-
-    def checksum(self, index: int) -> int:
-        """Returns the CRC-32 of a sample's fields; raises SampleError if it cannot be read."""
-        return checksum(self.read(index).fields)
 
     def read(self, index: int) -> Sample:
         """Reads the sample's fields, as the schema says.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from building import make_pictures, recipe
+from python_datasets import MADE
 from updating import files_of
 
 import mmload
@@ -59,6 +61,28 @@ def test_a_subset_has_the_rows_in_their_order(source, tmp_path, layout):
     after = files_of(made.out)
     assert all(after[file] == content for file, content in before.items() if file.name != "dataset.json")
     assert versions_of(opened.manifest, made.out)[-1].change == "subset hard"
+
+
+def test_a_dataset_in_code_is_read_once_has_subsets_and_cannot_be_updated(tmp_path):
+    reads = [0] * 40
+
+    class Numbers:
+        def __len__(self):
+            return len(reads)
+
+        def __getitem__(self, index):
+            reads[index] += 1
+            return np.full((3, 4, 4), index, np.uint8), index
+
+    MADE["numbers"] = Numbers()
+    options = {"dataset": "python_datasets:made", "arguments": {"name": "numbers"}}
+    made = recipe(Path(__file__).parents[1] / "helpers", tmp_path / "out", kind="python", options=options)
+    build(made, processes=1)
+    assert min(reads) == 1  # others were read to see whether they are the same each time
+    opened = mmload.save_subset(made.out, "hard", ROWS)
+    assert_is_subset(opened["hard"], opened["train"], ROWS)
+    with pytest.raises(BuildError, match="a source of kind python does not tell which samples have changed"):
+        update(made)
 
 
 def test_statistics_of_a_subset_are_those_of_its_rows(built):
