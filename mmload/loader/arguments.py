@@ -114,7 +114,7 @@ def resolve_fields(split: AnySplit, names: Sequence[str] | None) -> tuple[str, .
         raise TypeError(f"fields is {shown(names)}; give a list of names, such as {list(split.fields)[:2]}")
     found = tuple(names)
     for name in found:
-        if name not in split.fields:
+        if not isinstance(name, str) or name not in split.fields:
             raise UsageError(f"split {split.name!r} has no field {name!r}; it has {choices(split.fields)}")
     return found
 

@@ -372,5 +372,8 @@ class EpochIterator:
         if pending.future is None:
             raise RuntimeError("the batch was not submitted")
         future, pending.future = pending.future, None
-        made = self._pool.receive(future)
-        return made if self._returns is None else self._returns.given(made)
+        try:
+            made = self._pool.receive(future)
+            return made if self._returns is None else self._returns.given(made)
+        except StopIteration as error:  # it would end the epoch without a word
+            raise RuntimeError("collate or returns raised StopIteration; return a batch, or raise another error") from error

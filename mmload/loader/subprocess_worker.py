@@ -247,9 +247,11 @@ class Records(NamedTuple):
 
 
 def records_in(arena: SharedArena, batch_size: int) -> Records:
-    """Returns the records at the beginning of an arena."""
+    """Returns the records at the beginning of an arena; raises ValueError if they do not fit."""
     items = [1, REQUEST.size // 8, REPLY.size // 8, batch_size, batch_size]
     begin, end = len(arena.is_read), len(arena.is_read) + 8 * SLOTS * sum(items)
+    if end > len(arena.bytes):
+        raise ValueError(f"batch_size is {batch_size}, too large for subprocess=True; give at most the dataset's rows")
     queue, *others = np.split(arena.bytes[begin:end].view(np.int64), SLOTS * np.cumsum(items)[:-1])
     requests, replies, rows, occurrences = ([slot.data for slot in each.reshape(SLOTS, -1)] for each in others)
     return Records(queue.data, requests, replies, rows, occurrences, end)

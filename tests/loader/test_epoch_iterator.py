@@ -249,6 +249,16 @@ def test_after_an_error_the_same_batch_comes_next(dataset: Dataset) -> None:
         assert rows_of(batches) == list(range(4, 18))
 
 
+@pytest.mark.parametrize("argument", ["collate", "returns"])
+def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(dataset: Dataset, argument: str) -> None:
+    options: Any = {argument: lambda batch: next(iter(()))}
+    with (
+        Loader(dataset, batch_size=4, threads=1, **options) as loader,
+        pytest.raises(RuntimeError, match="collate or returns raised StopIteration"),
+    ):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize("where", ["waiting", "finishing"])
 def test_an_interrupted_iteration_loses_no_batch(dataset: Dataset, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision.transforms import v2

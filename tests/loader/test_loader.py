@@ -267,6 +267,8 @@ def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
     batch = next(iter(Loader(dataset, fields=(name for name in ["targets"]))))  # type: ignore[arg-type]
     assert batch.images is None
     assert batch.targets.tolist() == [row // 6 for row in range(18)]
+    with pytest.raises(UsageError, match=r"no field \['images'\]; it has images, targets"):
+        Loader(dataset, fields=[["images"]])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="no field 'boxes'; it has images, targets"):
         Loader(dataset, fields=["boxes"])
 

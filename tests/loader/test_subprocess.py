@@ -326,6 +326,8 @@ def test_a_device_or_another_value_is_refused(dataset: Dataset, monkeypatch: pyt
         check_subprocess(True, torch.device("cuda"))
     with pytest.raises(TypeError, match="subprocess is 1; give True or False"):
         Loader(dataset["train"], subprocess=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size is 1000000000000, too large for subprocess=True"):
+        iter(Loader(dataset["train"], batch_size=10**12, subprocess=True))
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ValueError, match="no memory files"):
         Loader(dataset["train"], subprocess=True)
