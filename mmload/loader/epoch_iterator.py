@@ -376,4 +376,6 @@ class EpochIterator:
             made = self._pool.receive(future)
             return made if self._returns is None else self._returns.given(made)
         except StopIteration as error:  # it would end the epoch without a word
-            raise RuntimeError("collate or returns raised StopIteration; return a batch, or raise another error") from error
+            raise RuntimeError(
+                "collate or returns raised StopIteration; return a batch, or raise another error"
+            ) from error
