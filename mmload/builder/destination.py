@@ -279,9 +279,11 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
 
     Raises:
         BuildError: naming the unknown files.
+        FileNotFoundError: if another process has removed the folder.
     """
-    if folder.is_symlink() or not folder.is_dir():
-        raise BuildError(f"{folder} is {'a link' if folder.is_symlink() else 'a file'}; {_ADVICE}")
+    kind = folder.lstat().st_mode  # one look at it: another process may remove it
+    if not stat.S_ISDIR(kind):
+        raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {_ADVICE}")
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     others = [entry.name for entry in found if not _is_known(entry)]

@@ -228,3 +228,15 @@ def test_nothing_is_built_in_a_folder_that_another_build_empties(source: Path, t
         for name in ("dataset", "notes/x", "x"):
             with pytest.raises(UsageError, match="which another build empties"):
                 build(recipe(source, tmp_path / ".out.building" / name))
+
+
+def test_a_folder_that_another_command_removes_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".out.building"
+    looks = iter([True])  # it was there at the first look
+    monkeypatch.setattr(staging_module.os.path, "lexists", lambda path: next(looks, False))
+    with Staging(tmp_path / "out") as staging:
+        assert (folder / "lock").read_bytes() == MARK
+        staging.discard()
+    assert not folder.exists()
