@@ -68,9 +68,10 @@ def test_more_shards_than_open_files_are_allowed(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource", reason="no limits of open files on Windows")
     path = sparse_dataset(tmp_path / "many", 64, shard_rows=1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spare = os.open(path / "dataset.json", os.O_RDONLY)  # the lowest free number; files beyond the limit may be open
-    os.close(spare)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 20, hard))
+    spare = [os.open(path / "dataset.json", os.O_RDONLY) for _ in range(20)]  # lowest free numbers: others may be open
+    for handle in spare:
+        os.close(handle)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare[-1] + 1, hard))
     try:
         assert len(mmload.open(path)["train"][:]) == 64
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
