@@ -27,6 +27,8 @@ from mmload.runtime.memory_pool import constant
 def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
     """Resizes the window of any image [C, H, W]: [C, height, width] in its dtype."""
     pixels = cut(image, window, padding)
+    if pixels.shape[::2] == (2, 1):  # torch 2.15 takes lines of two channels and one column for channels last
+        pixels = pixels.contiguous()
     smooth, is_uint8 = resampling.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
     # torch 2.15 fails at one uint8 pixel of three channels, antialiased or not.
     lone = resampling.height == resampling.width == 1 and (not resampling.antialias or len(pixels) == 3)

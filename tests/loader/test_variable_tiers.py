@@ -80,6 +80,14 @@ def test_each_row_is_rendered_as_it_is_alone(
             torch.testing.assert_close(found[row], image, rtol=0, atol=0)
 
 
+def test_lines_of_two_channels_and_one_column_are_resized_as_they_are_alone(tmp_path: Path) -> None:
+    path = variable_dataset(tmp_path / "data", some_images([(70, 1), (1, 70)], channels=2))
+    collate = Collate(Resize((11, 13), antialias=False), dtype=torch.uint8)
+    (batch,) = Loader(path, collate=collate, seed=3)
+    for row, image in expected(path, collate).items():
+        assert torch.equal(batch.images[row], image)
+
+
 def test_ranks_share_an_epoch_and_give_the_same_rows(dataset: Path) -> None:
     whole = loaded(dataset, crop(), shuffle=True, tier="disk")
     parts = [loaded(dataset, crop(), shuffle=True, batch_size=3, rank=rank, world_size=3) for rank in range(3)]
