@@ -103,7 +103,8 @@ class FieldRows:
         height, width = shape[-2:] if spec.encoding is None and len(shape) > 1 else (0, 0)
         size = spec.row_bytes if spec.encoding is None else 0
         places = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows))
-        places["file"] = shards = np.searchsorted(self._first_rows, rows, side="right") - 1
+        shards = np.searchsorted(self._first_rows, rows, side="right") - 1 if self.shards > 1 else 0
+        places["file"] = shards
         begins = rows * size
         if spec.encoding is not None:
             index = self.index

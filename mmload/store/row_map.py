@@ -244,9 +244,11 @@ class RowMap:
         Raises:
             DamagedError, StoreError: if a file was written to, or its file system has gone.
         """
-        used = np.flatnonzero(np.bincount(places["file"]))  # np.unique sorts, which takes three times as long
+        used = [0]
+        if len(self._files) > 1:  # else it is not looked for: that and the search of shards take 0.09 of 32 x 32 crops
+            used = np.flatnonzero(np.bincount(places["file"])).tolist()  # np.unique sorts: it takes three times as long
         try:
-            check_files(self._files[number] for number in used.tolist())
+            check_files(self._files[number] for number in used)
         except OSError as error:
             raise StoreError(
                 f"cannot read the state of {self._files[0].path} and the other files of the split ({error.strerror})"
