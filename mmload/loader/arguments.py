@@ -15,8 +15,9 @@ from mmload.augment.arguments import torch_device
 from mmload.augment.canvas_steps import RandomShortestSize
 from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch
+from mmload.augment.mosaic import Mosaic
 from mmload.augment.returns import Form, Returns
-from mmload.augment.step import Step
+from mmload.augment.step import Step, TargetStep
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import make_batch
 from mmload.errors import UsageError, bytes_text, choices, counted, did_you_mean, shown
@@ -86,6 +87,8 @@ def resolve_collate(collate: object) -> Any:
     """Returns the collate, a list of steps as a Collate; raises TypeError if it is neither that nor a function."""
     if isinstance(collate, Sequence) and not isinstance(collate, str):
         return Collate(*collate)
+    if isinstance(collate, Step | TargetStep | Mosaic):
+        raise TypeError(f"collate is the step {type(collate).__name__}; give a list of steps, as in collate=[step]")
     if collate is not None and not callable(collate):
         raise TypeError(f"collate is {shown(collate)}; give a Collate, a list of its steps, or a function of a Batch")
     return collate

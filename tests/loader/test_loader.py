@@ -254,6 +254,7 @@ def test_a_device_that_is_not_there_is_a_clear_error(
         ({"fields": "images"}, "fields is 'images'; give a list of names, such as ['images', 'targets']"),
         ({"collate": 3}, "collate is 3; give a Collate, a list of its steps, or a function of a Batch"),
         ({"collate": ""}, "collate is ''; give a Collate"),
+        ({"collate": RandomHorizontalFlip()}, "collate is the step RandomHorizontalFlip; give a list of steps"),
         ({"order": ""}, "order is ''; give 'block', or an order of mmload.loader.orders"),
         ({"device": -1}, "device is 'cuda:-1', expected a device of torch"),
     ],
