@@ -110,7 +110,7 @@ def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[A
     columns = _loaded(path) if suffix == ".npz" else read_columns(path)
     if isinstance(columns, np.ndarray):
         return columns
-    if suffix == ".npz" and len(columns) == 1:
+    if suffix == ".npz" and len(columns) == 1 and not columns.keys() & set(KEYS):
         return np.asarray(next(iter(columns.values())))
     rows = rows_of_column(columns, split, path, key)
     given = [_numbers(name, column, path) for name, column in columns.items() if name not in KEYS]

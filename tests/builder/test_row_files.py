@@ -65,6 +65,7 @@ def test_numbers_of_rows_of_any_kind_of_integers_are_taken(dataset, tmp_path, dt
             "columns of several shapes, a, b, row",
         ),
         ({"row": np.arange(ROWS), "a": np.zeros(())}, "columns of values have 1, or"),
+        ({"row": np.arange(ROWS)}, "no column of values beside row"),
         ({"row": np.zeros(()), "a": np.zeros(ROWS)}, "one dimension"),
         ({"row": np.zeros((ROWS, 2), np.int64), "a": np.zeros(ROWS)}, "one dimension"),
     ],
