@@ -71,11 +71,12 @@ class SubprocessPool:
             )
         payload = _pickled((settings, prefetcher))
         self._arena = SharedArena()
-        self._records = protocol.records_in(self._arena, settings.batch_size)
+        slots = max(protocol.SLOTS, protocol.EPOCHS * settings.slots)
+        self._records = protocol.records_in(self._arena, settings.batch_size, slots)
         semaphores = context()
-        done = [semaphores.Semaphore(0) for _ in range(protocol.SLOTS)]
+        done = [semaphores.Semaphore(0) for _ in range(slots)]
         self._signals = protocol.Signals(semaphores.Semaphore(0), done)
-        self._free, self._abandoned = list(range(protocol.SLOTS)), deque[int]()
+        self._free, self._abandoned = list(range(slots)), deque[int]()
         self._next, self._lock = 0, threading.RLock()  # a Reply may be collected while the lock is held
         self._process_id = os.getpid  # bound early: a Reply may be collected at exit, when the module is gone
         self._owner, self._closed, self._threads = os.getpid(), False, threads
@@ -163,7 +164,7 @@ class SubprocessPool:
     def _requested(self, slot: int, kind: int, epoch: int = 0, rows: int = 0, has_occurrences: bool = False) -> Reply:
         protocol.REQUEST.pack_into(self._records.requests[slot], 0, kind, epoch, rows, has_occurrences, False)
         protocol.REPLY.pack_into(self._records.replies[slot], 0, 0, 0, 0, 0, 0, 0, 0)
-        self._records.queue[self._next % protocol.SLOTS] = slot
+        self._records.queue[self._next % len(self._records.queue)] = slot
         self._next += 1
         self._signals.requested.release()
         return Reply(self, slot)
@@ -186,7 +187,8 @@ class SubprocessPool:
                 self._check_alive()
             self._read(self._abandoned.popleft())
         if not self._free:
-            raise UsageError(f"{protocol.SLOTS} batches are requested already; end other epochs of this loader first")
+            open_requests = len(self._records.queue)
+            raise UsageError(f"{open_requests} batches are requested already; end other epochs of this loader first")
         return self._free.pop()
 
     def _read(self, slot: int) -> tuple[int, Any]:

@@ -200,8 +200,8 @@ def _made(node: tuple[Any, ...], buffers: list[bytearray | Bytes], objects: list
     return tuple(items) if kind == _TUPLE else items
 
 
-SLOTS = 64
-"""Largest number of open requests: those of about ten epochs in progress."""
+SLOTS, EPOCHS = 64, 4
+"""Least number of slots, one per open request, and least number of epochs in progress that they suffice for."""
 
 BATCH, PREFETCH, STATISTICS, END = range(4)
 """Kinds of requests: make a batch, prefetch for an epoch, report counters, end a thread."""
@@ -230,7 +230,7 @@ class Records(NamedTuple):
     """Requests and replies in shared memory, as memoryviews of int64: of numpy they take three times as long.
 
     Attributes:
-        queue: numbers of slots in the order of their requests, in a ring of :data:`SLOTS`.
+        queue: numbers of slots in the order of their requests, in a ring of as many.
         requests: one :data:`REQUEST` per slot.
         replies: one :data:`REPLY` per slot.
         rows: rows of each request, [batch size] per slot.
@@ -246,14 +246,14 @@ class Records(NamedTuple):
     end: int
 
 
-def records_in(arena: SharedArena, batch_size: int) -> Records:
+def records_in(arena: SharedArena, batch_size: int, slots: int) -> Records:
     """Returns the records at the beginning of an arena; raises ValueError if they do not fit."""
     items = [1, REQUEST.size // 8, REPLY.size // 8, batch_size, batch_size]
-    begin, end = len(arena.is_read), len(arena.is_read) + 8 * SLOTS * sum(items)
+    begin, end = len(arena.is_read), len(arena.is_read) + 8 * slots * sum(items)
     if end > len(arena.bytes):
         raise ValueError(f"batch_size is {batch_size}, too large for subprocess=True; give at most the dataset's rows")
-    queue, *others = np.split(arena.bytes[begin:end].view(np.int64), SLOTS * np.cumsum(items)[:-1])
-    requests, replies, rows, occurrences = ([slot.data for slot in each.reshape(SLOTS, -1)] for each in others)
+    queue, *others = np.split(arena.bytes[begin:end].view(np.int64), slots * np.cumsum(items)[:-1])
+    requests, replies, rows, occurrences = ([slot.data for slot in each.reshape(slots, -1)] for each in others)
     return Records(queue.data, requests, replies, rows, occurrences, end)
 
 
@@ -287,7 +287,7 @@ def serve(
         settings: BatchSettings
         prefetcher: Prefetcher
         settings, prefetcher = pickle.loads(payload)
-        records = records_in(arena, batch_size)
+        records = records_in(arena, batch_size, len(signals.done))
         buffers = SharedBuffers(arena, records.end)
         worker = BatchWorker(settings, new_pool=lambda: MemoryPool(source=buffers.buffer))
         server = _Server(worker, prefetcher, records, buffers, signals)
@@ -333,7 +333,7 @@ class _Server:
                 time.sleep(pause)
             else:
                 self._signals.requested.acquire()
-            number = self._records.queue[self._next % SLOTS]
+            number = self._records.queue[self._next % len(self._records.queue)]
             self._next += 1
             return number
 

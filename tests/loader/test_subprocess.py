@@ -274,6 +274,13 @@ def test_too_many_epochs_at_once_are_refused(dataset: Dataset) -> None:
         assert len(list(loader)) == len(loader)
 
 
+@pytest.mark.parametrize("options", [{"threads": SLOTS}, {"threads": 1, "prefetch": SLOTS}])
+def test_a_subprocess_makes_as_many_batches_ahead_as_asked(dataset: Dataset, options: dict[str, Any]) -> None:
+    rows = list(range(18)) * 8
+    with Loader(dataset["train"], batch_size=1, sampler=rows, subprocess=True, **options) as loader:
+        assert [int(batch.ids) for batch, _ in zip(loader, loader, strict=True)] == rows
+
+
 def test_threads_share_an_iterator(dataset: Dataset) -> None:
     with Loader(dataset["train"], batch_size=1, subprocess=True) as loader:
         iterator, found, lock = iter(loader), [], threading.Lock()
