@@ -168,8 +168,8 @@ def bytes_text(count: float) -> str:
     return f"{count / 2**10:.1f} KiB" if count >= 2**10 else f"{count:.0f} B"
 
 
-def parse_bytes(text: str | int) -> int:
-    """Parses a size such as ``"1GiB"`` or ``"500 MB"``, or a number of bytes.
+def parse_bytes(text: str | int, name: str = "size") -> int:
+    """Parses a size such as ``"1GiB"`` or ``"500 MB"``, or a number of bytes; ``name`` names it in messages.
 
     Raises:
         RecipeError: if it is not a positive size.
@@ -179,8 +179,8 @@ def parse_bytes(text: str | int) -> int:
     else:
         found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip()) if isinstance(text, str) else None
         if not found or len(found[1]) > _MOST_DIGITS or found[2].upper() not in _UNITS:
-            raise RecipeError(f"size is {text!r}; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
+            raise RecipeError(f"{name} is {text!r}; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB")
         size = int(Fraction(found[1]) * _UNITS[found[2].upper()])
     if not 1 <= size < 2**62:
-        raise RecipeError("size has to be at least one byte and less than 4 EiB")
+        raise RecipeError(f"{name} has to be at least one byte and less than 4 EiB")
     return size

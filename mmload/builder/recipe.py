@@ -340,7 +340,7 @@ def with_tables(
         recipe,
         options={**recipe.options, **source},
         decode={**recipe.decode, **decode},
-        shard_bytes=parse_bytes(store.get("shard_size", recipe.shard_bytes)),
+        shard_bytes=parse_bytes(store.get("shard_size", recipe.shard_bytes), "shard_size"),
         shuffle_seed=store.get("shuffle_seed", recipe.shuffle_seed),
     )
 

@@ -205,7 +205,7 @@ def open_cached(
 ) -> CachedDataset:
     """Opens a dataset at a URL for :func:`mmload.open`."""
     check_parallel(parallel)
-    limit = None if cache_limit is None else parse_bytes(cache_limit)
+    limit = None if cache_limit is None else parse_bytes(cache_limit, "cache_limit")
     return CachedDataset(RemoteFolder(dataset_cache(url, cache, limit, parallel, version)))
 
 
