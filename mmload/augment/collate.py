@@ -39,7 +39,11 @@ def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
     if not rows or odd is not None:
         got = "an empty list" if not rows else f"a list with {type(odd).__name__}"
         raise TypeError(f"got {got}, expected a Batch, a list of its rows, or images [B, C, H, W]")
-    stacked: Any = lazy_stack(rows) if variable_size_rows(rows) else torch.stack(rows)
+    try:
+        stacked: Any = lazy_stack(rows) if variable_size_rows(rows) else torch.stack(rows)
+    except RuntimeError as error:  # of tensordict
+        advice = "as several datasets pad boxes to different numbers; give the datasets to mmload.Loader"
+        raise ValueError(f"rows cannot be stacked, perhaps {advice} ({error})") from error
     whole: Batch = stacked
     return whole
 

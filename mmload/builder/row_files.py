@@ -41,14 +41,18 @@ def rows_in(path: Path, split: Split, key: str | None = None) -> Numbers:
     """
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
-        return _checked(read_array(path), split, path)
-    if suffix in (".csv", ".parquet"):
-        columns = read_columns(path)
-        return rows_of_column(columns, split, path, key)
-    entries = [entry for entry in read_entries(path) if entry.split in ("", split.name, split.record.subset_of)]
-    if key == "row" or (key is None and all(entry.name.isdecimal() for entry in entries)):
-        return _numbered([entry.name for entry in entries], split, path)
-    return _rows_of_names(entries, split, path)
+        found = _checked(read_array(path), split, path)
+    elif suffix in (".csv", ".parquet"):
+        found = rows_of_column(read_columns(path), split, path, key)
+    else:
+        entries = [entry for entry in read_entries(path) if entry.split in ("", split.name, split.record.subset_of)]
+        if key == "row" or (key is None and all(entry.name.isdecimal() for entry in entries)):
+            found = _numbered([entry.name for entry in entries], split, path)
+        else:
+            found = _rows_of_names(entries, split, path)
+    if not len(found):
+        raise UsageError(f"{path} names no row of split {split.name!r}; give one at least")
+    return found
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

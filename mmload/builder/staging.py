@@ -100,7 +100,8 @@ class Staging:
         try:
             self._lock = self._enter()
         except OSError as error:
-            raise BuildError(f"cannot write beside {out} ({error.strerror}); choose another place") from error
+            advice = f"make {out.parent} writable" if os.path.lexists(out) else "choose another place"
+            raise BuildError(f"cannot write beside {out} ({error.strerror}); {advice}") from error
 
     def __enter__(self) -> Staging:
         return self

@@ -290,3 +290,11 @@ def test_memory_is_used_again_and_never_while_somebody_holds_it() -> None:
     del others
     gc.collect()
     assert collate(batch).images.data_ptr() in free
+
+
+@pytest.mark.parametrize("height", [8, 9])
+def test_rows_whose_boxes_are_padded_to_different_numbers_are_refused(height: int) -> None:
+    sizes = ((2, 8), (3, height))
+    rows = [Batch(images=torch.zeros(3, high, 8, dtype=torch.uint8), boxes=torch.zeros(n, 4)) for n, high in sizes]
+    with pytest.raises(ValueError, match=r"give the datasets to mmload.Loader \(.* key boxes"):
+        Collate(RandomResizedCrop(4))(rows)

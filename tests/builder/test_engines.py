@@ -19,6 +19,7 @@ from forked_program import MMLOAD, Program, run_program
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.subsets import save_subset
 from mmload.errors import BuildError, UsageError
 from mmload.records import Sample
 
@@ -230,3 +231,10 @@ def test_a_read_only_destination(small_disk: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"cannot write beside .* \(Read-only file system\); choose another place"):
         build(recipe(source, small_disk / "out"))
     assert list(small_disk.iterdir()) == []
+
+
+def test_a_change_of_a_read_only_dataset(small_disk: Path, tmp_path: Path) -> None:
+    dataset = build(recipe(make_folder(tmp_path / "photos"), small_disk / "out")).out
+    _mount("-o", "remount,ro", small_disk)
+    with pytest.raises(BuildError, match=rf"\(Read-only file system\); make {small_disk} writable"):
+        save_subset(dataset, "few", [0])

@@ -295,6 +295,8 @@ def test_a_file_names_the_rows_of_a_subset(built, tmp_path, name, capsys):
         ("a.csv", "row,x\n1\n", "record 2 has 1 values"),
         ("a.npy", "x", "as arrays of numpy"),
         ("a.txt", "99\n", "row 99 does not exist"),
+        ("a.txt", "", r"a.txt names no row of split 'train'"),
+        ("a.csv", "row\n", r"a.csv names no row of split 'train'"),
     ],
 )
 def test_a_wrong_file_of_rows_is_refused(built, tmp_path, name, text, message):
