@@ -99,19 +99,18 @@ class FieldRows:
 
     def _located(self, rows: Numbers) -> Places:
         """Returns where rows of the shards lie."""
-        spec, shape = self.spec, self.spec.shape
-        height, width = shape[-2:] if spec.encoding is None and len(shape) > 1 else (0, 0)
-        size = spec.row_bytes if spec.encoding is None else 0
-        places = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows))
-        shards = np.searchsorted(self._first_rows, rows, side="right") - 1 if self.shards > 1 else 0
-        places["file"] = shards
-        begins = rows * size
-        if spec.encoding is not None:
-            index = self.index
+        spec = self.spec
+        if spec.encoding is None:
+            size, (height, width) = spec.row_bytes, spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
+            places, begins = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows)), rows * size
+        else:
+            index, places = self.index, np.zeros(len(rows), ROW)
             begins = index.offsets[rows]
             places["bytes"] = index.offsets[rows + 1] - begins
             places["height"], places["width"] = index.sizes[rows].T
             places["encoding"] = index.encodings[rows]
+        shards = np.searchsorted(self._first_rows, rows, side="right") - 1 if self.shards > 1 else 0
+        places["file"] = shards
         places["offset"] = begins - self._first_bytes[shards]
         return places
 
