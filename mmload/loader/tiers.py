@@ -21,7 +21,7 @@ from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resources import free_memory
 from mmload.store.field_rows import FieldRows
-from mmload.store.row_map import RowMap, row_map
+from mmload.store.row_map import PreparedRows, RowMap, row_map
 from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
 from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
@@ -266,39 +266,49 @@ class MappedTier(HitCounter):
         for first in range(0, len(numbers), most):
             some = slice(first, first + most)
             located, stored = locate_rows(self.rows, numbers[some], None if needed is None else needed[some])
-            stored.places["start"] = self._prepared(located, stored.rows)
+            prepared = self._prepare(located, stored.rows)
+            stored.places["start"] = prepared.starts
             stored = stored._replace(memory=self._map.memory)  # now: that of blocks may have moved
-            if self.rows.spec.variable_size and stored.jpeg.any():
-                room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), 0)
-                for group in split_by_size(room, PART_BYTES):
-                    yield stored.part(group)
-            else:
-                # All rows at once: to split them to keep rows in cache between views made DINO's ten crops 4 to 8 %
-                # slower, as every call has a cost of its own.
-                yield stored
-            self._map.check(located)
+            for group in self._groups(stored, prepared):
+                self._map.wait(prepared, group)
+                yield stored.part(group)
+            self._map.release(prepared)
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """Copies all rows from the map into ``out``."""
         spec, most = self.rows.spec, self._map.most_rows
         for first in range(0, len(rows), most):
             some = rows[first : first + most].numpy()
-            places = self.rows.located(some)
-            starts = self._prepared(places, some)
+            prepared = self._prepare(self.rows.located(some), some)
+            self._map.wait(prepared, slice(None))
             memory = self._map.memory[: len(self._map.memory) // spec.row_bytes * spec.row_bytes]
             stored = torch.from_numpy(memory).view(spec.torch_dtype).view(-1, *spec.shape)
-            torch.index_select(stored, 0, torch.from_numpy(starts // spec.row_bytes), out=out[first : first + most])
-            self._map.check(places)
+            torch.index_select(
+                stored, 0, torch.from_numpy(prepared.starts // spec.row_bytes), out=out[first : first + most]
+            )
+            self._map.release(prepared)
 
-    def _prepared(self, places: Places, rows: Numbers) -> Numbers:
-        """Brings rows into memory and counts them; returns where each begins in the map, int64 [B]."""
+    def _groups(self, stored: StoredRows, prepared: PreparedRows) -> list[slice]:
+        """Returns which rows to render at a time: few if some are to be decoded, or are still on their way.
+
+        Else all: to split them to keep rows in cache between views made DINO's ten crops 4 to 8 % slower, as every
+        call has a cost of its own. To render rows while a disk reads the next ones has 1.1 times the rate.
+        """
+        if prepared.is_complete and not stored.jpeg.any():
+            return [slice(0, len(stored.rows))]
+        decoded = pixel_bytes(stored.places, self.rows.spec.channels)
+        return split_by_size(np.where(stored.jpeg, decoded, 0 if prepared.is_complete else stored.lengths), PART_BYTES)
+
+    def _prepare(self, places: Places, rows: Numbers) -> PreparedRows:
+        """Brings rows into memory and counts them."""
 
         def refuse(place: int, error: Exception) -> Exception:
             return self.rows.damaged(int(rows[place]), str(error)) if isinstance(error, DamagedError) else error
 
-        starts, absent = self._map.prepare(places, refuse)
+        prepared = self._map.prepare(places, refuse)
+        absent = int(np.count_nonzero(prepared.absent))
         self.count(len(places) - absent, absent)
-        return starts
+        return prepared
 
 
 class DeviceTier(HitCounter):

@@ -20,7 +20,7 @@ from mmload.remote.cached_reader import CachedFiles
 from mmload.remote.layout import Numbers
 from mmload.remote.remote_blocks import RemoteBlocks
 from mmload.store.field_rows import FieldRows
-from mmload.store.row_map import Guard, Refusal, reserved
+from mmload.store.row_map import Guard, PreparedRows, Refusal, reserved
 from mmload.store.row_reader import Places, Rows
 
 SMALLEST_ROW = 64 * 2**10
@@ -62,13 +62,10 @@ class BlockMap:
         """Memory of the rows that this thread has prepared, uint8 [n]."""
         return self._window().memory
 
-    def prepare(self, places: Places, refuse: Refusal) -> tuple[Numbers, int]:
-        """Maps the blocks of rows, or of parts of them, until this thread prepares others or checks these.
+    def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
+        """Maps the blocks of rows, or of parts of them, until this thread prepares others or releases these.
 
-        ``refuse`` makes the error of a row.
-
-        Returns:
-            int64 [B], the first byte of each row in :attr:`memory`; and how many rows had to be read: all.
+        ``refuse`` makes the error of a row. All rows are said to be absent.
 
         Raises:
             DamagedError, RemoteError, StoreError: if a block cannot be fetched, or has other bytes than were pushed.
@@ -103,9 +100,12 @@ class BlockMap:
             window.memory[slots[k] : slots[k] + sizes[k]] = np.frombuffer(content, np.uint8)
         if self._blocks.files.plan is not None:
             self._blocks.files.plan.advance(len(places))
-        return slots[block_of] + firsts, len(places)
+        return PreparedRows(places, slots[block_of] + firsts, np.ones(len(places), np.uint8), refuse)
 
-    def check(self, places: Places) -> None:  # noqa: ARG002  # as RowMap.check
+    def wait(self, prepared: PreparedRows, group: slice) -> None:
+        """Returns at once, as rows are in memory as soon as they are prepared."""
+
+    def release(self, prepared: PreparedRows) -> None:  # noqa: ARG002  # as RowMap.release
         """Checks that all prepared rows could be read, and unmaps them.
 
         Raises:

@@ -54,6 +54,21 @@ class OpenFile(NamedTuple):
     size: int
 
 
+class PreparedRows(NamedTuple):
+    """Rows in use: B places, the first byte of each in the map (int64 [B]), and which had to be read (uint8 [B]).
+
+    Attributes:
+        refuse: makes the error of a row.
+        is_complete: whether all of them are in memory, and nobody has to wait for one.
+    """
+
+    places: Places
+    starts: Numbers
+    absent: npt.NDArray[np.uint8]
+    refuse: Refusal
+    is_complete: bool = True
+
+
 def joinable(sizes: Sequence[int]) -> bool:
     """Returns whether files of these sizes can be mapped contiguously."""
     whole_pages = os.name == "posix" and all(size % mmap.PAGESIZE == 0 for size in sizes[:-1])
@@ -166,9 +181,11 @@ class RowMap:
             ends=np.array(firsts, np.int64) + np.array(sizes, np.int64),
             known=np.zeros(int(segments[-1]) if is_small else 0, np.uint8),
             segments=segments[:-1].astype(np.int64),
-            looks=_tells_residency(files[0].path),
-            handles=np.array([file.handle for file in files] if any(self._needs_reads) else [], np.int64),
+            looks=not is_small and _tells_residency(files[0].path),
+            reads=any(self._needs_reads),
+            handles=np.array([file.handle for file in files], np.int64),
         )
+        self._evictions = pages.EvictionPolicy(sum(sizes))
         if not is_small:  # else a fault reads what lies around it, which then is of use
             for first, size in zip(firsts, sizes, strict=True):
                 pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)
@@ -208,37 +225,57 @@ class RowMap:
         self._is_locked = not why
         return f"populated, not locked: {why}" if why else "populated and locked"
 
-    def prepare(self, places: Places, refuse: Refusal) -> tuple[Numbers, int]:
-        """Brings rows, or parts of them, into memory, so that compiled code can read them.
-
-        ``refuse`` makes the error of a row.
-
-        Returns:
-            int64 [B], the first byte of each in :attr:`memory`; and how many of them had to be read.
+    def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
+        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row.
 
         Raises:
-            DamagedError, StoreError: if a file was truncated, written to, or cannot be read.
+            DamagedError, StoreError: if a file was truncated or written to.
         """
         self._guard.arm()
-        self.check(places)  # before: a truncated file cannot be read
+        self._check(places)  # before: a truncated file cannot be read
         files = np.ascontiguousarray(places["file"])
         starts: Numbers = self._ranges.firsts[files] + places["offset"]
         if self._is_locked:
-            return starts, 0
-        absent = np.empty(len(places), np.uint8)
+            return PreparedRows(places, starts, np.zeros(len(places), np.uint8), refuse)
         lengths = np.ascontiguousarray(places["bytes"])
+        absent = self._pages.announce(self.memory, self._ranges, files, starts, lengths)
+        return PreparedRows(places, starts, absent, refuse, is_complete=not absent.any())
+
+    def wait(self, prepared: PreparedRows, group: slice) -> None:
+        """Waits until some of the prepared rows are in memory, so that compiled code can read them.
+
+        Raises:
+            DamagedError, StoreError: if a file was truncated, or cannot be read.
+        """
+        if prepared.is_complete:
+            return
+        places, starts, absent = prepared.places[group], prepared.starts[group], prepared.absent[group]
+        files, lengths = np.ascontiguousarray(places["file"]), np.ascontiguousarray(places["bytes"])
         failed = self._pages.make_resident(self.memory, self._ranges, files, starts, lengths, absent)
         if failed is not None:
             index, code = failed
-            file = self._files[int(files[index])]
+            file, row = self._files[int(files[index])], group.indices(len(prepared.places))[0] + index
             try:
                 file.check()
             except Exception as error:
-                raise refuse(index, error) from error
-            raise refuse(index, StoreError(f"cannot read {file.path} ({os.strerror(code)})"))
-        return starts, int(np.count_nonzero(absent))
+                raise prepared.refuse(row, error) from error
+            raise prepared.refuse(row, StoreError(f"cannot read {file.path} ({os.strerror(code)})"))
 
-    def check(self, places: Places) -> None:
+    def release(self, prepared: PreparedRows) -> None:
+        """Checks prepared rows after their use, and evicts some of them from a page cache that is too small for all.
+
+        Raises:
+            DamagedError, StoreError: if a file was written to, or its file system has gone.
+        """
+        self._check(prepared.places)
+        if self._ranges.looks:
+            evicted = self._evictions.choose(prepared.places["bytes"], prepared.absent)
+            if len(evicted):
+                places, starts = prepared.places[evicted], prepared.starts[evicted]
+                files, lengths = np.ascontiguousarray(places["file"]), np.ascontiguousarray(places["bytes"])
+                self._pages.evict(self.memory, self._ranges, files, starts, lengths)
+
+    def _check(self, places: Places) -> None:
         """Checks that what was read of these rows belongs to the dataset that was opened: one ``fstat`` for each file.
 
         Raises:

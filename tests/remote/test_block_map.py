@@ -19,6 +19,7 @@ from mmload.remote.block_map import BlockMap, block_map
 from mmload.remote.copies import push
 from mmload.runtime.resident_pages import can_populate
 from mmload.store.dataset import Split
+from mmload.store.row_map import PreparedRows
 
 pytest.importorskip("obstore", reason="object storage needs obstore")
 
@@ -53,12 +54,12 @@ def mapped_blocks() -> int:
     return sum(line.endswith((".block", ".block (deleted)")) for line in lines)
 
 
-def prepared(rows: BlockMap, split: Split, numbers: list[int]) -> list[np.ndarray]:
-    """The bytes of rows where they lie."""
+def prepared(rows: BlockMap, split: Split, numbers: list[int]) -> tuple[PreparedRows, list[np.ndarray]]:
+    """Prepared rows, and their bytes where they lie."""
     places = split.reader.field("images").located(np.array(numbers))
-    starts, _ = rows.prepare(places, lambda _, error: error)
+    found = rows.prepare(places, lambda _, error: error)
     sizes = places["bytes"].tolist()
-    return [rows.memory[start : start + size] for start, size in zip(starts.tolist(), sizes, strict=True)]
+    return found, [rows.memory[start : start + size] for start, size in zip(found.starts.tolist(), sizes, strict=True)]
 
 
 @pytest.fixture
@@ -98,13 +99,13 @@ def test_block_map_batches_are_those_of_the_local_dataset(
 def test_maps_of_a_batch_end_with_it(mapped: tuple[BlockMap, Split, Split], tmp_path: Path) -> None:
     rows, split, local = mapped
     for numbers in ([3, 1, 4, 1], [5], list(range(ROWS))):
-        found = prepared(rows, split, numbers)
+        of_batch, found = prepared(rows, split, numbers)
         assert mapped_blocks() <= len(set(numbers))  # fewer: what had gone was fetched, and comes from memory
         for path in tmp_path.rglob("*.block"):
             path.unlink()  # as an eviction does
         for number, row in zip(numbers, found, strict=True):
             assert np.array_equal(row, local[number].images.flatten().numpy())
-        rows.check(split.reader.field("images").located(np.array(numbers)))
+        rows.release(of_batch)
         assert mapped_blocks() == 0
 
 
@@ -122,15 +123,15 @@ def test_a_block_that_is_written_to_while_it_is_in_use_is_an_error(
 ) -> None:
     rows, split, local = mapped
     for _ in range(2):
-        (row,) = prepared(rows, split, [7])
+        batch, (row,) = prepared(rows, split, [7])
     for path in tmp_path.rglob("*.block"):
         path.write_bytes(b"" if harm == "truncate" else bytes(path.stat().st_size + 3))
     assert not row.any()
     with pytest.raises(StoreError, match=r"a block of .*cache.* was written to.* while it was in use"):
-        rows.check(split.reader.field("images").located(np.array([7])))
-    (row,) = prepared(rows, split, [7])
+        rows.release(batch)
+    batch, (row,) = prepared(rows, split, [7])
     assert np.array_equal(row, local[7].images.flatten().numpy())
-    rows.check(split.reader.field("images").located(np.array([7])))
+    rows.release(batch)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -27,7 +27,8 @@ from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import row_map as row_map_module
 from mmload.store.dataset import Dataset
-from mmload.store.row_map import Guard, RowMap, row_map
+from mmload.store.row_map import Guard, PreparedRows, RowMap, row_map
+from mmload.store.row_reader import Places
 
 pytestmark = pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
 
@@ -41,6 +42,21 @@ def squares(path: Path, side: int, shards: int = 3, rows: int = ROWS) -> Dataset
     return [mmload.open(part) for part in parts]  # type: ignore[return-value]
 
 
+def evict(folder: Path) -> None:
+    """Evicts the images of a dataset that no process has mapped from the page cache."""
+    for path in folder.rglob("images.memmap"):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def brought_in(mapped: RowMap, places: Places) -> PreparedRows:
+    """Rows that are in memory."""
+    prepared = mapped.prepare(places, lambda _, error: error)
+    mapped.wait(prepared, slice(None))
+    return prepared
+
+
 @pytest.mark.parametrize("side", [5, 32, 85, 130])
 def test_rows_of_joined_splits_lie_where_they_are_located(tmp_path: Path, side: int) -> None:
     parts = [part["train"] for part in squares(tmp_path, side)]  # type: ignore[call-overload]
@@ -50,13 +66,13 @@ def test_rows_of_joined_splits_lie_where_they_are_located(tmp_path: Path, side: 
     mapped = row_map(joined.reader.field("images"))
     assert mapped is not None
     for _ in range(2):
-        starts, absent = mapped.prepare(joined.reader.field("images").located(rows), lambda _, error: error)
-        assert absent <= ROWS
+        prepared = brought_in(mapped, joined.reader.field("images").located(rows))
+        starts, absent = prepared.starts, prepared.absent
         assert (starts % row_bytes == 0).all()
         found = np.stack([mapped.memory[start : start + row_bytes] for start in starts.tolist()])
         expected = joined.reader.gather("images", torch.from_numpy(rows)).reshape(ROWS, -1)
         assert np.array_equal(found, expected.numpy())
-    assert absent == 0
+    assert not absent.any()
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
@@ -89,7 +105,8 @@ def test_small_rows_come_with_their_neighbors(tmp_path: Path) -> None:
 
     def prepare(rows: list[int]) -> int:
         """How many of the rows had to be read."""
-        return mapped.prepare(split.reader.field("images").located(np.array(rows)), lambda _, error: error)[1]
+        places = split.reader.field("images").located(np.array(rows))
+        return brought_in(mapped, places).absent.sum()
 
     assert prepare([0]) == 1
     assert prepare([1, 2, count - 1]) == 1
@@ -98,21 +115,47 @@ def test_small_rows_come_with_their_neighbors(tmp_path: Path) -> None:
 
 def test_evicted_rows_are_counted_and_come_back(tmp_path: Path) -> None:
     split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
-    path = next(tmp_path.rglob("images.memmap"))
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    evict(tmp_path)
     mapped = row_map(split.reader.field("images"))
     assert mapped is not None
     places = split.reader.field("images").located(np.arange(ROWS))
-    starts, absent = mapped.prepare(places, lambda _, error: error)
-    if absent == 0:
+    prepared = brought_in(mapped, places)
+    if not prepared.absent.any():
         pytest.skip("this file system does not evict")
     expected = split.reader.array("images", np.arange(ROWS)).reshape(ROWS, -1)
     assert all(
-        np.array_equal(mapped.memory[s : s + 120_000], row) for s, row in zip(starts.tolist(), expected, strict=True)
+        np.array_equal(mapped.memory[s : s + 120_000], row)
+        for s, row in zip(prepared.starts.tolist(), expected, strict=True)
     )
-    assert mapped.prepare(places, lambda _, error: error)[1] == 0
+    assert not brought_in(mapped, places).absent.any()
+
+
+def test_rows_that_are_read_again_and_again_are_evicted_at_once(tmp_path: Path) -> None:
+    rows = squares(tmp_path, 200, shards=1)[0]["train"].reader.field("images")  # type: ignore[index]
+    mapped = row_map(rows)
+    assert mapped is not None
+
+    def epoch(is_evicted: bool = False) -> int:
+        """Uses all rows; returns how many of them had to be read."""
+        if is_evicted:
+            resident_pages.advise(mapped.memory.ctypes.data, len(mapped.memory), resident_pages.DONTNEED)
+            evict(tmp_path)  # pages that are mapped would stay
+        prepared = brought_in(mapped, rows.located(np.arange(ROWS)))
+        mapped.release(prepared)
+        return int(prepared.absent.sum())
+
+    if epoch(is_evicted=True) != ROWS:
+        pytest.skip("this file system does not evict")
+    assert [epoch() for _ in range(4)] == [0, 0, 0, 0]
+    assert epoch(is_evicted=True) == ROWS
+    assert epoch() == 0  # an eviction is forgiven then
+    assert epoch(is_evicted=True) == ROWS
+    missing = [epoch() for _ in range(3)]
+    assert missing[0] == ROWS * 7 // 8
+    assert missing == sorted(missing, reverse=True)
+    assert missing[-1] > 0
+    found = [epoch() for _ in range(30)]
+    assert found[-1] == 0  # what is kept stays
 
 
 @pytest.fixture
@@ -140,15 +183,16 @@ def test_a_page_that_is_gone_is_an_error_and_no_signal(
     mapped = row_map(split.reader.field("images"))
     assert mapped is not None
     places = split.reader.field("images").located(np.array([ROWS - 1]))
-    (start,), _ = mapped.prepare(places, lambda _, error: error)
+    prepared = brought_in(mapped, places)
+    start = int(prepared.starts[0])
     content = next(tmp_path.rglob("images.memmap")).read_bytes()
     os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
     assert not mapped.memory[start : start + 120_000].any()
     with pytest.raises(MmloadError, match=r"images.memmap is damaged: it ends at byte 4096"):
-        mapped.check(places)
+        mapped.release(prepared)
     next(tmp_path.rglob("images.memmap")).write_bytes(content)
     with pytest.raises(MmloadError, match="truncated or could not be read while it was in use; open the dataset again"):
-        mapped.check(places)
+        mapped.release(prepared)
 
 
 @pytest.mark.parametrize("layout", ["squares", "raw", "jpeg"])
@@ -273,13 +317,11 @@ def test_rows_that_are_read_by_ranges_are_the_same(tmp_path: Path, monkeypatch: 
     expected = split.reader.array("images", np.arange(ROWS)).reshape(ROWS, -1)
     monkeypatch.setattr(resident_pages, "_LOCAL", frozenset())
     for populates in (False, True):
-        with open(next(tmp_path.rglob("images.memmap")), "rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        evict(tmp_path)
         mapped = row_map(split.reader.field("images"))
         assert mapped is not None
         assert not populates or mapped.populate(lock_limit=0).startswith("populated")
-        starts, _ = mapped.prepare(split.reader.field("images").located(np.arange(ROWS)), lambda _, error: error)
+        starts = brought_in(mapped, split.reader.field("images").located(np.arange(ROWS))).starts
         for start, row in zip(starts.tolist(), expected, strict=True):
             assert np.array_equal(mapped.memory[start : start + len(row)], row)
 
