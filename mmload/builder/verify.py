@@ -256,8 +256,8 @@ class _StoredShard:
 
 
 def _byte_rows(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Returns the bytes of each element, uint8 [n, bytes]; n is at least 1."""
-    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+    """Returns the bytes of each element, uint8 [n, bytes]; n is 0 where no row of a chunk has an element."""
+    return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.nbytes // max(1, len(rows)))
 
 
 def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:

@@ -8,10 +8,12 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from coco_sets import CocoSet
 from conftest import contents, make_folder, mmload
 from forked_program import run_program
 from PIL import Image
@@ -336,3 +338,16 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(out: Path, source: Path
         repair(out, source, threads=1)
         assert contents(out) == before
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
+
+
+def test_compare_reads_chunks_without_any_object(tmp_path: Path) -> None:
+    made = CocoSet(tmp_path / "coco")
+    for number in (1, 2):
+        made.image(number)
+    made.object(1, [2, 2, 8, 8], segmentation=[[2, 2, 10, 2, 10, 10]])  # no crowd, so no row has run lengths
+    recipe = BuildRecipe(kind="coco", root=made.write(), out=tmp_path / "out", options={"task": "instances"})
+    out = build(replace(recipe, transforms=({"step": "Letterbox", "size": 16},))).out
+    assert compare(out, made.root) == []
+    flip(out / "train/000000/polygons.bytes.memmap", 3)
+    (fault,) = compare(out, made.root)
+    assert fault.reason == "polygons of row 0 differs from train2017/000001.png in the source"
