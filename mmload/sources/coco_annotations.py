@@ -7,6 +7,7 @@ objects of Python. An error in one object is kept for its image, and raised when
 from __future__ import annotations
 
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,7 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
         SourceError: if it cannot be read, is cut off, or is no such file.
     """
     try:
-        content = read_regular(path, most=MOST_BYTES)
+        content = read_regular(path, most=MOST_BYTES).removeprefix(BOM_UTF8)
         file = msgspec.json.decode(content, type=_File)
     except OSError as error:
         raise SourceError(f"cannot read {path} ({error.strerror or error})") from error

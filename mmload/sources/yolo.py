@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import posixpath
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -212,7 +213,7 @@ class YoloSplit(ListedSplit[YoloItem]):
         lines: dict[int, list[float]] = {}
         try:
             if item.label_revision != "missing":
-                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES)
+                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES).removeprefix(BOM_UTF8)
                 lines = checked_lines(text, self._meaning)
             found = fields_of_objects(objects_of_lines(list(lines.values()), size, self._meaning), size, self._clip)
         except ObjectError as error:

@@ -346,3 +346,12 @@ def splits_at(root):
     from mmload.sources.decode import Decoder
 
     return make_source("coco", root, Decoder(), {"task": "instances"}).splits()
+
+
+def test_coco_file_with_a_byte_order_mark_is_read(tmp_path):
+    made = example(tmp_path)
+    (plain,) = made.splits().values()
+    made.file.write_text(made.file.read_text(), encoding="utf-8-sig")
+    made.write = lambda: None
+    (marked,) = made.splits().values()
+    assert [marked.id(index) for index in range(len(marked))] == [plain.id(index) for index in range(len(plain))]

@@ -268,3 +268,10 @@ def test_yolo_build_stores_what_was_read(tmp_path):
     assert batch.boxes[0].tolist() == [[20, 30, 60, 50], [0, 20, 80, 60]]
     assert batch.extra["keypoints"][0].tolist() == [[[40, 40, 2], [20, 30, 1]], [[0, 0, 0], [40, 40, 2]]]
     assert (batch.extra["keypoints"][1] == 0).all()
+
+
+def test_yolo_labels_with_a_byte_order_mark_are_read(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "\ufeff1 0.5 0.5 0.25 0.5\r")
+    (train,) = made.splits().values()
+    assert train.read(0).fields["labels"].tolist() == [1]
