@@ -100,7 +100,7 @@ class BlockMap:
             window.memory[slots[k] : slots[k] + sizes[k]] = np.frombuffer(content, np.uint8)
         if self._blocks.files.plan is not None:
             self._blocks.files.plan.advance(len(places))
-        return PreparedRows(places, slots[block_of] + firsts, np.ones(len(places), np.uint8), refuse)
+        return PreparedRows(places, slots[block_of] + firsts, places["bytes"].copy(), refuse)
 
     def wait(self, prepared: PreparedRows, group: slice) -> None:
         """Returns at once, as rows are in memory as soon as they are prepared."""

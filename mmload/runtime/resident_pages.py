@@ -171,7 +171,7 @@ _NUMBERS = "int64[::1]"
 _RANGES = tuple_type(FileRanges, _NUMBERS, _NUMBERS, "uint8[::1]", _NUMBERS, "boolean", "boolean", _NUMBERS)
 
 
-def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> Flags:
+def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
     """Asks the system to read parts of files that are not in memory, all of them at once.
 
     Args:
@@ -182,16 +182,16 @@ def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers,
         lengths: int64 [B], bytes of each part.
 
     Returns:
-        uint8 [B], 1 for each part that is not in memory, and that :func:`make_resident` waits for.
+        int64 [B], the bytes of the pages of each part that are not in memory, and that :func:`make_resident` waits for.
     """
-    absent = np.zeros(len(starts), np.uint8)
+    absent = np.zeros(len(starts), np.int64)
     if len(starts) > _LOOKED_AT or not _are_resident(memory.ctypes.data, ranges, files, starts, lengths):
         _announce(memory.ctypes.data, ranges, files, starts, lengths, absent)
     return absent
 
 
 def make_resident(
-    memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Flags
+    memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
 ) -> tuple[int, int] | None:
     """Waits for absent parts, as of :func:`announce`.
 
@@ -226,20 +226,31 @@ class EvictionPolicy:
         self._size, self._absent_rows = size, 0
         self._excess = -size  # bytes read beyond those of all files, which had been evicted: only then it evicts
 
-    def choose(self, lengths: Numbers, absent: Flags) -> Numbers:
-        """Returns which rows of a batch to evict, of these bytes, int64 [B], of which some had to be read."""
+    def choose(self, starts: Numbers, lengths: Numbers, absent: Numbers) -> tuple[Numbers, Numbers]:
+        """Returns what to evict after a batch of parts, of whose bytes so many had to be read, int64 [B] each.
+
+        Parts that overlap, as of a row that is repeated, are read and evicted once.
+
+        Returns:
+            The index of the first part of each range to evict, and the bytes of the range.
+        """
         read: Numbers = np.flatnonzero(absent)
         if not len(read) and self._excess == -self._size:
-            return read
-        read_bytes, all_bytes = int(lengths[read].sum()), int(lengths.sum())
-        excess = self._excess + read_bytes - (all_bytes - read_bytes) // _HITS
+            return read, read
+        read = read[np.argsort(starts[read])]
+        begins, stops, is_first = starts[read], starts[read] + lengths[read], np.ones(len(read), np.bool_)
+        is_first[1:] = begins[1:] >= np.maximum.accumulate(stops)[:-1]
+        firsts = np.flatnonzero(is_first)
+        sizes: Numbers = np.maximum.reduceat(stops, firsts) - begins[firsts]
+        read_bytes = int(np.minimum(np.add.reduceat(absent[read], firsts), sizes).sum())
+        excess = self._excess + read_bytes - int(lengths[absent == 0].sum()) // _HITS
         self._excess = min(max(excess, -self._size), self._size // _HITS)
         if self._excess <= 0:
-            return np.empty(0, np.int64)
-        first = self._absent_rows
-        self._absent_rows += len(read)
-        evicted: Numbers = read[np.arange(first, first + len(read)) % _CACHED != 0]
-        return evicted
+            return read[:0], sizes[:0]
+        numbers = np.arange(len(firsts)) + self._absent_rows
+        self._absent_rows += len(firsts)
+        evicted = numbers % _CACHED != 0
+        return read[firsts[evicted]], sizes[evicted]
 
 
 def evict(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
@@ -304,8 +315,10 @@ def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int
     return first + at * SEGMENT_BYTES, min(end, first + (last + 1) * SEGMENT_BYTES)
 
 
-@numba_compiled(Signature("void", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, "uint8[::1]")))
-def _announce(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Flags) -> None:
+@numba_compiled(Signature("void", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
+def _announce(
+    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
+) -> None:
     """Prefetches absent parts for :func:`announce`."""
     firsts, _, known, segments, looks, _, _ = ranges
     most = 0
@@ -317,22 +330,23 @@ def _announce(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, le
         if len(known):
             at, is_new = segments[files[k]] + (begin - firsts[files[k]]) // SEGMENT_BYTES, False
             for segment in range(at, at + (stop - begin + SEGMENT_BYTES - 1) // SEGMENT_BYTES):
-                absent[k] |= known[segment] != RESIDENT
+                if known[segment] != RESIDENT:
+                    absent[k] = lengths[k]
                 if known[segment] == 0:
                     known[segment], is_new = PREFETCHED, True
         elif looks and _MINCORE(base + begin, stop - begin, pages.ctypes.data) == 0:
             for page in range((stop - begin + _PAGE - 1) // _PAGE):
-                absent[k] |= (pages[page] & 1) == 0
+                absent[k] += _PAGE * ((pages[page] & 1) == 0)
             is_new = absent[k] != 0
         else:
-            absent[k], is_new = 1, True
+            absent[k], is_new = lengths[k], True
         if is_new:
             _prefetch(base + begin, stop - begin)
 
 
-@numba_compiled(Signature("int64", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, "uint8[::1]")))
+@numba_compiled(Signature("int64", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
 def _make_resident(
-    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Flags
+    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
 ) -> int:
     """Waits for absent parts for :func:`make_resident`; returns the first one that cannot be read, or -1."""
     firsts, _, known, segments, _, reads, handles = ranges

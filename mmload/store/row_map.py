@@ -55,7 +55,7 @@ class OpenFile(NamedTuple):
 
 
 class PreparedRows(NamedTuple):
-    """Rows in use: B places, the first byte of each in the map (int64 [B]), and which had to be read (uint8 [B]).
+    """Rows in use: B places; the first byte of each in the map, and its bytes that had to be read (int64 [B] each).
 
     Attributes:
         refuse: makes the error of a row.
@@ -64,7 +64,7 @@ class PreparedRows(NamedTuple):
 
     places: Places
     starts: Numbers
-    absent: npt.NDArray[np.uint8]
+    absent: Numbers
     refuse: Refusal
     is_complete: bool = True
 
@@ -236,7 +236,7 @@ class RowMap:
         files = np.ascontiguousarray(places["file"])
         starts: Numbers = self._ranges.firsts[files] + places["offset"]
         if self._is_locked:
-            return PreparedRows(places, starts, np.zeros(len(places), np.uint8), refuse)
+            return PreparedRows(places, starts, np.zeros(len(places), np.int64), refuse)
         lengths = np.ascontiguousarray(places["bytes"])
         absent = self._pages.announce(self.memory, self._ranges, files, starts, lengths)
         return PreparedRows(places, starts, absent, refuse, is_complete=not absent.any())
@@ -269,11 +269,10 @@ class RowMap:
         """
         self._check(prepared.places)
         if self._ranges.looks:
-            evicted = self._evictions.choose(prepared.places["bytes"], prepared.absent)
+            evicted, lengths = self._evictions.choose(prepared.starts, prepared.places["bytes"], prepared.absent)
             if len(evicted):
-                places, starts = prepared.places[evicted], prepared.starts[evicted]
-                files, lengths = np.ascontiguousarray(places["file"]), np.ascontiguousarray(places["bytes"])
-                self._pages.evict(self.memory, self._ranges, files, starts, lengths)
+                files = np.ascontiguousarray(prepared.places["file"][evicted])
+                self._pages.evict(self.memory, self._ranges, files, prepared.starts[evicted], lengths)
 
     def _check(self, places: Places) -> None:
         """Checks that what was read of these rows belongs to the dataset that was opened: one ``fstat`` for each file.
