@@ -150,6 +150,7 @@ class YoloSource:
             yield from (Path(name).as_posix() for name in sorted(found))
             return
         folder = Path(os.path.relpath(place.parent, self._root)).as_posix()
+        inside = f"{Path(os.path.abspath(self._root)).as_posix()}/"  # of absolute paths
         try:
             text = read_regular(place, most=_MOST_BYTES).decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -157,9 +158,10 @@ class YoloSource:
         for number, line in enumerate(io.StringIO(text, newline=None), 1):  # splitlines() splits at U+2028, too
             if not line.strip():
                 continue
-            name = posixpath.normpath(posixpath.join(folder, line.strip()))
+            name = posixpath.normpath(posixpath.join(folder, line.strip())).removeprefix(inside)
             if inner_name(name) is None and not self.allow_outside:
-                raise SourceError(f"{place}, line {number}: {line.strip()!r:.80} leaves the root")
+                what = f"{line.strip()!r:.80} leaves {self._root}; set allow_outside to follow it"
+                raise SourceError(f"{place}, line {number}: {what}")
             yield name
 
     def _item(self, file: str) -> YoloItem:

@@ -275,3 +275,15 @@ def test_yolo_labels_with_a_byte_order_mark_are_read(tmp_path):
     made.image("a", "\ufeff1 0.5 0.5 0.25 0.5\r")
     (train,) = made.splits().values()
     assert train.read(0).fields["labels"].tolist() == [1]
+
+
+def test_yolo_list_has_absolute_paths_within_the_root_and_refuses_others(tmp_path):
+    made = YoloSet(tmp_path / "pets")
+    made.image("a", "1 0.5 0.5 0.25 0.5")
+    made.describe("train: train.txt\nnames: [cat, dog]\n")
+    (tmp_path / "pets/train.txt").write_text(f"{tmp_path}/pets/images/train/a.png\r\n")
+    (train,) = made.splits().values()
+    assert (train.id(0), train.read(0).fields["labels"].tolist()) == ("images/train/a.png", [1])
+    (tmp_path / "pets/train.txt").write_text(f"{tmp_path}/pets2/a.png\n")
+    with pytest.raises(SourceError, match="line 1: .* leaves .*; set allow_outside to follow it"):
+        made.splits()
