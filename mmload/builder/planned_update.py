@@ -231,6 +231,8 @@ class PlannedUpdate(PlannedBuild):
             return False
         if old is None or old.skipped_count:  # a sample that was left out would be tried again if it were there
             return False
+        if (np.diff(changes.rows[self._order(changes)]) < 0).any():  # the source lists its samples in another order
+            return False
         return old.classes == tuple(split.classes) and old.objects == objects_of(split)
 
     def _kept_split(self, name: str) -> _NewSplit:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from building import make_pictures, recipe
 from coco_sets import CocoSet
 from updating import assert_rows_equal, fresh, make_old, picture
@@ -154,3 +155,20 @@ def test_a_clean_up_that_is_killed_leaves_all_kept_versions_whole(squares, photo
     assert not (squares.out / "val").exists()
     assert not (squares.out / "versions").exists()
     assert verify(squares.out) == []
+
+
+def test_a_source_that_lists_its_samples_in_another_order_gives_that_order(tmp_path):
+    coco = CocoSet(tmp_path / "coco")
+    for number in (1, 2, 3):
+        coco.image(number)
+    coco.write()
+    made = BuildRecipe(kind="coco", root=tmp_path / "coco", out=tmp_path / "out")
+    build(made)
+    coco.body["images"].reverse()
+    coco.write()
+    report = update(made)
+    assert (report.added, report.changed, report.removed, report.manifest.version) == (0, 0, 0, 2)
+    ours, theirs = mmload.open(made.out)["train"], fresh(made, tmp_path)["train"]
+    assert ours[:].extra["image_ids"].tolist() == theirs[:].extra["image_ids"].tolist() == [3, 2, 1]
+    assert [ours.source(row) for row in range(3)] == [theirs.source(row) for row in range(3)]
+    assert torch.equal(ours[:].images, theirs[:].images)
