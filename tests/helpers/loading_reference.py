@@ -177,8 +177,12 @@ def _moved(step: Any, plan: Plan, k: int, name: str, item: Any) -> Any:
             left, top, right, bottom = _borders(step, item)
             fill = step.mask_fill if name == "masks" else list(step.fill)
             mode = step.padding_mode if name != "boxes" else "constant"
-            padded = F.pad(item, [left, top, right, bottom], fill, mode) if any((left, top, right, bottom)) else item
-            return F.crop(padded, int(plan.top[k]) + top, int(plan.left[k]) + left, *step.size)
+            return F.crop(
+                _padded(item, (left, top, right, bottom), fill, mode),
+                int(plan.top[k]) + top,
+                int(plan.left[k]) + left,
+                *step.size,
+            )
         case augment.CenterCrop():
             rows, cols = (max(0, want - have) for want, have in zip(step.size, F.get_size(item), strict=True))
             fill = Padding().mask_fill if name == "masks" else 0
@@ -256,6 +260,15 @@ def _borders(step: augment.RandomCrop, item: Any) -> tuple[int, int, int, int]:
     rows = max(0, step.size[0] - height - top - bottom) if step.pad_if_needed else 0
     cols = max(0, step.size[1] - width - left - right) if step.pad_if_needed else 0
     return left + cols, top + rows, right + cols, bottom + rows
+
+
+def _padded(item: Any, borders: tuple[int, int, int, int], fill: Any, mode: str) -> Any:
+    """An item with borders; numpy mirrors, as torchvision cannot do so more than once."""
+    left, top, right, bottom = borders
+    if mode == "constant" or not any(borders):
+        return F.pad(item, list(borders), fill) if any(borders) else item
+    pads = [(0, 0)] * (item.dim() - 2) + [(top, bottom), (left, right)]
+    return tv_tensors.wrap(torch.from_numpy(np.pad(item.numpy(), pads, mode=mode)), like=item)
 
 
 def _colored(step: Any, plan: Plan, k: int, image: Any) -> Any:
