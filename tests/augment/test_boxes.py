@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
-from pretended_device import PretendedDevice
+from simulated_device import PretendedDevice
 from torch import Tensor, nn
 from torchvision import tv_tensors
 

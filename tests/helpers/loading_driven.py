@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from loading_foreign import Ranked, Turning
-from loading_options import numbers_of
-from loading_orders import batched, dealt, order_name
+from loading_expected import GOLDEN
+from loading_orders import Ranked, Turning, batched, dealt, numbers_of, order_name
 from loading_orders import order as order_of_kind
-from loading_reference import GOLDEN
 
 from mmload.batch import Batch
 from mmload.loader import Loader

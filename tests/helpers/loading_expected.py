@@ -1,9 +1,15 @@
-"""A batch as it has to be, and what of another differs from it."""
+"""A batch as it has to be, and what of another differs from it; stored rows by numpy, and seeds in Python's numbers."""
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,3 +61,47 @@ def _near(name: str, have: Tensor, want: Tensor, expected: Expected) -> bool:
     apart = (have.double() - want.double()).abs()
     scale = want.double().abs() + 1
     return bool((apart <= (expected.slack + 0.01) * expected.unit + eps * scale).all())
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def stored(folder: Path, split: str = "train") -> Fields:
+    """Every field of all rows, from the files that the manifest names."""
+    record = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["splits"][split]
+    return {name: _field(folder / split, name, spec, record["shards"]) for name, spec in record["fields"].items()}
+
+
+def _field(folder: Path, name: str, spec: dict[str, Any], shards: dict[str, Any]) -> Tensor:
+    kind = "uint16" if spec["dtype"] == "bfloat16" else spec["dtype"]
+    parts = [
+        np.array(np.memmap(folder / f"{shard:06d}" / f"{name}.memmap", kind, "r", shape=(rows, *spec["shape"])))
+        for shard, rows in enumerate(np.frombuffer(base64.b64decode(shards["rows"]), "<i8").tolist())
+        if rows
+    ]
+    return torch.from_numpy(np.concatenate(parts)).view(getattr(torch, spec["dtype"]))
+
+
+def sample_seeds(seed: int, epoch: int, rows: Sequence[int], occurrences: Sequence[int] | None = None) -> Tensor:
+    """The samples' seeds, hash(hash(seed), epoch, row, occurrence) in Python's own numbers, int64 [B]."""
+    run = _mix(_mix(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
+    words = [_mix(_mix(row ^ run) + GOLDEN) for row in rows]
+    if occurrences is not None:
+        pairs = zip(words, occurrences, strict=True)
+        words = [_mix(word + _mix(number)) if number else word for word, number in pairs]
+    return torch.tensor([word - (word >> 63 << 64) for word in words], dtype=torch.int64)
+
+
+def seeds_of_view(seeds: Tensor, view: int) -> Tensor:
+    """The seeds of a view: the first has the samples' own, another hash(hash(seed), view); int64 [B]."""
+    if view == 0:
+        return seeds
+    words = [_mix(_mix(seed) ^ GOLDEN * view) for seed in seeds.tolist()]
+    return torch.tensor([word - (word >> 63 << 64) for word in words], dtype=torch.int64)
+
+
+def _mix(word: int) -> int:
+    word %= 1 << 64
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % (1 << 64)
+    word = (word ^ word >> 27) * 0x94D049BB133111EB % (1 << 64)
+    return word ^ word >> 31

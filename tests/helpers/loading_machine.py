@@ -15,11 +15,9 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from loading_driven import Driven, Run, State, rows_of
-from loading_foreign import samplers
-from loading_options import collates, row_likes, row_lists, settings_of_loaders
-from loading_orders import order_options
-from loading_replaced import HOW, take_the_place
+from loading_orders import order_options, row_likes, row_lists, samplers, settings_of_loaders
 from loading_rows import STEPS, STORES, Rows, fields_of
+from loading_steps import collates
 from loading_stores import REPLACED
 from torch import Tensor
 from torch.utils.data import Subset
@@ -27,6 +25,27 @@ from torch.utils.data import Subset
 import mmload
 from mmload.errors import StoreError
 from mmload.loader import Loader
+
+HOW = ("rename", "remove and copy", "copy into", "manifest last", "shards alone")
+
+
+def take_the_place(path: Path, other: Path, how: str) -> None:
+    """Put ``other`` where ``path`` is, as users do."""
+    match how:
+        case "rename":
+            new = Path(shutil.copytree(other, path.with_name("new")))
+            path.rename(path.with_name("old"))
+            new.rename(path)
+        case "remove and copy":
+            shutil.rmtree(path)
+            shutil.copytree(other, path)
+        case "copy into":
+            shutil.copytree(other, path, dirs_exist_ok=True)
+        case "manifest last":
+            shutil.copytree(other / "train", path / "train", dirs_exist_ok=True)
+            shutil.copy(other / "dataset.json", path)
+        case "shards alone":
+            shutil.copytree(other / "train", path / "train", dirs_exist_ok=True)
 
 
 class Loading(Rows):

@@ -1,22 +1,18 @@
-"""What loading must give, said plainly: rows read by numpy from the shard files, changed one at a time by torchvision.
+"""What loading must give, said plainly: rows changed one at a time by torchvision.
 
 Of mmload it takes the draws of each step, which it reads from the step's own description, and nothing that reads rows,
-composes steps or renders pixels.
+composes steps or renders pixels. Steps that change levels, warp, choose or give random sizes are held against
+torchvision's elsewhere: a batch of them has to be what the same collate makes of its rows one by one.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from loading_alone import collated_alone, is_alone
 from loading_expected import Expected, Fields
-from loading_foreign import Halved, blends, transformed
+from loading_steps import Halved, blends, is_alone, transformed
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode
@@ -25,53 +21,11 @@ from torchvision.transforms.v2 import functional as F
 from mmload import augment
 from mmload.augment.boxes import BoxRule
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, beta
+from mmload.augment.draws import Draws, batch_of_epoch, beta
 from mmload.augment.mix import MixChoice, MixStep
+from mmload.batch import make_batch
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
-
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def stored(folder: Path, split: str = "train") -> Fields:
-    """Every field of all rows, from the files that the manifest names."""
-    record = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["splits"][split]
-    return {name: _field(folder / split, name, spec, record["shards"]) for name, spec in record["fields"].items()}
-
-
-def _field(folder: Path, name: str, spec: dict[str, Any], shards: dict[str, Any]) -> Tensor:
-    kind = "uint16" if spec["dtype"] == "bfloat16" else spec["dtype"]
-    parts = [
-        np.array(np.memmap(folder / f"{shard:06d}" / f"{name}.memmap", kind, "r", shape=(rows, *spec["shape"])))
-        for shard, rows in enumerate(np.frombuffer(base64.b64decode(shards["rows"]), "<i8").tolist())
-        if rows
-    ]
-    return torch.from_numpy(np.concatenate(parts)).view(getattr(torch, spec["dtype"]))
-
-
-def sample_seeds(seed: int, epoch: int, rows: Sequence[int], occurrences: Sequence[int] | None = None) -> Tensor:
-    """The samples' seeds, hash(hash(seed), epoch, row, occurrence) in Python's own numbers, int64 [B]."""
-    run = _mix(_mix(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
-    words = [_mix(_mix(row ^ run) + GOLDEN) for row in rows]
-    if occurrences is not None:
-        pairs = zip(words, occurrences, strict=True)
-        words = [_mix(word + _mix(number)) if number else word for word, number in pairs]
-    return torch.tensor([word - (word >> 63 << 64) for word in words], dtype=torch.int64)
-
-
-def seeds_of_view(seeds: Tensor, view: int) -> Tensor:
-    """The seeds of a view: the first has the samples' own, another hash(hash(seed), view); int64 [B]."""
-    if view == 0:
-        return seeds
-    words = [_mix(_mix(seed) ^ GOLDEN * view) for seed in seeds.tolist()]
-    return torch.tensor([word - (word >> 63 << 64) for word in words], dtype=torch.int64)
-
-
-def _mix(word: int) -> int:
-    word %= 1 << 64
-    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % (1 << 64)
-    word = (word ^ word >> 27) * 0x94D049BB133111EB % (1 << 64)
-    return word ^ word >> 31
 
 
 def collated(collate: Collate, rows: Fields, seeds: Tensor, epoch: int) -> Expected:
@@ -391,3 +345,17 @@ def _packed(rows: Fields, samples: list[dict[str, Any]], rule: BoxRule) -> Field
         packed["boxes"][k, :count] = sample["boxes"].as_subclass(Tensor)
         packed["labels"][k, :count] = sample["labels"]
     return packed
+
+
+def collated_alone(collate: Collate, rows: Fields, seeds: torch.Tensor, epoch: int) -> Expected:
+    """The batch of stored rows, each made by itself."""
+    others = {name: value for name, value in rows.items() if name not in ("ids", "seeds")}
+    ids = rows.get("ids", torch.arange(len(seeds)))  # bare images have none
+    parts: list[Fields] = []
+    with batch_of_epoch(epoch):
+        for k in range(len(seeds)):
+            row = {name: value[k : k + 1] for name, value in others.items()}
+            batch = collate(make_batch(row, 1, seeds=seeds[k : k + 1], ids=ids[k : k + 1]))
+            extra = {} if batch.extra is None else dict(batch.extra.items())
+            parts.append({name: extra[name] if name in extra else getattr(batch, name) for name in others})
+    return Expected(dict(rows) | {name: torch.cat([part[name] for part in parts]) for name in others})

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from loading_expected import Expected, Fields, differences
-from loading_options import collates, numbers_of, orders, row_likes, row_lists
-from loading_orders import batched, dealt
-from loading_reference import collated, sample_seeds, seeds_of_view, stored
+from loading_expected import Expected, Fields, differences, sample_seeds, seeds_of_view, stored
+from loading_orders import batched, dealt, numbers_of, orders, row_likes, row_lists
+from loading_reference import collated
+from loading_steps import collates
 from loading_stores import ROWS
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 

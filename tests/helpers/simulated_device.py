@@ -1,4 +1,6 @@
-"""A simulated device for transfers: its copies happen as late as they may, only when somebody waits for their event."""
+"""Simulated devices: one whose copies happen as late as they may, only when somebody waits for their event; one with
+the CPU's memory, whose tensors say that they are elsewhere; and a guard against waiting for any device.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,9 @@ from torch.overrides import TorchFunctionMode
 from mmload.batch import Batch
 
 T = TypeVar("T")
+
+DEVICE = torch.device("xpu")
+"""A kind that no test has otherwise: constants that are cached for it are of the CPU."""
 
 
 def tensors_in(made: Any) -> Iterator[torch.Tensor]:
@@ -82,14 +87,52 @@ class Hasty(LatePort):
         event.real()  # type: ignore[attr-defined]
 
 
+_READS = (
+    *("item", "tolist", "nonzero", "numpy", "cpu", "masked_select", "unique", "equal", "allclose", "__array__"),
+    *("__bool__", "__int__", "__float__", "__index__", "__contains__"),
+)
+_WAITS = {getattr(Tensor, name): name for name in _READS} | {
+    getattr(torch, name): name for name in ("nonzero", "masked_select", "unique", "equal", "allclose", "bincount")
+}
+
+
 class NoWaiting(TorchFunctionMode):
     """Refuses what would keep a thread waiting for its device: tensors made of Python numbers, and looks at values."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        device = torch.device(kwargs.get("device") or "cpu")
-        if function in (torch.tensor, torch.as_tensor) and device.type != "cpu":
-            raise AssertionError(f"{function.__name__}({args[0]!r}) is copied to the device and waited for")
-        if function in (Tensor.tolist, Tensor.item, Tensor.nonzero, torch.nonzero) and args[0].device.type != "cpu":
-            raise AssertionError(f"{function.__name__} waits for the device")
+        _check_no_wait(function, args, kwargs or {}, lambda device: torch.device(device).type != "cpu")
+        return function(*args, **(kwargs or {}))
+
+
+class PretendedDevice(TorchFunctionMode):
+    """Within it all tensors say that they are on :data:`DEVICE`, with real values in the CPU's memory.
+
+    What is made there is made on the CPU. So every branch for devices is taken, and what would wait is an error.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if function == Tensor.device.__get__:  # type: ignore[attr-defined]
+            return DEVICE
+        _check_no_wait(function, args, kwargs, lambda device: True)
+        if kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("cpu")
+        args = tuple(torch.device("cpu") if isinstance(one, torch.device) else one for one in args)
         return function(*args, **kwargs)
+
+
+def _check_no_wait(function: Any, args: Any, kwargs: Any, is_device: Callable[[Any], bool]) -> None:
+    """Raises AssertionError if a call on a device waits for it."""
+    if function in (torch.tensor, torch.as_tensor):
+        if kwargs.get("device") is not None and is_device(kwargs["device"]):
+            raise AssertionError(f"{function.__name__}({args[0]!r}) is copied to the device and waited for")
+    elif function in _WAITS:
+        if is_device(args[0].device):
+            raise AssertionError(f"{_WAITS[function]} waits for the device")
+    elif function in (Tensor.__getitem__, Tensor.__setitem__) and is_device(args[0].device) and _has_mask(args[1]):
+        raise AssertionError("an index of booleans waits for the device")
+
+
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)

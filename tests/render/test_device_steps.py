@@ -9,7 +9,7 @@ import pytest
 import torch
 from device_batches import batch_of
 from every_step import CLASSES, PUBLIC_STEPS, SIDE, STEPS
-from pretended_device import PretendedDevice
+from simulated_device import PretendedDevice
 from torch import Tensor
 
 from mmload import augment, presets

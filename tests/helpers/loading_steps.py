@@ -1,30 +1,137 @@
-"""What a user may ask of loading, as strategies: steps of a collate, orders, rows, and a loader's other options."""
+"""Steps of a collate for the fuzz of loading, as strategies: those of mmload, and others as users bring them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from hypothesis import strategies as st
-from loading_alone import alone_steps
-from loading_foreign import Halved, blends, per_sample
-from loading_orders import order as order_of_kind
 from loading_stores import SHAPES
-from torch import nn
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
 from mmload.augment.boxes import BoxRule
 from mmload.augment.collate import Collate
-from mmload.loader.order import Order
+from mmload.augment.mix import MixStep
+from mmload.augment.step import LevelStep
 
 Draw = Any
+
+
+class Halved(nn.Module):
+    """A deterministic module of a user's own."""
+
+    keeps_geometry = True
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * 0.5
+
+
+def blends(step: nn.Module) -> bool:
+    """Whether a step mixes levels into values between them."""
+    return isinstance(step, MixStep) and step.makes_floats
+
+
+@st.composite
+def per_sample(draw: Draw) -> augment.PerSample:
+    """A random transform of torchvision's, sample by sample: none that makes one level many."""
+    turned = v2.RandomRotation(40, fill={tv_tensors.Mask: 255, "others": 0})
+    modules = turned, v2.RandomInvert(0.5), v2.RandomHorizontalFlip(0.5), v2.RandomVerticalFlip(1.0)
+    return augment.PerSample(draw(st.sampled_from(modules)))
+
+
+def transformed(module: nn.Module, sample: dict[str, Any], key: int) -> dict[str, Any]:
+    """A sample after a transform, whose draws are those of torch's generator seeded by ``key``."""
+    state = torch.get_rng_state()
+    torch.manual_seed(key)
+    made: dict[str, Any] = module(sample)
+    torch.set_rng_state(state)
+    return made
+
+
+_LEVELS: Sequence[tuple[Any, ...]] = (
+    (augment.GaussianBlur, (3, 5)),
+    (augment.RandomSolarize, 90),
+    (augment.RandomPosterize, 3),
+    (augment.RandomInvert,),
+    (augment.RandomEqualize,),
+    (augment.RandomAutocontrast,),
+    (augment.RandomAdjustSharpness, 1.7),
+    (augment.RandomPhotometricDistort,),
+    (augment.RandomGrayscale, 0.5),
+    (augment.ColorJitter, 0.4, 0.4, 0.4, 0.2),
+    (augment.RandomRotation, 40),
+    (augment.RandomAffine, 20, (0.1, 0.2), (0.7, 1.3), 9, "bilinear"),
+    (augment.RandomPerspective, 0.6, 0.7),
+)
+
+
+_POLICIES: Sequence[tuple[Any, ...]] = (
+    (augment.RandAugment, 2),
+    (augment.TrivialAugmentWide,),
+    (augment.AutoAugment, "cifar10", "bilinear"),
+    (augment.AugMix,),
+)
+
+
+_SIZES: Sequence[tuple[Any, ...]] = (
+    (augment.RandomResizedCrop, (9, 8)),
+    (augment.Letterbox, (9, 12)),
+    (augment.ScaleJitter, (9, 12), (0.5, 1.6)),
+    (augment.RandomShortestSize, (6, 8, 11)),
+    (augment.RandomZoomOut,),
+    (augment.RandomHorizontalFlip,),
+)
+
+
+ALONE = (LevelStep, augment.ScaleJitter, augment.RandomShortestSize, augment.RandomZoomOut, augment.RandomIoUCrop)
+"""Steps for which only the collate itself is the answer, a jitter by itself excepted."""
+
+
+def is_alone(collate: Collate) -> bool:
+    """Whether a collate's answer is what it makes of each row alone."""
+    return any(isinstance(step, ALONE) and not isinstance(step, augment.ColorJitter) for step in collate.steps)
+
+
+@st.composite
+def alone_steps(draw: Draw, channels: int, store: str) -> list[nn.Module]:
+    """A size, some changes of levels, and Normalize; for images of one or three channels."""
+    steps = [_made(draw(st.sampled_from(_SIZES)))] if draw(st.booleans()) else []
+    if store == "detection" and draw(st.booleans()):
+        steps.append(augment.RandomIoUCrop())
+    if any(isinstance(step, augment.RandomZoomOut | augment.RandomIoUCrop) for step in steps):
+        steps.append(augment.Resize((11, 9)))
+    many = _LEVELS if store in ("detection", "segmentation") else (*_LEVELS, *_POLICIES)
+    changes = [_made(one) for one in draw(st.lists(st.sampled_from(many), min_size=1, max_size=3))]
+    container = draw(st.sampled_from([None, augment.RandomApply, augment.RandomChoice, augment.RandomOrder]))
+    steps += changes if container is None else [container(changes)]
+    if draw(st.booleans()):
+        steps.append(augment.RandomHorizontalFlip())
+    if draw(st.booleans()):
+        steps.append(augment.Normalize([0.4, 0.5, 0.45][:channels], [0.2, 0.25, 0.3][:channels]))
+    return steps
+
+
+def _made(spec: tuple[Any, ...]) -> nn.Module:
+    kind, *arguments = spec
+    made: nn.Module = kind(*arguments)
+    return made
+
+
 Shape = tuple[int, int, int]
 
+
 FLOATS = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
 FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
 chances = st.sampled_from([0.0, 0.5, 1.0])
 
 
@@ -38,37 +145,6 @@ class Growing:
     def __call__(self, epoch: int) -> tuple[int, int]:
         """(height, width) in an epoch."""
         return self.height + 3 * (epoch % 2), self.width + 3 * (epoch % 2)
-
-
-@st.composite
-def row_lists(draw: Draw, rows: int, negative: bool = True) -> list[int]:
-    """Row numbers in any order, some of them twice."""
-    return draw(st.lists(st.integers(-rows if negative else 0, rows - 1), min_size=1, max_size=9))
-
-
-@st.composite
-def row_likes(draw: Draw, rows: int) -> Any:
-    """Rows as a list, tuple, tensor or array of any integer dtype, or as a mask of one boolean a row."""
-    numbers = draw(row_lists(rows))
-    kind = draw(st.sampled_from(["list", "tuple", "items", "mask", "int64", "int32", "int16", "uint8"]))
-    if kind == "mask":
-        mask = [row in numbers for row in range(rows)]
-        return draw(st.sampled_from([mask, np.array(mask), torch.tensor(mask)]))
-    if kind == "uint8":
-        numbers = [abs(number) % min(rows, 256) for number in numbers]
-    if kind in ("list", "tuple", "items"):
-        return (
-            [np.int64(number) for number in numbers]
-            if kind == "items"
-            else (tuple if kind == "tuple" else list)(numbers)
-        )
-    is_array = kind == "uint8" or draw(st.booleans())  # a tensor of uint8 is a mask in torch, and refused
-    return np.array(numbers, kind) if is_array else torch.tensor(numbers, dtype=getattr(torch, kind))
-
-
-def numbers_of(given: Any, rows: int) -> list[int]:
-    """The rows that are meant, by numpy."""
-    return [int(row) for row in np.arange(rows)[np.asarray(given)]]
 
 
 @st.composite
@@ -217,35 +293,3 @@ def _padded(draw: Draw, channels: int, size: tuple[int, int]) -> tuple[nn.Module
     fill = draw(st.sampled_from([0, 7, [9, 0, 200, 30][:channels]])) if mode == "constant" else 0
     mask_fill = draw(st.sampled_from([0, 3, 255]))
     return augment.RandomCrop(wanted, padding, larger, fill, mode, mask_fill), wanted
-
-
-@st.composite
-def orders(draw: Draw) -> Order:
-    """An order of blocks, as small as one row and as large as all."""
-    world = draw(st.integers(1, 4))
-    return order_of_kind(
-        kind=draw(st.sampled_from(["block", "block", "full", "sequential"])),
-        rows=draw(st.integers(0, 300)),
-        seed=draw(st.integers(0, 2**64 - 1)),
-        rank=draw(st.integers(0, world - 1)),
-        world_size=world,
-        tail=draw(st.sampled_from(["exact", "pad", "drop"])),
-        block_size=draw(st.integers(1, 70)),
-        window=draw(st.integers(1, 9)),
-    )
-
-
-@st.composite
-def settings_of_loaders(draw: Draw, rows: int) -> dict[str, Any]:
-    """What may differ between two loaders that give the same rows in the same order."""
-    world = draw(st.sampled_from([1, 1, 1, 2, 3, 4]))
-    return {
-        "batch_size": draw(st.integers(30, 90) if rows > 100 else st.integers(1, 9)),
-        "threads": draw(st.integers(1, 3)),
-        "prefetch": draw(st.integers(0, 3)),
-        "tier": draw(st.sampled_from(["disk", "memory", "auto", "device"])),
-        "drop_last": draw(st.booleans()),
-        "tail": draw(st.sampled_from(["exact", "pad", "drop"])),
-        "world_size": world,
-        "rank": draw(st.integers(0, world - 1)),
-    }
