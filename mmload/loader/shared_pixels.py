@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from mmload.errors import bytes_text, counted
+from mmload.loader import shared_segment
+from mmload.loader.shared_segment import NotSharedError, Segment
 from mmload.loader.tiers import MEMORY_SHARE, HitCounter, ReadTier, StoredRows, lines_of, locate_rows, pixel_bytes
 from mmload.records import FieldSpec
 from mmload.render.kernel_arguments import LINES, PIXELS, ImageLines, Places
-from mmload.runtime import shared_segment
 from mmload.runtime.intrinsics import finish_streams
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resources import free_memory, local_ranks
-from mmload.runtime.shared_segment import NotSharedError, Segment
 from mmload.store.row_reader import Numbers, memory_of
 from mmload.store.split_views import AnySplit
 

@@ -20,9 +20,8 @@ from mmload import Collate
 from mmload.augment import CenterCrop
 from mmload.batch import Batch
 from mmload.errors import StoreError, bytes_text
-from mmload.loader import Loader, arguments, shared_pixels
-from mmload.runtime import shared_segment
-from mmload.runtime.shared_segment import NotSharedError
+from mmload.loader import Loader, arguments, shared_pixels, shared_segment
+from mmload.loader.shared_segment import NotSharedError
 
 CPU = torch.device("cpu")
 ROWS, SIDE = 96, 32

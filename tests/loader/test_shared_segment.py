@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from other_process import OtherProcess
 
-from mmload.runtime import shared_segment
-from mmload.runtime.shared_segment import NotSharedError, holders, open_segment, unfilled_bytes
+from mmload.loader import shared_segment
+from mmload.loader.shared_segment import NotSharedError, holders, open_segment, unfilled_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system cannot share memory")
 
