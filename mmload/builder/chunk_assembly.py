@@ -309,7 +309,8 @@ def _array(tensor: Tensor) -> npt.NDArray[Any]:
 def _misfit(sample: Sample, name: str, spec: FieldSpec) -> RecipeError:
     tensor = sample.fields.get(name)
     got = "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    advice = ", so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
     return RecipeError(
         f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "
-        "every row has one shape, so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
+        f"every row has one shape and dtype{advice if name in ('images', 'masks') else ''}"
     )

@@ -95,7 +95,7 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
 def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
     reader = csv.reader(file, strict=True)
     try:
-        header = next(reader, [])
+        header = [name.strip() for name in next(reader, [])]
         if len(set(header)) != len(header):
             raise SourceError(f"{path}: two columns of its first line have the same name")
         for cells in reader:
@@ -147,10 +147,13 @@ def _json(text: str, where: str) -> Any:
 def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, line: int) -> ListRow:
     path, label, split, sample = (record.get(columns.get(name, name)) for name in COLUMNS)
     where = f"{source}, line {line}"
+    for column in ("path", "label", *columns):
+        if (name := columns.get(column, column)) not in record:
+            advice = f'name the right column, as in columns={{{column}="..."}}'
+            raise SourceError(f"{where} has no {name!r}; it has {', '.join(map(repr, record))}: {advice}")
     if not isinstance(path, str) or not path:
-        name = columns.get("path", "path")
-        has = ", ".join(map(repr, record))
-        raise SourceError(f'{where} has no {name!r}; it has {has}: name the right column, as in columns={{path="..."}}')
+        got = "empty" if path in (None, "") else f"{path!r:.60}"
+        raise SourceError(f"{where}: path is {got}, expected the name of a file")
     if split is not None and not isinstance(split, str):
         raise SourceError(f"{where}: split is {split!r:.60}, expected a name")
     if sample is not None and not isinstance(sample, str | int):

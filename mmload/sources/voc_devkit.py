@@ -22,7 +22,7 @@ def read_list(path: Path) -> list[str]:
         SourceError: if it cannot be read, or a line in it is no plain name.
     """
     try:
-        lines = read_regular(path).decode("utf-8").splitlines()
+        lines = read_regular(path).decode("utf-8-sig").splitlines()
     except OSError as error:
         lists = sorted(other.stem for other in path.parent.glob("*.txt"))
         raise SourceError(f"cannot read the list {path} ({error.strerror}); choose from {', '.join(lists)}") from error

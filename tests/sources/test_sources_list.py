@@ -162,6 +162,13 @@ def test_paths_may_leave_the_root_where_allowed(tmp_path: Path) -> None:
     assert torch.equal(split.read(0).fields["images"], split.read(1).fields["images"])
 
 
+def test_columns_that_a_list_does_not_have_are_an_error(tmp_path: Path) -> None:
+    write_csv(tmp_path / "list.csv", ("path", " label", "set"), ("a.png", "x", "val"))  # names without their spaces
+    assert list(splits(tmp_path, file="list.csv", columns={"split": "set"})) == ["val"]
+    with pytest.raises(SourceError, match="has no 'subset'; it has 'path', 'label', 'set'"):
+        splits(tmp_path, file="list.csv", columns={"split": "subset"})
+
+
 def test_val_fraction(tmp_path: Path) -> None:
     rows = [(f"{i}.png", "ab"[i % 2]) for i in range(20)]
     write_csv(tmp_path / "list.csv", ("path", "label"), *rows)
@@ -182,6 +189,8 @@ def test_val_fraction(tmp_path: Path) -> None:
         ("a.csv", "", "no rows"),
         ("a.csv", "path,label\n", "no rows"),
         ("a.csv", "name,label\nx,y\n", "line 2 has no 'path'; it has 'name', 'label'"),
+        ("a.csv", "path,class\nx,y\n", "it has 'path', 'class': name the right column, as in columns={label="),
+        ("a.csv", "path,label\n,y\n", "line 2: path is empty"),
         ("a.csv", "path,label\nx\n", "line 2 has 1 cells"),
         ("a.csv", "path,label\nx,y,z\n", "line 2 has 3 cells"),
         ("a.csv", "path,label\nx,\n", "label is empty"),
@@ -195,7 +204,7 @@ def test_val_fraction(tmp_path: Path) -> None:
         ("a.csv", "path,label\nx,1\ny,2000000000\n", "class number 2000000000"),
         ("a.jsonl", '{"path": "x", "label": "y"}\n{', "line 2 is not JSON"),
         ("a.jsonl", "[1]", "not a JSON object"),
-        ("a.jsonl", '{"path": 1, "label": "y"}', "no 'path'"),
+        ("a.jsonl", '{"path": 1, "label": "y"}', "path is 1, expected the name of a file"),
         ("a.jsonl", '{"path": "x", "label": {}}', "label is {}"),
         ("a.jsonl", '{"path": "x", "label": NaN}', "label is nan"),
         ("a.jsonl", '{"path": "x", "label": 1e400}', "label is inf"),

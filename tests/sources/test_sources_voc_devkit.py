@@ -57,6 +57,8 @@ def test_lists_of_one_class_and_wrong_lines(devkit: Devkit) -> None:
     path = devkit.home / "ImageSets" / "Main" / "cat_train.txt"
     path.write_text("a  1\nb -1\nc  0\n\nd  1\n")
     assert read_list(path) == ["a", "d"]
+    path.write_text("a\r\nb\r\n", encoding="utf-8-sig", newline="")
+    assert read_list(path) == ["a", "b"]
     for line in ("../../etc/passwd", "a b", "a 1 2", "a 2", ".."):
         path.write_text(f"a\n{line}\n")
         with pytest.raises(SourceError, match="line 2"):
