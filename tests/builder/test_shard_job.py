@@ -183,7 +183,9 @@ def test_fields_of_every_dtype(name: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "int16"), ("bfloat16", "uint16"), ("uint8", "bool")])
 def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
-    message = rf"4.png: field features is {other} \[3, 2\], the first .* {dtype} \[3, 2\]; every row has one shape and dtype$"
+    message = (
+        rf"4.png: field features is {other} \[3, 2\], the first .* {dtype} \[3, 2\]; every row has one shape and dtype$"
+    )
     with pytest.raises(RecipeError, match=message):
         rows_of(Featured(getattr(torch, dtype), getattr(torch, other)))
 
