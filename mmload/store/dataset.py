@@ -316,7 +316,7 @@ class Split:
 
         Columns: ``row``; ``id`` of the sample; ``class``, its name, with class targets; ``height`` and ``width`` of the
         source's image, 0 if unknown; ``stored_height`` and ``stored_width`` with variable-size images; and every
-        field of one value per row, by its name.
+        field of one value per row, by its name, or as ``field_NAME`` if the name is one of those above.
 
         Raises:
             UsageError: if neither is installed.

@@ -103,4 +103,4 @@ def _columns(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource])
     if images is not None and images.variable_size:
         stored = files.field("images").sizes
         columns |= {"stored_height": stored[:, 0], "stored_width": stored[:, 1]}
-    return columns | single
+    return columns | {f"field_{name}" if name in columns else name: values for name, values in single.items()}

@@ -110,6 +110,8 @@ def test_a_table_has_added_fields_of_one_value(squares):
     pytest.importorskip("pyarrow")
     scores = np.arange(15) / 15
     assert mmload.add_field(squares.out, "score", scores)["train"].table().to_pydict()["score"] == scores.tolist()
+    table = mmload.add_field(squares.out, "row", scores)["train"].table().to_pydict()
+    assert (table["row"], table["field_row"]) == (list(range(len(scores))), scores.tolist())
 
 
 def test_an_update_keeps_values_and_says_which_rows_have_none(squares, source):
