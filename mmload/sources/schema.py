@@ -201,6 +201,9 @@ def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
         return _mask(value) if name == "masks" else _pixels(np.array(decoder.converted(_of_8_bits(name, value))))
     if name == "images":
         return _image(value)
+    form = getattr(getattr(value, "format", None), "name", "XYXY")  # of torchvision's BoundingBoxes
+    if name == "boxes" and form != "XYXY":
+        raise ValueError(f"boxes is BoundingBoxes of format {form}; convert them to XYXY in the dataset")
     tensor = _plain(name, value)
     if name == "masks":
         return _class_numbers(tensor)

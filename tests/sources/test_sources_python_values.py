@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from python_datasets import MADE, splits
 from torch.utils.data import ConcatDataset
+from torchvision.tv_tensors import BoundingBoxes
 
 import mmload
 from mmload.builder.pipeline import build
@@ -260,3 +261,12 @@ def test_small_images_and_boxes_at_the_edge_are_taken() -> None:
     assert splits([(np.zeros((8, 9), np.uint8), 0)])["train"].read(0).fields["images"].shape == (1, 8, 9)
     edge = {"image": IMAGE, "boxes": [[0.0, 0, 6, 4]], "labels": [0]}
     assert splits([edge])["train"].read(0).fields["boxes"].tolist() == [[0, 0, 6, 4]]
+
+
+@pytest.mark.parametrize("form", ["XYWH", "CXCYWH"])
+def test_boxes_of_torchvision_in_another_format_are_refused(form: str) -> None:
+    boxes = BoundingBoxes([[1, 1, 3, 2]], format=form, canvas_size=(4, 6))
+    samples = [(IMAGE, {"boxes": boxes.as_subclass(torch.Tensor)}), (IMAGE, {"boxes": boxes})]
+    assert rows(samples[:1])[0]["boxes"].tolist() == [[1, 1, 3, 2]]
+    with pytest.raises((SampleError, SourceError), match=f"boxes is BoundingBoxes of format {form}; convert them to"):
+        rows(samples)
