@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SourceError, counted
@@ -58,7 +58,9 @@ class LocalTree:
 
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
-        for parent, names in sorted(walk(os.path.join(self.place, folder), (), self._links)):
+        found = (os.stat(self.place / parent) for parent in PurePath(folder).parents)
+        above = tuple((status.st_dev, status.st_ino) for status in found)  # a link to the root leads to other classes
+        for parent, names in sorted(walk(os.path.join(self.place, folder), above, self._links)):
             below = os.path.join(parent, "")[len(self._prefix) :].replace(os.sep, "/")
             for name in sorted(names):
                 yield below + name

@@ -82,11 +82,15 @@ def test_linked_folders_and_files_are_followed(tmp_path: Path) -> None:
     assert_same(source(root, allow_outside=True).splits()["train"], root)
 
 
-def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
-    root = folder_of(tmp_path, "a/0.png", "b/0.png")
-    (root / "a" / "up").symlink_to(root)
-    split = source(root).splits()["train"]
-    assert [split.id(i) for i in range(len(split))] == ["a/0.png", "a/up/b/0.png", "b/0.png"]
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path, split: str) -> None:
+    root = folder_of(tmp_path, f"{split}a/0.png", f"{split}b/0.png", f"{split}b/c/1.png")
+    (root / f"{split}a" / "up").symlink_to(root)
+    (root / f"{split}b" / "c" / "up").symlink_to(root / split)
+    train = source(root).splits()["train"]
+    assert [train.id(i) for i in range(len(train))] == [
+        f"{split}{name}" for name in ("a/0.png", "b/0.png", "b/c/1.png")
+    ]
 
 
 def test_a_dangling_link_fails_alone(tmp_path: Path) -> None:
