@@ -35,7 +35,7 @@ def open_to_change(
         StoreError: if there is no dataset.
     """
     opened = dataset if isinstance(dataset, Dataset) else None
-    place = next(iter(dataset.values())).folder.title if isinstance(dataset, Dataset) else dataset
+    place = dataset.folder.title if isinstance(dataset, Dataset) else dataset
     check_no_url(place, "change the dataset that was pushed there, and push it again")
     folder = Path(place).resolve()
     before = current = read(folder)

@@ -75,7 +75,7 @@ def opened_at(place: str) -> Iterator[tuple[Folder, Manifest]]:
     """
     if is_url(place):
         with dataset_at(place) as dataset:
-            yield next(iter(dataset.values())).folder, dataset.manifest
+            yield dataset.folder, dataset.manifest
         return
     from mmload.store.dataset_folder import open_folder  # without torch, which takes a second to import
 

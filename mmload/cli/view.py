@@ -142,7 +142,7 @@ def report(
         training = options.training_of(augment, recipe, max(1, classes))
         with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
             found = look(opened, progress=progress)
-            text = page(opened, facts(next(iter(opened.values())).folder.title, opened.manifest), found, training)
+            text = page(opened, facts(opened.folder.title, opened.manifest), found, training)
             listed = "" if findings is None else findings_list(opened, found)
     write_result(out, text)
     if findings is not None:

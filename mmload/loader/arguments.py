@@ -101,7 +101,9 @@ def resolve_view(dataset: object, name: str | None) -> View:
     if isinstance(dataset, Dataset):
         if name is None:
             if len(dataset) > 1:
-                raise UsageError(f"{dataset.path} has several splits; choose one with split=: {choices(dataset)}")
+                raise UsageError(
+                    f"{dataset.folder.title} has several splits; choose one with split=: {choices(dataset)}"
+                )
             name = next(iter(dataset))
         return view_of(dataset[name])
     if name not in (None, getattr(dataset, "name", None)):

@@ -196,7 +196,7 @@ class CachedDataset(Dataset):
 
     def __init__(self, folder: RemoteFolder) -> None:
         self.manifest = folder.read()
-        self.path = folder.path
+        self.folder, self.path = folder, folder.path
         self._splits = {name: CachedSplit(folder, name, record) for name, record in self.manifest.splits.items()}
 
 

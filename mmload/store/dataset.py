@@ -60,12 +60,12 @@ class Dataset(Mapping[str, "Split"]):
 
     def __init__(self, path: Path, version: int | None = None) -> None:
         folder, self.manifest = open_folder(path, version)
-        self.path = folder.path
+        self.folder, self.path = folder, folder.path
         self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}
 
     def __getitem__(self, name: str) -> Split:
         if name not in self._splits:
-            raise UsageError(f"{self.path} has no split {name!r}; it has {choices(self._splits)}")
+            raise UsageError(f"{self.folder.title} has no split {name!r}; it has {choices(self._splits)}")
         return self._splits[name]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -91,7 +91,7 @@ class Dataset(Mapping[str, "Split"]):
         return "".join(split._repr_html_() for split in self.values())
 
     def __repr__(self) -> str:
-        return f"Dataset({str(self.path)!r}: {', '.join(f'{n} {len(s):,}' for n, s in self._splits.items())})"
+        return f"Dataset({self.folder.title!r}: {', '.join(f'{n} {len(s):,}' for n, s in self._splits.items())})"
 
 
 class Split:
@@ -118,7 +118,7 @@ class Split:
         self.name = name
         self.record = record
         self.files = self.files_type(folder, name, record)
-        self.reader = RowReader(f"split {name!r} of {folder.path}", self.files.field)
+        self.reader = RowReader(f"split {name!r} of {folder.title}", self.files.field)
         self._samples = Samples(folder, name, record)
 
     @property
@@ -383,4 +383,4 @@ class Split:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec}" for name, spec in self.record.fields.items())
-        return f"Split({self.name!r} of {str(self.path)!r}: {counted(len(self), 'row')} of {shown})"
+        return f"Split({self.name!r} of {self.folder.title!r}: {counted(len(self), 'row')} of {shown})"

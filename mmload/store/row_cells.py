@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from mmload.store.manifest import SplitRecord
 from mmload.store.row_numbers import row_array
 
 if TYPE_CHECKING:
+    from mmload.store.dataset_folder import Folder
     from mmload.store.row_reader import RowReader
 
 Numbers = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class ShownSplit(Protocol):
         """Name of the split."""
 
     @property
-    def path(self) -> Path:
+    def folder(self) -> Folder:
         """Folder of the dataset."""
 
     @property
@@ -64,7 +64,7 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
         UsageError: if the split has no uint8 images, or no row is chosen.
         IndexError, TypeError: as :meth:`~mmload.store.dataset.Split.rows`.
     """
-    where = f"split {split.name!r} of {split.path}"
+    where = f"split {split.name!r} of {split.folder.title}"
     spec = split.fields.get("images")
     if spec is None or spec.dtype != "uint8":
         raise UsageError(f"{where} has no uint8 images to show; it has {choices(split.fields)}")
@@ -110,7 +110,7 @@ def rows_of_class(split: ShownSplit, name: str) -> Numbers:
     Raises:
         UsageError: if there is no such class, or rows have no classes.
     """
-    where = f"split {split.name!r} of {split.path}"
+    where = f"split {split.name!r} of {split.folder.title}"
     if name not in split.classes:
         more = f", ... ({len(split.classes) - _NAMED:,} more)" if len(split.classes) > _NAMED else ""
         raise UsageError(f"{where} has no class {name!r}; it has {', '.join(split.classes[:_NAMED]) or 'none'}{more}")

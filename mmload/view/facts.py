@@ -102,13 +102,13 @@ def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequenc
     """
     names = _splits(manifest, split)
     if len(names) > 1:
-        raise UsageError(f"{folder.path} has the splits {choices(names)}; say which with --split")
+        raise UsageError(f"{folder.title} has the splits {choices(names)}; say which with --split")
     name = names[0]
     record = manifest.splits[name]
     for row in rows:
         if not 0 <= row < record.rows:
             raise UsageError(
-                f"row {row} is not in split {name} of {folder.path}, which has {counted(record.rows, 'row')}"
+                f"row {row} is not in split {name} of {folder.title}, which has {counted(record.rows, 'row')}"
             )
     samples = Samples(folder, name, record)
     return [Origin(name, row, *samples.source(row)) for row in rows]
@@ -140,7 +140,7 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
             reason = _left_out(folder, manifest, name, candidate)
             if reason is not None:
                 raise UsageError(f"{candidate} was left out of split {name}: {reason}")
-    where = f"split {names[0]} of {folder.path}" if split else f"{folder.path}"
+    where = f"split {names[0]} of {folder.title}" if split else folder.title
     example = next((lists[name].source(0).id for name in names if manifest.splits[name].rows), "none")
     raise UsageError(f"no row of {where} was made from {file!r}; its files are named as in {example!r}")
 

@@ -168,7 +168,9 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
             else:
                 made = collate(batch.replace(seeds=seeds))
         except (ValueError, TypeError) as error:
-            raise UsageError(f"these steps cannot render split {split.name!r} of {split.path}: {error}") from error
+            raise UsageError(
+                f"these steps cannot render split {split.name!r} of {split.folder.title}: {error}"
+            ) from error
         views = made if isinstance(made, tuple) else (made,)
         for number, (view, one) in enumerate(zip(views, collates, strict=True)):
             name = f"draw {epoch + 1}" + (f", view {number + 1}" if len(views) > 1 else "")

@@ -29,6 +29,8 @@ def test_info_at_a_url_shows_what_it_shows_on_a_disk(url: str, dataset: Dataset)
 def test_where_and_preview_at_a_url_read_rows(url: str, dataset: Dataset, tmp_path: Path) -> None:
     split = next(iter(dataset))
     assert mmload("where", url, 0, "--split", split).stdout == mmload("where", dataset.path, 0, "--split", split).stdout
+    assert f"is not in split {split} of {url}, " in complaint(mmload("where", url, 999, "--split", split), 2)
+    assert f"{url} has no split 'zz'" in complaint(mmload("preview", url, "-o", tmp_path / "a.png", "--split", "zz"), 2)
     done = mmload("preview", url, "-o", tmp_path / "a.png", "--grid", "1x2")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "a.png") as picture:
