@@ -294,10 +294,10 @@ class MappedTier(HitCounter):
         Else all: to split them to keep rows in cache between views made DINO's ten crops 4 to 8 % slower, as every
         call has a cost of its own. To render rows while a disk reads the next ones has 1.1 times the rate.
         """
-        if prepared.is_complete and not stored.jpeg.any():
+        if not (prepared.are_arriving or stored.jpeg.any()):
             return [slice(0, len(stored.rows))]
         decoded = pixel_bytes(stored.places, self.rows.spec.channels)
-        return split_by_size(np.where(stored.jpeg, decoded, 0 if prepared.is_complete else stored.lengths), PART_BYTES)
+        return split_by_size(np.where(stored.jpeg, decoded, stored.lengths if prepared.are_arriving else 0), PART_BYTES)
 
     def _prepare(self, places: Places, rows: Numbers) -> PreparedRows:
         """Brings rows into memory and counts them."""

@@ -20,6 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
@@ -38,7 +39,6 @@ Refusal = Callable[[int, Exception], Exception]
 
 MOST_FILES = 16_000
 """Upper bound on mapped files: a process may have 65,530 maps on Linux, and a file and its gap are two."""
-
 
 _FIXED = 0x10  # MAP_FIXED of Linux and macOS, which the mmap module does not have
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE: else a map larger than the memory is refused
@@ -59,14 +59,14 @@ class PreparedRows(NamedTuple):
 
     Attributes:
         refuse: makes the error of a row.
-        is_complete: whether all of them are in memory, and nobody has to wait for one.
+        are_arriving: whether some of them are on their way from a disk, as far as the system tells it.
     """
 
     places: Places
     starts: Numbers
     absent: Numbers
     refuse: Refusal
-    is_complete: bool = True
+    are_arriving: bool = False
 
 
 def joinable(sizes: Sequence[int]) -> bool:
@@ -239,7 +239,8 @@ class RowMap:
             return PreparedRows(places, starts, np.zeros(len(places), np.int64), refuse)
         lengths = np.ascontiguousarray(places["bytes"])
         absent = self._pages.announce(self.memory, self._ranges, files, starts, lengths)
-        return PreparedRows(places, starts, absent, refuse, is_complete=not absent.any())
+        tells = self._ranges.looks or len(self._ranges.known) > 0
+        return PreparedRows(places, starts, absent, refuse, are_arriving=tells and bool(absent.any()))
 
     def wait(self, prepared: PreparedRows, group: slice) -> None:
         """Waits until some of the prepared rows are in memory, so that compiled code can read them.
@@ -247,17 +248,19 @@ class RowMap:
         Raises:
             DamagedError, StoreError: if a file was truncated, or cannot be read.
         """
-        if prepared.is_complete:
+        absent = prepared.absent[group]
+        if not absent.any():
             return
-        places, starts, absent = prepared.places[group], prepared.starts[group], prepared.absent[group]
+        places, starts = prepared.places[group], prepared.starts[group]
         files, lengths = np.ascontiguousarray(places["file"]), np.ascontiguousarray(places["bytes"])
         failed = self._pages.make_resident(self.memory, self._ranges, files, starts, lengths, absent)
         if failed is not None:
             index, code = failed
             file, row = self._files[int(files[index])], group.indices(len(prepared.places))[0] + index
             try:
-                file.check()
-            except Exception as error:
+                with suppress(OSError):  # its file system has gone
+                    file.check()
+            except MmloadError as error:
                 raise prepared.refuse(row, error) from error
             raise prepared.refuse(row, StoreError(f"cannot read {file.path} ({os.strerror(code)})"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import row_map as row_map_module
 from mmload.store.dataset import Dataset
+from mmload.store.opened_file import OpenedFile
 from mmload.store.row_map import Guard, PreparedRows, RowMap, row_map
 from mmload.store.row_reader import Places
 
@@ -302,7 +304,24 @@ def test_a_fuse_file_system_that_ends_under_a_loader_is_an_error(mounted: Path) 
     mapped.prepare(places[:1], lambda _, error: error)
     os.kill(_server_of(mounted), signal.SIGKILL)
     with pytest.raises(MmloadError, match=r"images\.memmap"):
-        mapped.prepare(places, lambda _, error: error)
+        brought_in(mapped, places)  # the state of the file is cached for a second, its bytes are not
+
+
+def test_a_file_system_that_goes_after_rows_were_announced_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(_: object) -> None:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
+    monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: False)
+    mapped = row_map(split.reader.field("images"))
+    assert mapped is not None
+    prepared = mapped.prepare(split.reader.field("images").located(np.arange(ROWS)), lambda _, error: error)
+    os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
+    monkeypatch.setattr(OpenedFile, "check", check)
+    with pytest.raises(MmloadError, match=r"cannot read .*images\.memmap"):
+        mapped.wait(prepared, slice(None))
 
 
 def _server_of(mounted: Path) -> int:
@@ -353,3 +372,19 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytes
         assert row_map(split.reader.field("images")) is None
     os.truncate(next(tmp_path.rglob("images.memmap")), 100)
     assert row_map(split.reader.field("images")) is None
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_rows_come_in_groups_only_while_a_disk_is_known_to_read_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: is_told)
+    monkeypatch.setattr(tiers, "PART_BYTES", 500_000)
+    split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
+    evict(tmp_path)
+    tier = tiers.tier_of_files(split.reader.field("images"))
+    cold, warm = ([len(part.rows) for part in tier.parts(torch.arange(ROWS))] for _ in range(2))
+    if is_told and tier.misses < ROWS:
+        pytest.skip("this file system does not evict")
+    assert cold == ([4] * (ROWS // 4) if is_told else [ROWS])
+    assert warm == [ROWS]
