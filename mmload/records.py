@@ -6,7 +6,8 @@ Imports no torch: without it, showing what is in a dataset takes a tenth of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
@@ -225,6 +226,26 @@ class ObjectsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"flip is {self.flip!r:.80}, expected each of the {count} keypoints once")
         if any(not 0 <= end < count for pair in self.skeleton for end in pair):
             raise ValueError(f"skeleton is {self.skeleton!r:.80}, expected pairs of numbers from 0 to {count - 1}")
+
+
+_SIDE = re.compile(r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:left|right|l|r)(?![a-z])")
+"""A side at the start of a word of a name: left_eye, LeftEye, kneeL."""
+_SWAPPED = {"left": "right", "right": "left", "l": "r", "r": "l"}
+
+
+def _other_side(side: re.Match[str]) -> str:
+    """Returns the other side, written as this one is."""
+    other = _SWAPPED[side[0].lower()]
+    if side[0].isupper():
+        return other.upper()
+    return other.capitalize() if side[0][0].isupper() else other
+
+
+def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
+    """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
+    places = {name: place for place, name in enumerate(names)}
+    table = tuple(places.get(_SIDE.sub(_other_side, name), place) for place, name in enumerate(names))
+    return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))
 
 
 FIELD_NAMES = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks", "features")

@@ -20,7 +20,7 @@ from mmload.export.chosen_rows import (
 )
 from mmload.export.new_folder import begin_export, mode_of, new_folder, recipe_text, row_stem, write_recipes
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
-from mmload.records import ObjectsRecord
+from mmload.records import ObjectsRecord, mirrored_names
 from mmload.store.dataset import Dataset, Split
 
 RECIPE = "coco.toml"
@@ -176,5 +176,8 @@ def _notes(chosen: Sequence[ChosenSplit], recipe: str | None) -> Iterator[str]:
     omitted = sorted({name for split, _ in chosen for name in split.fields} - _KNOWN)
     if omitted:
         yield f"COCO has no place for {', '.join(omitted)}: left out"
+    described = [objects_of(split) for split, _ in chosen]
+    if any(objects.flip not in ((), mirrored_names(objects.keypoints)) for objects in described):
+        yield "COCO tells by left and right in the names of keypoints which ones a flip exchanges, and these do not"
     if recipe is None:
         yield f"no {RECIPE}: it would build other rows (more than 3 channels, or splits of different tasks)"

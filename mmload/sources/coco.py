@@ -20,7 +20,7 @@ from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.pictures.instance_masks import runs_of_mask
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample
+from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample, mirrored_names
 from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, read_annotations
 from mmload.sources.decode import Decoder, warnings_suppressed
 from mmload.sources.files import (
@@ -38,7 +38,6 @@ from mmload.sources.objects import (
     ObjectError,
     fields_of_objects,
     flip_field,
-    mirrored_names,
     no_polygons,
     notes_on_flip,
 )

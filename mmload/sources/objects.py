@@ -5,7 +5,6 @@ Those of a file of COCO's annotations are arrays that are grouped by image.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,32 +116,12 @@ def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
     return {"keypoint_flips": torch.tensor(objects.flip, dtype=torch.uint8)} if objects.flip else {}
 
 
-_SIDE = re.compile(r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:left|right|l|r)(?![a-z])")
-"""A side at the start of a word of a name: left_eye, LeftEye, kneeL."""
-_SWAPPED = {"left": "right", "right": "left", "l": "r", "r": "l"}
-
-
-def _other_side(side: re.Match[str]) -> str:
-    """Returns the other side, written as this one is."""
-    other = _SWAPPED[side[0].lower()]
-    if side[0].isupper():
-        return other.upper()
-    return other.capitalize() if side[0][0].isupper() else other
-
-
 def notes_on_flip(objects: ObjectsRecord) -> tuple[str, ...]:
     """Returns a note if there are several keypoints, of which a flip exchanges none."""
     count = len(objects.keypoints)
     if count < 2 or objects.flip != tuple(range(count)):
         return ()
     return (f"flips of images will exchange none of the {count} keypoints: no names of left and right were found",)
-
-
-def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
-    """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
-    places = {name: place for place, name in enumerate(names)}
-    table = tuple(places.get(_SIDE.sub(_other_side, name), place) for place, name in enumerate(names))
-    return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

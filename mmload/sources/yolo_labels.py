@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import SourceError
-from mmload.records import ObjectsRecord
+from mmload.records import ObjectsRecord, mirrored_names
 from mmload.sources.list_rows import MAX_CLASSES
-from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, mirrored_names, no_polygons
+from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, no_polygons
 
 TASKS = ("detection", "instances", "keypoints", "rotated")
 MOST_LABEL_BYTES = 2**25
