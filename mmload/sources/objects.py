@@ -190,14 +190,15 @@ class CocoObjects:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on what was left out, and on masks that are missing."""
+        """Notes on what was left out, on masks that are missing, and on a file without any object."""
         strays = f"{counted(self.strays, 'annotation')} of images that the file does not list: left out"
         has_mask = np.zeros(len(self.ids), np.bool_)
         for each in self.segments.values():
             has_mask[np.repeat(self.starts[:-1], np.diff(each.starts)) + each.owners] = True
         missing = int((~has_mask).sum()) if self.segments else 0
         empty = f"{counted(missing, 'object')} without segmentation: no pixel belongs to such a mask"
-        return (strays,) * (self.strays > 0) + (empty,) * (missing > 0)
+        none = ("no image has an object",) * (not (len(self.ids) or self.faults or self.strays))
+        return (strays,) * (self.strays > 0) + (empty,) * (missing > 0) + none
 
     def of_image(self, image: int) -> ImageObjects:
         """Returns the objects of an image."""

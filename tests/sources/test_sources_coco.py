@@ -355,3 +355,13 @@ def test_coco_file_with_a_byte_order_mark_is_read(tmp_path):
     made.write = lambda: None
     (marked,) = made.splits().values()
     assert [marked.id(index) for index in range(len(marked))] == [plain.id(index) for index in range(len(plain))]
+
+
+@pytest.mark.parametrize("change", [lambda body: body["annotations"].clear(), lambda body: body.pop("annotations")])
+def test_coco_file_without_objects_is_told(tmp_path, change):
+    made = CocoSet(tmp_path)
+    made.image(1)
+    made.object(1, [1, 2, 9, 12])
+    assert next(iter(made.splits().values())).notes() == ()
+    change(made.body)
+    assert next(iter(made.splits().values())).notes() == ("no image has an object",)
