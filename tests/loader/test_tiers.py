@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import ConcatDataset
+from written_datasets import of_tensors
 
 import mmload
+from mmload.bench.machine import make_cold
 from mmload.errors import DamagedError
 from mmload.loader import Loader, arguments, shared_pixels, tiers
 from mmload.runtime import resident_pages
@@ -85,3 +87,19 @@ def test_a_truncated_file_cannot_be_populated(dataset: Dataset, tmp_path: Path) 
         opened.truncate(100)
     with loader, pytest.raises(DamagedError, match=f"^{re.escape(str(file))} is damaged: it ends at byte 100"):
         list(loader)
+
+
+@maps
+@pytest.mark.parametrize("is_told", [True, False])
+def test_rows_come_in_groups_only_while_a_disk_is_known_to_read_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    monkeypatch.setattr(row_map, "_tells_residency", lambda _: is_told)
+    monkeypatch.setattr(tiers, "PART_BYTES", 500_000)
+    path = of_tensors(tmp_path / "squares", {"train": {"images": torch.ones(40, 3, 200, 200, dtype=torch.uint8)}})
+    if not make_cold(path.rglob("*.memmap")).proven:
+        pytest.skip("this file system does not evict")
+    tier = tiers.tier_of_files(mmload.open(path)["train"].reader.field("images"))
+    cold, warm = ([len(part.rows) for part in tier.parts(torch.arange(40))] for _ in range(2))
+    assert cold == ([4] * 10 if is_told else [40])
+    assert warm == [40]

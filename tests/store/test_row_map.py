@@ -324,6 +324,19 @@ def test_a_file_system_that_goes_after_rows_were_announced_is_an_error(
         mapped.wait(prepared, slice(None))
 
 
+def test_a_row_that_is_cut_off_is_named_in_a_later_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
+    monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: False)
+    mapped = row_map(split.reader.field("images"))
+    assert mapped is not None
+    places = split.reader.field("images").located(np.arange(ROWS))
+    prepared = mapped.prepare(places, lambda row, error: MmloadError(f"row {row}: {error}"))
+    os.truncate(next(tmp_path.rglob("images.memmap")), 12 * 120_000)
+    mapped.wait(prepared, slice(8, 12))
+    with pytest.raises(MmloadError, match=r"^row 12: .*images\.memmap is damaged: it ends at byte 1440000"):
+        mapped.wait(prepared, slice(10, 20))
+
+
 def _server_of(mounted: Path) -> int:
     """Returns the process that serves a mounted folder."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -372,19 +385,3 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytes
         assert row_map(split.reader.field("images")) is None
     os.truncate(next(tmp_path.rglob("images.memmap")), 100)
     assert row_map(split.reader.field("images")) is None
-
-
-@pytest.mark.parametrize("is_told", [True, False])
-def test_rows_come_in_groups_only_while_a_disk_is_known_to_read_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
-) -> None:
-    monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: is_told)
-    monkeypatch.setattr(tiers, "PART_BYTES", 500_000)
-    split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
-    evict(tmp_path)
-    tier = tiers.tier_of_files(split.reader.field("images"))
-    cold, warm = ([len(part.rows) for part in tier.parts(torch.arange(ROWS))] for _ in range(2))
-    if is_told and tier.misses < ROWS:
-        pytest.skip("this file system does not evict")
-    assert cold == ([4] * (ROWS // 4) if is_told else [ROWS])
-    assert warm == [ROWS]
