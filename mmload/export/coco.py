@@ -91,7 +91,8 @@ def check_boxes(chosen: Sequence[ChosenSplit]) -> None:
     """Raises UsageError unless all rows have boxes, labels and counts."""
     for split, _ in chosen:
         if not {"boxes", "labels", "counts"} <= split.fields.keys():
-            raise UsageError(f"rows of split {split.name!r} of {split.path} have no boxes; export them to imagefolder")
+            what = f"rows of split {split.name!r} of {split.path} have no boxes"
+            raise UsageError(f"{what}; export them to imagefolder, voc or huggingface")
 
 
 def objects_of(split: Split) -> ObjectsRecord:

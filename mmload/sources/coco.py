@@ -191,7 +191,9 @@ class CocoSource:
         read = read_annotations(file, self.task, self.crowds)
         if not read.images:
             raise SourceError(f"{file} has no images")
-        maps = read.objects.maps
+        maps, inside = read.objects.maps, f"{os.path.abspath(self._root / folder)}/"
+        for image in read.images:
+            image.file_name = image.file_name.removeprefix(inside)
         items = Listing(
             CocoItem, (self._item(folder, image, file, maps.get(place, "")) for place, image in enumerate(read.images))
         )
@@ -200,7 +202,8 @@ class CocoSource:
     def _item(self, folder: str, image: Any, file: Path, segments: str) -> CocoItem:
         inner = inner_name(image.file_name)
         if inner is None:
-            raise SourceError(f"{file}, image {image.id}: the file name {image.file_name!r:.80} leaves the folder")
+            what = f"the file name {image.file_name!r:.80} leaves the folder; name a file in {self._root / folder}"
+            raise SourceError(f"{file}, image {image.id}: {what}")
         path = f"{folder}/{inner}" if folder else inner
         if "/" in inner:
             self._links.check_folder((self._root / path).parent)

@@ -257,9 +257,8 @@ class _Objects:
         }
         segments: dict[tuple[str, str], Segments] = {}
         if self._task == "keypoints":
-            per_box["keypoints"] = _cleared(np.frombuffer(self._keypoints, np.float32).reshape(-1, self._points, 3))[
-                order
-            ]
+            points = np.frombuffer(self._keypoints, np.float32).reshape(-1, self._points, 3)[order]
+            per_box["keypoints"] = points * (points[..., 2:] > 0)  # those that are not labeled at 0, 0
         if self._task == "instances":
             segments["rings", "polygons"] = self._polygons.finish(images, places, count)
             segments["run_boxes", "runs"] = self._runs.finish(images, places, count)
@@ -309,11 +308,6 @@ class _Parts:
 def _starts(images: Array, count: int) -> Array:
     """Returns the first of each image's entries, if they were sorted by image: int64 [images + 1]."""
     return np.concatenate([[0], np.cumsum(np.bincount(images, minlength=count))])
-
-
-def _cleared(points: Array) -> Array:
-    """Returns keypoints, those that are not labeled at 0, 0."""
-    return points * (points[..., 2:] > 0)
 
 
 def _box(each: Any) -> list[float]:

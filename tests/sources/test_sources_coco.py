@@ -227,8 +227,11 @@ def test_coco_paths_that_leave_the_root_are_refused(tmp_path):
     made.image(1)
     with pytest.raises(RecipeError, match="leaves the root"):
         made.splits(annotations="../a.json")
+    name = made.body["images"][0]["file_name"]
+    made.body["images"][0]["file_name"] = str(tmp_path / "coco" / "train2017" / name)  # some tools write absolute paths
+    assert made.splits()["train"].id(0) == f"train2017/{name}"
     made.body["images"][0]["file_name"] = "../../a.png"
-    with pytest.raises(SourceError, match="leaves the folder"):
+    with pytest.raises(SourceError, match="leaves the folder; name a file in .*train2017"):
         made.splits()
 
 
