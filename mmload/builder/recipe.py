@@ -287,7 +287,7 @@ def load(path: str | Path) -> BuildRecipe:
         text = read_regular_text(path, _MOST)
         if text is None:
             raise RecipeError(f"the recipe {path} is longer than {_MOST:,} characters; give the TOML file of a recipe")
-        body = tomllib.loads(text)
+        body = tomllib.loads(text.removeprefix("\ufeff"))  # a byte order mark
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

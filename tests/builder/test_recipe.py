@@ -142,6 +142,11 @@ def test_what_is_no_toml(tmp_path: Path, text: bytes) -> None:
         load(tmp_path / "recipe.toml")
 
 
+def test_a_recipe_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_bytes(b'\xef\xbb\xbf[source]\r\nkind = "imagefolder"\r\n')
+    assert load(tmp_path / "recipe.toml").kind == "imagefolder"
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="cannot read the recipe .*No such file"):
         load(tmp_path / "nothing.toml")
