@@ -74,6 +74,7 @@ class BatchSettings:
         framed: see :meth:`mmload.augment.collate.Collate.prepare`.
         cache_pixels: whether the tier "memory" keeps the pixels of JPEGs.
         decode: decoder of JPEGs, one of :data:`~mmload.loader.arguments.DECODERS`.
+        ranks: number of ranks of this machine that read an epoch together.
     """
 
     view: View
@@ -87,6 +88,7 @@ class BatchSettings:
     framed: bool
     cache_pixels: bool
     decode: str
+    ranks: int
 
 
 class BatchWorker:
@@ -107,13 +109,15 @@ class BatchWorker:
         self._composed = [] if self._composer is None else box_fields(shapes)
         # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
-        self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name)) for name in large}
+        ranks = settings.ranks
+        self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
         self._masks = None if "masks" in self._others else self._large.get("masks")  # of variable size
         new_pool = new_pool or partial(MemoryPool, settings.slots)
         self._memory = new_pool()
         self._view_memories = [new_pool() for _ in views]
         has_images = "images" in fields
-        self._tier = make_tier(settings.tier, split, settings.device, settings.cache_pixels) if has_images else None
+        tier = settings.tier, split, settings.device, settings.cache_pixels, ranks
+        self._tier = make_tier(*tier) if has_images else None
         self._lock = threading.Lock()
         self._read_seconds = self._render_seconds = 0.0
         self._resident: ResidentRows | None = None
@@ -339,8 +343,8 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
     return needed
 
 
-def make_tier(tier: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> Tier:
-    """Returns the tier of this name over the images of a split."""
+def make_tier(tier: str, split: AnySplit, device: torch.device, cache_pixels: bool = False, ranks: int = 1) -> Tier:
+    """Returns the tier of this name over the images of a split, of whose epochs ``ranks`` here read a part each."""
     rows = split.reader.field("images")
     if tier == "device" and not rows.spec.variable_size:
         return DeviceTier(split, device)
@@ -348,7 +352,7 @@ def make_tier(tier: str, split: AnySplit, device: torch.device, cache_pixels: bo
         from mmload.loader.shared_pixels import CachedPixelsTier  # whose kernels only these need
 
         return CachedPixelsTier(split)
-    return tier_of_files(rows, populate=tier == "memory")
+    return tier_of_files(rows, ranks, populate=tier == "memory")
 
 
 def read_masks(masks: Tier, rows: Tensor, sizes: Tensor) -> OwnMasks:

@@ -19,7 +19,7 @@ from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
-from mmload.loader.order import Order, RowSelection, ranks_here
+from mmload.loader.order import Order, RowSelection
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.resources import single_op_threads
 from mmload.store.split_views import View
@@ -46,8 +46,7 @@ class Prefetcher:
         if not isinstance(order, Order) or prefetch_epoch is None:
             return
         if not self._takes:
-            ranks = ranks_here(order.rank, order.world_size)
-            self._takes = [partial(_rows_at, replace(order, rank=rank), self._view) for rank in ranks]
+            self._takes = [partial(_rows_at, replace(order, rank=rank), self._view) for rank in order.ranks_here]
         self.close()
         self._prefetch = prefetch_epoch(self._fields, self._takes, epoch, offset // order.world_size, self._margin)
 

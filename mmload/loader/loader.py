@@ -373,6 +373,7 @@ class Loader:
                 framed=self._framed,
                 cache_pixels=self._cache_pixels,
                 decode=self._decode,
+                ranks=len(self._order.ranks_here),
             )
             if self._subprocess:
                 from mmload.loader.subprocess_pool import SubprocessPool

@@ -8,7 +8,7 @@ number of samples consumed by all ranks together, the rest can be dealt to anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -173,6 +173,15 @@ class Order:
         check_integer("rank", self.rank, 0, self.world_size - 1)
 
     @property
+    def ranks_here(self) -> Sequence[int]:
+        """The ``LOCAL_WORLD_SIZE`` ranks of this machine, numbered as torchrun does, starting with this one."""
+        rank, count = self.rank, local_ranks()
+        if count == 1 or self.world_size % count:
+            return [rank]
+        first = rank // count * count
+        return [rank, *(other for other in range(first, first + count) if other != rank)]
+
+    @property
     def rows(self) -> int:
         """Number of rows to draw from."""
         return self.epoch_order.rows
@@ -335,12 +344,3 @@ def _distributed_ranks() -> tuple[int, int] | None:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return None
-
-
-def ranks_here(rank: int, world_size: int) -> list[int]:
-    """Returns the ``LOCAL_WORLD_SIZE`` ranks of this machine, numbered as torchrun does, starting with this one."""
-    count = local_ranks()
-    if count == 1 or world_size % count:
-        return [rank]
-    first = rank // count * count
-    return [rank, *(other for other in range(first, first + count) if other != rank)]

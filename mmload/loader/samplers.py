@@ -56,7 +56,7 @@ class SamplerOrder:
         IndexError: if a row of a list or array is out of range, or a mask has another length.
     """
 
-    rank, world_size = 0, 1
+    rank, world_size, ranks_here = 0, 1, (0,)
 
     def __init__(self, source: Iterable[Any], rows: int) -> None:
         if isinstance(source, Iterator):

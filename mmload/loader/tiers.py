@@ -340,9 +340,12 @@ class DeviceTier(HitCounter):
         torch.index_select(self.images, 0, rows, out=out)
 
 
-def tier_of_files(rows: Rows, populate: bool = False) -> ReadTier | MappedTier:
-    """Returns the tier that maps the files of a field, or reads them where they cannot be mapped."""
-    memory = row_map(rows)
+def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> ReadTier | MappedTier:
+    """Returns the tier that maps the files of a field, or reads them where they cannot be mapped.
+
+    So many ``ranks`` of this machine read a part of each epoch.
+    """
+    memory = row_map(rows, ranks)
     if memory is not None:
         return MappedTier(rows, memory, populate)
     blocks, note = _block_map(rows), ""

@@ -219,7 +219,7 @@ class EvictionPolicy:
     rows serves 0.15 then; of a fixed order nothing. If rows that had been evicted before are evicted at once, the
     others stay and serve half of each epoch.
 
-    ``size`` is the bytes of all files.
+    ``size`` is the bytes of all files, or this rank's part of them.
     """
 
     def __init__(self, size: int) -> None:

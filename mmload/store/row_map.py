@@ -130,7 +130,7 @@ def _system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
     return typed
 
 
-def row_map(field: Rows) -> RowMap | None:
+def row_map(field: Rows, ranks: int = 1) -> RowMap | None:
     """Maps the rows of a field; returns None where they cannot be mapped, or not be brought in safely."""
     from mmload.runtime.resident_pages import can_populate
 
@@ -138,7 +138,7 @@ def row_map(field: Rows) -> RowMap | None:
         found = field.files() if can_populate() else None
         if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
             return None
-        return RowMap(*found, field.spec.row_bytes if field.spec.encoding is None else 1)
+        return RowMap(*found, field.spec.row_bytes if field.spec.encoding is None else 1, ranks)
     except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
         return None
 
@@ -147,7 +147,7 @@ class RowMap:
     """Files of a field as one array. Thread-safe.
 
     Files, each of as many bytes as its size, begin at multiples of ``unit`` bytes, so that rows of that size can be
-    indexed over all files.
+    indexed over all files. So many ``ranks`` of this machine read a part of each epoch.
 
     Attributes:
         memory: uint8 [n]. What is written there stays in this process; what lies between files must not be touched.
@@ -160,7 +160,7 @@ class RowMap:
 
     most_rows = 2**31
 
-    def __init__(self, files: Sequence[OpenedFile], sizes: Sequence[int], unit: int) -> None:
+    def __init__(self, files: Sequence[OpenedFile], sizes: Sequence[int], unit: int, ranks: int) -> None:
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
 
         self._files, self._pages = files, pages
@@ -185,7 +185,7 @@ class RowMap:
             reads=any(self._needs_reads),
             handles=np.array([file.handle for file in files], np.int64),
         )
-        self._evictions = pages.EvictionPolicy(sum(sizes))
+        self._evictions = pages.EvictionPolicy(sum(sizes) // ranks)
         if not is_small:  # else a fault reads what lies around it, which then is of use
             for first, size in zip(firsts, sizes, strict=True):
                 pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)

@@ -170,9 +170,7 @@ def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pyt
 def test_a_device_gets_the_views_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
     monkeypatch.setattr(device_batches, "CudaPort", lambda device: LatePort())
     make: Callable[..., tiers.Tier] = batch_worker.make_tier
-    monkeypatch.setattr(
-        batch_worker, "make_tier", lambda tier, split, device, decoded: make(tier, split, torch.device("cpu"))
-    )
+    monkeypatch.setattr(batch_worker, "make_tier", lambda tier, split, *others: make(tier, split, torch.device("cpu")))
     split = stored_at(tmp_path / "store")
     assert_epoch(split, crops(), device="cuda", tier=tier, threads=3, batch_size=5)
 

@@ -56,6 +56,20 @@ def test_memory_is_populated_before_the_first_batch(dataset: Dataset, images: to
 
 
 @maps
+@pytest.mark.parametrize(("world_size", "ranks"), [(1, 1), (3, 1), (4, 2)])
+def test_files_are_mapped_for_the_ranks_of_this_machine_that_read_a_part_each(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, world_size: int, ranks: int
+) -> None:
+    sizes: list[int] = []
+    policy = resident_pages.EvictionPolicy
+    monkeypatch.setattr(resident_pages, "EvictionPolicy", lambda size: sizes.append(size) or policy(size))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for _ in Loader(dataset, tier="disk", rank=0, world_size=world_size, fields=("images",)):
+        pass
+    assert sizes == [dataset["train"].fields["images"].row_bytes * len(dataset["train"]) // ranks]
+
+
+@maps
 @pytest.mark.parametrize(
     ("free", "code", "note"),
     [

@@ -94,7 +94,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> LatePort:
     port = LatePort()
     monkeypatch.setattr(device_batches, "CudaPort", lambda device: port)
     make = maker.make_tier
-    monkeypatch.setattr(maker, "make_tier", lambda tier, split, device, decoded: make(tier, split, torch.device("cpu")))
+    monkeypatch.setattr(maker, "make_tier", lambda tier, split, *others: make(tier, split, torch.device("cpu")))
     return port
 
 

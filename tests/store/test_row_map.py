@@ -161,6 +161,21 @@ def test_rows_that_are_read_again_and_again_are_evicted_at_once(tmp_path: Path, 
     assert found[-1] == 0  # what is kept stays
 
 
+def test_ranks_that_read_a_part_each_evict_after_their_part(tmp_path: Path) -> None:
+    rows = squares(tmp_path, 200, shards=1)[0]["train"].reader.field("images")  # type: ignore[index]
+    for ranks, missing in ((1, 0), (4, 8)):
+        mapped = row_map(rows, ranks)
+        assert mapped is not None
+        for _ in range(2):
+            resident_pages.advise(mapped.memory.ctypes.data, len(mapped.memory), resident_pages.DONTNEED)
+            evict(tmp_path)
+            prepared = brought_in(mapped, rows.located(np.arange(ROWS // 4)))
+            if not prepared.absent.all():
+                pytest.skip("this file system does not evict")
+            mapped.release(prepared)
+        assert np.count_nonzero(brought_in(mapped, rows.located(np.arange(ROWS // 4))).absent) == missing
+
+
 def test_windows_of_rows_that_grow_are_not_taken_for_evicted_rows(tmp_path: Path) -> None:
     rows = squares(tmp_path, 200, shards=1)[0]["train"].reader.field("images")  # type: ignore[index]
     evict(tmp_path)
