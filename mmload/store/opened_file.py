@@ -46,10 +46,13 @@ class OpenedFile:
         A file that was replaced or touched is accepted if its bytes have the manifest's checksum, as after a repair.
 
         Raises:
-            StoreError: if the file was written to.
+            StoreError: if the file was written to, or its file system has gone.
             DamagedError: if it was truncated.
         """
-        current = revision_of(os.fstat(self.handle))
+        try:
+            current = revision_of(os.fstat(self.handle))
+        except OSError as error:
+            raise StoreError(f"cannot read the state of {self.path} ({error.strerror})") from error
         if current == self._revision:
             return
         self._folder.check()
@@ -104,7 +107,7 @@ def check_files(files: Iterable[OpenedFile]) -> None:
     """Checks that what was read of files belongs to the dataset that was opened: one ``fstat`` each.
 
     Raises:
-        DamagedError, StoreError: if a file was written to.
+        DamagedError, StoreError: if a file was written to, or its file system has gone.
     """
     for file in set(files):
         file.check()

@@ -28,7 +28,6 @@ from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import row_map as row_map_module
 from mmload.store.dataset import Dataset
-from mmload.store.opened_file import OpenedFile
 from mmload.store.row_map import Guard, PreparedRows, RowMap, row_map
 from mmload.store.row_reader import Places
 
@@ -322,10 +321,8 @@ def test_a_fuse_file_system_that_ends_under_a_loader_is_an_error(mounted: Path) 
         brought_in(mapped, places)  # the state of the file is cached for a second, its bytes are not
 
 
-def test_a_file_system_that_goes_after_rows_were_announced_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def check(_: object) -> None:
+def test_a_file_system_that_goes_is_an_error_of_mmload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fstat(handle: int) -> None:
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
 
     split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
@@ -334,9 +331,10 @@ def test_a_file_system_that_goes_after_rows_were_announced_is_an_error(
     assert mapped is not None
     prepared = mapped.prepare(split.reader.field("images").located(np.arange(ROWS)), lambda _, error: error)
     os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
-    monkeypatch.setattr(OpenedFile, "check", check)
-    with pytest.raises(MmloadError, match=r"cannot read .*images\.memmap"):
-        mapped.wait(prepared, slice(None))
+    monkeypatch.setattr(os, "fstat", fstat)
+    for use in (lambda: mapped.wait(prepared, slice(None)), lambda: mapped.populate(lock_limit=0)):
+        with pytest.raises(MmloadError, match=r"cannot read the state of .*images\.memmap \(Transport endpoint"):
+            use()
 
 
 def test_a_row_that_is_cut_off_is_named_in_a_later_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
