@@ -177,7 +177,10 @@ def _numbers(name: str, column: Sequence[Any], path: Path) -> npt.NDArray[Any]:
         ) from error
     try:
         with np.errstate(over="raise"):
-            return np.array(column, np.float32)
+            values = np.array(column, np.float32)
+        if any("inf" not in str(column[k]).lower() for k in np.flatnonzero(np.isinf(values)).tolist()):
+            raise FloatingPointError("1e400 is infinite as float64, too")
+        return values
     except FloatingPointError as error:
         raise UsageError(
             f"{path}: column {name!r} has numbers beyond float32; write it as float64 in a .npz file"

@@ -30,6 +30,7 @@ from mmload.remote.layout import (
 from mmload.remote.object_store import Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.durable_files import (
+    folder_lock,
     lock,
     open_lock,
     remove,
@@ -37,10 +38,11 @@ from mmload.runtime.durable_files import (
     sync_folder,
     write_atomically,
 )
+from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset_folder import DatasetFile, dataset_files, open_folder
 from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.versions import kept_manifests
+from mmload.store.versions import kept_manifests, versions_of
 
 MARK = "dataset.pushing"
 
@@ -208,9 +210,11 @@ def pull(
 ) -> Copied:
     """Copies a dataset from object storage. Run again after an interruption, it copies only what is missing.
 
+    Where an earlier version of the dataset is, only new shards and lists are copied; the copy keeps that version.
+
     Args:
         url: URL of a dataset that was pushed.
-        out: folder to create; or a copy of this dataset with missing files.
+        out: folder to create; or a copy of this dataset with missing files, or of an earlier version of it.
         version: number of the version to copy; None: the current one.
         parallel: number of concurrent requests.
         progress: called with (bytes done, bytes in all).
@@ -226,12 +230,20 @@ def pull(
     check_parallel(parallel)
     objects, place = Objects(url), Path(out).absolute()
     manifest = manifest_at(objects, version)
+    kept = {manifest.contents, *(version.contents for version in manifest.versions)}
     manifest = msgspec.structs.replace(manifest, versions=manifest.versions[-1:])  # only its manifest is copied
     files = list(dataset_files(manifest))
     try:
         if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
-            _check_same(place, manifest.contents)
-            return _Pull(objects, place, parallel, progress).copy_missing(files)
+            here = read(place) if (place / FILE_NAME).is_file() else None
+            if here is None or here.contents not in kept:
+                raise UsageError(
+                    f"{place} exists and is not this dataset, nor an earlier version of it; choose another place"
+                )
+            copied = _Pull(objects, place, parallel, progress).copy_missing(files)
+            if here.contents != manifest.contents:
+                _add_version(place, here, manifest)
+            return copied
         with _staging(place, manifest.contents) as work:
             copied = _Pull(objects, work, parallel, progress).copy_missing(files)
             write_atomically(work / FILE_NAME, manifest.dumps().encode("utf-8", "backslashreplace"))
@@ -280,10 +292,17 @@ class _Pull:
         return ((arriving, index) for index in range(arriving.count))
 
 
-def _check_same(place: Path, contents: str) -> None:
-    """Checks that a folder holds this dataset."""
-    if not (place / FILE_NAME).is_file() or read(place).contents != contents:
-        raise UsageError(f"{place} exists and is not this dataset; choose another place")
+def _add_version(place: Path, earlier: Manifest, manifest: Manifest) -> None:
+    """Makes a version whose files are there the current one of a copy, and keeps the earlier one."""
+    sync_everything()
+    versions = (*versions_of(earlier, place), *manifest.versions)
+    with folder_lock(place):
+        if read(place).contents != earlier.contents:
+            raise MmloadError(f"{place} was changed by another command meanwhile; run this one again")
+        (place / VERSIONS).mkdir(exist_ok=True)
+        write_atomically(place / VERSIONS / f"{earlier.version}.json", read_regular(place / FILE_NAME))
+        text = msgspec.structs.replace(manifest, versions=versions).dumps()
+        write_atomically(place / FILE_NAME, text.encode("utf-8", "backslashreplace"))
 
 
 @contextmanager

@@ -78,7 +78,12 @@ def test_arrays_that_are_no_columns_are_refused(dataset, tmp_path, arrays, messa
 
 @pytest.mark.parametrize(
     ("last", "message"),
-    [("1e39", "beyond float32"), (str(2**63), "beyond int64"), ("half", "is not of numbers")],
+    [
+        ("1e39", "beyond float32"),
+        ("1e400", "beyond float32"),
+        (str(2**63), "beyond int64"),
+        ("half", "is not of numbers"),
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_values_in_csv_that_would_be_rounded_are_refused(dataset, tmp_path, last, message):

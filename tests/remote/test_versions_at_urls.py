@@ -56,6 +56,30 @@ def test_a_push_of_an_updated_dataset_copies_only_what_is_new(
     assert torch.equal(ours[:].images, back[:].images)
 
 
+def test_a_pull_into_a_copy_of_an_earlier_version_copies_only_what_is_new(
+    made: BuildRecipe, bucket: Bucket, tmp_path: Path
+) -> None:
+    url, back = f"{bucket.url}/photos", tmp_path / "back"
+    push(made.out, url)
+    pull(url, back)
+    before = open_dataset(back)["train"]
+    expected = before[:].images.clone()
+    for number, files in ((2, 6), (3, 3)):  # the last one only leaves out a row
+        change(made)
+        push(made.out, url)
+        assert pull(url, back).files == files
+        assert pull(url, back).files == 0
+        assert verify(back) == []
+        assert [version.number for version in open_dataset(back).manifest.versions] == list(range(1, number + 1))
+        assert torch.equal(open_dataset(made.out)["train"][:].images, open_dataset(back)["train"][:].images)
+        for first in (before, open_dataset(back, version=1)["train"]):
+            assert torch.equal(first[:].images, expected)
+    with pytest.raises(UsageError, match="exists and is not this dataset, nor an earlier version of it"):
+        pull(url, back, version=1)
+    remove_unused(back)
+    assert verify(back) == []
+
+
 def test_a_reader_of_the_version_before_goes_on(made: BuildRecipe, bucket: Bucket, tmp_path: Path) -> None:
     url, cache = f"{bucket.url}/photos", tmp_path / "cache"
     expected = open_dataset(made.out)["train"][:].images.clone()
