@@ -256,7 +256,8 @@ class Loader:
         chosen, used = self._chosen
         is_chosen = chosen is not None and used == self._position.used
         position = chosen if chosen is not None and is_chosen else self._position
-        epoch, samples = position.epoch, self._order.consumed(position.used, position.offset)
+        full = -(-position.used // self.batch_size) * self.batch_size  # a last batch may be a row larger on other ranks
+        epoch, samples = position.epoch, self._order.consumed(full, position.offset)
         begun = not is_chosen and self._epoch > epoch
         if (samples or begun) and not self._batches_in(self._order.most_remaining(samples)):
             samples = self._order.length  # what drop_last and tail leave out would make batches under other settings

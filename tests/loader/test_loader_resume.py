@@ -183,6 +183,18 @@ def test_all_ranks_agree_which_epoch_they_go_on_with(
     assert any(batches)
 
 
+def test_states_of_ranks_with_a_row_more_or_less_are_equal_after_each_batch(dataset: Dataset) -> None:
+    loaders = [Loader(dataset, batch_size=4, rank=rank, world_size=4) for rank in range(4)]
+    rows = [[len(batch) for batch in loader] for loader in loaders]
+    assert rows == [[4, 1], [4, 1], [4], [4]]
+    assert [loader.state_dict()["samples"] for loader in loaders] == [18, 18, 16, 16]  # others have a batch to go
+    loaders = [Loader(dataset, batch_size=3, rank=rank, world_size=4) for rank in range(4)]
+    for batches in zip(*loaders, strict=True):
+        assert len(batches) == 4
+        assert len({loader.state_dict()["samples"] for loader in loaders}) == 1
+    assert loaders[3].state_dict()["samples"] == 18
+
+
 def test_an_iterator_begun_before_a_state_was_loaded_leaves_that_state(dataset: Dataset) -> None:
     loader = Loader(dataset, batch_size=4, shuffle=True, seed=5)
     older = iter(loader)
