@@ -10,6 +10,7 @@ import io
 import os
 import posixpath
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -41,7 +42,8 @@ from mmload.sources.yolo_labels import (
     objects_of_lines,
 )
 
-_SPLITS = ("train", "val", "test")
+_SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
+"""Names of a split's images in a description; the first one that it has is read."""
 _MOST_BYTES = 2**28  # of a list of images
 
 
@@ -103,18 +105,19 @@ class YoloSource:
             self._links.check(self._path)
             body = read_yaml(self._path)
             meaning = meaning_of(self._path, body, self.task)
-            splits = {name: self._split(body, name, meaning) for name in _SPLITS if body.get(name)}
+            keys = {name: next(filter(body.get, names), None) for name, names in _SPLITS.items()}
+            splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
             if not splits:
                 raise SourceError(f"{self._path} names no images; write train: images/train")
             note_doubles(splits)
             return splits
 
-    def _split(self, body: Mapping[str, Any], name: str, meaning: YoloMeaning) -> YoloSplit:
-        paths = body[name] if isinstance(body[name], list) else [body[name]]
+    def _split(self, body: Mapping[str, Any], key: str, meaning: YoloMeaning) -> YoloSplit:
+        paths = body[key] if isinstance(body[key], list) else [body[key]]
         files = (file for path in paths for file in self._images(self._place(str(path), body.get("path"))))
         items = Listing(YoloItem, map(self._item, files))
         if not items:
-            raise SourceError(f"{self._path}: {name} has no images in {', '.join(map(str, paths))}")
+            raise SourceError(f"{self._path}: {key} has no images in {', '.join(map(str, paths))}")
         unlabeled = sum(item.label_revision == "missing" for item in items)
         notes: tuple[str, ...] = ()
         if unlabeled:
@@ -122,6 +125,9 @@ class YoloSource:
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
         notes += notes_on_flip(meaning.objects)
+        doubles = [each for each, count in Counter(meaning.classes).items() if count > 1]
+        if doubles:
+            notes += (f"several classes are named {doubles[0]!r:.60}: only the first can be chosen by its name",)
         return YoloSplit(self._root, self.decoder, self.clip_boxes, meaning, items, notes)
 
     def _place(self, path: str, base: Any) -> Path:
@@ -141,9 +147,11 @@ class YoloSource:
         """Yields the images of a folder, sorted, or of a list of files, relative to the root."""
         self._links.check(place)
         if place.is_dir():
+            parents = [os.stat(parent) for parent in Path(os.path.abspath(place)).parents]
+            above = tuple((status.st_dev, status.st_ino) for status in parents)  # a link back leads to other splits
             found = [
                 os.path.relpath(os.path.join(folder, name), self._root)
-                for folder, names in walk(str(place), (), self._links)
+                for folder, names in walk(str(place), above, self._links)
                 for name in names
                 if name.lower().endswith(EXTENSIONS)
             ]

@@ -287,3 +287,34 @@ def test_yolo_list_has_absolute_paths_within_the_root_and_refuses_others(tmp_pat
     (tmp_path / "pets/train.txt").write_text(f"{tmp_path}/pets2/a.png\n")
     with pytest.raises(SourceError, match="line 1: .* leaves .*; set allow_outside to follow it"):
         made.splits()
+
+
+@pytest.mark.parametrize("key", ["validation", "valid"])
+def test_yolo_val_is_read_under_its_other_names(tmp_path, key):
+    made = YoloSet(tmp_path)
+    made.image("a")
+    (tmp_path / "images" / "val").mkdir()
+    made.image("b", split="val")
+    made.describe(f"train: images/train\nval:\n{key}: images/val\nnames: [cat]\n")
+    assert {name: split.id(0) for name, split in made.splits().items()} == {
+        "train": "images/train/a.png",
+        "val": "images/val/b.png",
+    }
+
+
+def test_yolo_link_back_to_a_parent_is_not_followed(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a")
+    (tmp_path / "images" / "val").mkdir()
+    made.image("b", split="val")
+    (tmp_path / "images" / "train" / "back").symlink_to("..")
+    (train,) = made.splits().values()
+    assert [train.id(index) for index in range(len(train))] == ["images/train/a.png"]
+
+
+def test_yolo_classes_of_one_name_are_noted(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "1 0.5 0.5 0.5 0.5")
+    made.describe("train: images/train\nnames: [cat, cat]\n")
+    (train,) = made.splits().values()
+    assert train.notes() == ("several classes are named 'cat': only the first can be chosen by its name",)
