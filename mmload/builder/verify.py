@@ -153,13 +153,18 @@ def compare(
     return faults
 
 
+def is_updated(manifest: Manifest) -> bool:
+    """Returns whether a dataset was updated after its build, so that its shards are not those of one source."""
+    return any(record.order is not None for record in manifest.built_splits.values())
+
+
 def check_built(manifest: Manifest, path: Path) -> None:
     """Checks that the rows of a dataset are those of its build, one shard after another.
 
     Raises:
         UsageError: if it was updated.
     """
-    if any(record.order is not None for record in manifest.built_splits.values()):
+    if is_updated(manifest):
         raise UsageError(
             f"{path} was updated after its build (mmload log {path}), so its shards are not those of the source in "
             "order; compare it with a fresh build, or build it again with --overwrite"

@@ -49,7 +49,10 @@ def verify(
         _record(dataset, manifest, compared=source is not None, faults=len(faults))
     if faults:
         again = "repair what can be repaired" if source is None else "see which side changed, or repair"
-        fail(f"{dataset}: {counted(len(faults), 'fault')}; to {again}: mmload repair {dataset} --source ROOT", 1)
+        advice = f"to {again}: mmload repair {dataset} --source ROOT"
+        if checks.is_updated(manifest):
+            advice = "an updated dataset cannot be repaired; build it again with --overwrite"
+        fail(f"{dataset}: {counted(len(faults), 'fault')}; {advice}", 1)
     show(summary.of_passed_check(dataset, manifest, source))
     warn(summary.warnings(manifest))
 

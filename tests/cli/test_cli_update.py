@@ -82,3 +82,13 @@ def test_gc_says_that_it_has_completed_a_killed_commit(words, monkeypatch, flags
     assert first.endswith("out: the commit of a killed command was completed, as version 2")
     assert re.search(r"1 version and [0-9]+ files of [0-9.]+ (KiB|B) (would be )?removed", second)
     assert len(mmload("gc", words[3], *flags).stdout.splitlines()) == 1
+
+
+def test_verify_of_an_updated_dataset_does_not_lead_to_a_repair_that_is_refused(words):
+    bee = words[2] / "train" / "bee"
+    shutil.copy(bee / "00.png", bee / "new.png")
+    assert mmload(*words, "--update").returncode == 0
+    (words[3] / "train" / "000000" / "images.memmap").write_bytes(b"short")
+    done = mmload("verify", words[3])
+    assert done.returncode == 1
+    assert done.stderr.endswith("1 fault; an updated dataset cannot be repaired; build it again with --overwrite\n")
