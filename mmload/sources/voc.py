@@ -307,7 +307,12 @@ def _checked_map(class_map: Any, target_classes: Any) -> tuple[dict[str, str], t
         return {}, ()
     if not isinstance(class_map, Mapping) or not class_map:
         raise RecipeError(f"class_map is {class_map!r}; write a table of VOC's name = \"the other's name\"")
-    targets = tuple(sorted(set(class_map.values())) if target_classes is None else target_classes)
+    names = list(class_map.values()) if target_classes is None else target_classes
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise RecipeError(f"class_map is {class_map!r}, target_classes is {target_classes!r}; write names of classes")
+    if target_classes is not None and len(set(names)) < len(names):
+        raise RecipeError(f"target_classes is {target_classes!r}; write every name once")
+    targets = tuple(sorted(set(names)) if target_classes is None else names)
     for name in class_map.values():
         if name not in targets:
             raise RecipeError(f"class_map leads to {name!r}, which is not in target_classes: {', '.join(targets)}")
