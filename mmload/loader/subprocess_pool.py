@@ -78,7 +78,8 @@ class SubprocessPool:
         self._signals = protocol.Signals(semaphores.Semaphore(0), done)
         self._free, self._abandoned = list(range(slots)), deque[int]()
         self._next, self._lock = 0, threading.RLock()  # a Reply may be collected while the lock is held
-        self._process_id = os.getpid  # bound early: a Reply may be collected at exit, when the module is gone
+        # Bound early: a Reply may be collected at exit, when modules are empty.
+        self._process_id, self._cancelled = os.getpid, protocol.CANCELLED
         self._owner, self._closed, self._threads = os.getpid(), False, threads
         with _hidden_main(payload):
             self._process, self._pipe = start_process(
@@ -148,7 +149,7 @@ class SubprocessPool:
         """Cancels a request that nobody waits for."""
         if self._process_id() == self._owner:
             with self._lock:
-                self._records.requests[slot][protocol.CANCELLED] = 1
+                self._records.requests[slot][self._cancelled] = 1
                 self._abandoned.append(slot)
 
     def close(self) -> None:

@@ -113,6 +113,13 @@ def test_a_script_without_a_main_guard_runs_once(dataset: Dataset, tmp_path: Pat
     assert run.stderr == ""
 
 
+def test_a_script_that_ends_in_the_middle_of_an_epoch_reports_nothing(dataset: Dataset, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM.replace("WAIT", "break") + "batches = iter(loader)\nnext(batches)\n")
+    run = subprocess.run([sys.executable, script, dataset.path], capture_output=True, text=True, timeout=300)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_the_subprocess_ends_with_a_killed_training_process(dataset: Dataset, tmp_path: Path) -> None:
     process = "print('process', loader._pool._process.pid, flush=True)\n    import time; time.sleep(600)"
     training = Program(PROGRAM.replace("WAIT", process), [dataset.path])
