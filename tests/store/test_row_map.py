@@ -95,8 +95,7 @@ def test_mapped_batches_equal_read_ones(tmp_path: Path, monkeypatch: pytest.Monk
     mapped = batches()
     monkeypatch.setattr(tiers, "row_map", lambda *_: None)
     read = batches()
-    assert all(map(torch.equal, mapped, read))
-    assert len(mapped) == len(read)
+    assert all(torch.equal(one, other) for one, other in zip(mapped, read, strict=True))
 
 
 def test_small_rows_come_with_their_neighbors(tmp_path: Path) -> None:
