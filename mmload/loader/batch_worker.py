@@ -115,9 +115,9 @@ class BatchWorker:
         new_pool = new_pool or partial(MemoryPool, settings.slots)
         self._memory = new_pool()
         self._view_memories = [new_pool() for _ in views]
-        has_images = "images" in fields
-        tier = settings.tier, split, settings.device, settings.cache_pixels, ranks
-        self._tier = make_tier(*tier) if has_images else None
+        self._tier: Tier | None = None
+        if "images" in fields:
+            self._tier = make_tier(settings.tier, split, settings.device, settings.cache_pixels, ranks)
         self._lock = threading.Lock()
         self._read_seconds = self._render_seconds = 0.0
         self._resident: ResidentRows | None = None

@@ -246,7 +246,7 @@ def pull(
             return copied
         with _staging(place, manifest.contents) as work:
             copied = _Pull(objects, work, parallel, progress).copy_missing(files)
-            write_atomically(work / FILE_NAME, manifest.dumps().encode("utf-8", "backslashreplace"))
+            write_atomically(work / FILE_NAME, manifest.dumps())
             sync_everything()  # a rename may reach the disk before what was written earlier
             if place.exists():
                 place.rmdir()  # it is empty
@@ -301,8 +301,7 @@ def _add_version(place: Path, earlier: Manifest, manifest: Manifest) -> None:
             raise MmloadError(f"{place} was changed by another command meanwhile; run this one again")
         (place / VERSIONS).mkdir(exist_ok=True)
         write_atomically(place / VERSIONS / f"{earlier.version}.json", read_regular(place / FILE_NAME))
-        text = msgspec.structs.replace(manifest, versions=versions).dumps()
-        write_atomically(place / FILE_NAME, text.encode("utf-8", "backslashreplace"))
+        write_atomically(place / FILE_NAME, msgspec.structs.replace(manifest, versions=versions).dumps())
 
 
 @contextmanager

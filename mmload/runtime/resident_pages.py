@@ -2,7 +2,8 @@
 
 A page fault reads 4 KiB at a time, and one on a page that cannot be read ends the process (SIGBUS). So ranges that are
 not in the page cache are prefetched, all of a batch at once (``MADV_WILLNEED``), and then faulted in by
-``MADV_POPULATE_READ`` of Linux 5.14, which returns an error instead.
+``MADV_POPULATE_READ`` of Linux 5.14, which returns an error instead. If the page cache is too small for all rows,
+those that it cannot hold are evicted after their use.
 
 A FUSE file system forgets what is prefetched while it is busy. There, and on file systems that are not known to heed
 it, ranges are read by their descriptor once before they are faulted in, which has them in the page cache.
@@ -253,11 +254,6 @@ class EvictionPolicy:
         return read[firsts[evicted]], sizes[evicted]
 
 
-def evict(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
-    """Evicts the complete pages of parts of files, as of :func:`make_resident`, that no other process has mapped."""
-    _evict(memory.ctypes.data, ranges, files, starts, lengths)
-
-
 @numba_compiled("void(int64, int64)")
 def _prefetch(address: int, length: int) -> None:
     """Asks the system to read mapped pages, as many at a time as it takes."""
@@ -368,7 +364,11 @@ def _make_resident(
 
 
 @numba_compiled(Signature("void", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS)))
-def _evict(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
+def evict(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
+    """Evicts the complete pages of parts of files that no other process has mapped.
+
+    ``base`` is the address of the map; the other arguments are those of :func:`announce`.
+    """
     firsts, _, _, _, _, _, handles = ranges
     for k in range(len(starts)):
         begin = (starts[k] + _PAGE - 1) // _PAGE * _PAGE

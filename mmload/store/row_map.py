@@ -273,7 +273,7 @@ class RowMap:
             evicted, lengths = self._evictions.choose(prepared.starts, prepared.places["bytes"], prepared.absent)
             if len(evicted):
                 files = np.ascontiguousarray(prepared.places["file"][evicted])
-                self._pages.evict(self.memory, self._ranges, files, prepared.starts[evicted], lengths)
+                self._pages.evict(self.memory.ctypes.data, self._ranges, files, prepared.starts[evicted], lengths)
 
     def _check(self, places: Places) -> None:
         """Checks that what was read of these rows belongs to the dataset that was opened: one ``fstat`` for each file.
