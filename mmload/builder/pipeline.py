@@ -263,7 +263,7 @@ def run_shards(
     out = work.out.resolve()
     manifest = work.inspect(overwrite=overwrite).finished
     if manifest is not None:
-        return _finished(manifest, drop_leftovers(out, work.plan))
+        return _finished(manifest, drop_leftovers(out, work.plan, shared=shared))
     with Staging(out, work.probed_plan(), shared=shared, overwrite=overwrite) as staging:
         missing, shards = list[ShardPlan](), 0
         try:

@@ -138,7 +138,7 @@ def write_list(paths: BuildPaths, split: str, name: str, blocks: Iterable[bytes]
     """Writes a list of a split in parts, and returns its record; raises BuildError if writing fails."""
     joined = paths.dataset / split / name
     try:
-        joined.parent.mkdir(parents=True, exist_ok=True)
+        paths.make_folders(split)
         return write_blocks(paths, joined, blocks)
     except OSError as error:
         raise BuildError(

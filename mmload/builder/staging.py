@@ -333,17 +333,18 @@ def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
     write_blocks(paths, paths.dataset / FILE_NAME, [manifest.dumps().encode("utf-8", "backslashreplace")])
 
 
-def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None) -> Path | None:
+def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None, *, shared: bool = False) -> Path | None:
     """Removes what a repair or a build of this plan, killed at its end, has left beside a finished dataset.
 
-    The folder stays if it is in use, or if a build of another plan can resume from it.
+    The folder stays if it is in use, or if a build of another plan can resume from it. A part of a build takes it
+    ``shared``: another part that is late may be about to look into it, and would be refused.
 
     Returns:
         :attr:`Staging.foreign_files`.
     """
     folder, foreign_files = staging_folder(out), None
     if os.path.lexists(folder):
-        with suppress(BuildError), Staging(out) as staging:
+        with suppress(BuildError), Staging(out, shared=shared) as staging:
             begun = staging.plan()
             if begun is None or (plan is not None and COLUMN not in begun and has_same_recipe(begun, plan)):
                 staging.discard()
