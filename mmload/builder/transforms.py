@@ -262,6 +262,8 @@ def _joined(steps: Sequence[Transform]) -> list[Transform]:
 
 def _make(spec: Mapping[str, Any]) -> Transform:
     name = spec.get("step")
+    if name is None:
+        raise RecipeError(f'transform {dict(spec)} has no step; name one, as in step = "Resize"')
     if not isinstance(name, str) or name not in TransformChain.STEPS:
         raise RecipeError(_unknown_step(name))
     step = TransformChain.STEPS[name]

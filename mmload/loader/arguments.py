@@ -224,9 +224,13 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
     Steps that follow the epoch are checked when the epoch begins: no other epoch has to be possible.
 
     Raises:
+        ValueError: if it has no images to render.
         ValueError, TypeError: as the step that cannot be done to such images, boxes, masks or targets.
     """
     if "images" not in fields:
+        if collates_of(collate):
+            advice = 'add "images" to fields' if "images" in view.rows.fields else "leave collate out"
+            raise ValueError(f"fields are {', '.join(fields)}, and the collate renders images: {advice}")
         return
     split = view.rows
     images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64)

@@ -305,7 +305,7 @@ def test_a_chain_is_its_steps_in_order() -> None:
         ({"step": "RGB", "size": 3}, "RGB has no argument 'size'"),
         ({"step": "Blur"}, "unknown transform 'Blur'; use one of CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
         ({"step": 3}, "unknown transform 3"),
-        ({}, "unknown transform None"),
+        ({"name": "Resize"}, "transform {'name': 'Resize'} has no step; name one"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], message: str) -> None:

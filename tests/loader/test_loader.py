@@ -272,6 +272,8 @@ def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
         Loader(dataset, fields=[["images"]])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="no field 'boxes'; it has images, targets"):
         Loader(dataset, fields=["boxes"])
+    with pytest.raises(ValueError, match='fields are targets, and the collate renders images: add "images" to fields'):
+        Loader(dataset, fields=["targets"], collate=[RandomCrop(16)])
 
 
 @pytest.mark.parametrize(
