@@ -61,6 +61,9 @@ def check_cuda(device: torch.device) -> None:
     """Checks that torch finds a CUDA device; raises ValueError otherwise."""
     if not torch.cuda.is_available():
         raise ValueError(f"device is {str(device)!r}, but torch finds no CUDA GPU or driver; use device='cpu'")
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise ValueError(f"device is {str(device)!r}, but the CUDA devices here are cuda:0 to cuda:{count - 1}")
 
 
 class CudaPort:

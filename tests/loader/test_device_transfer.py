@@ -62,10 +62,14 @@ def test_many_threads_share_the_ring() -> None:
     assert wrong == []
 
 
-def test_cuda_port_without_a_gpu_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_port_without_its_gpu_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device is .cuda:0., but torch finds no CUDA GPU or driver; use device=.cpu."):
         CudaPort(torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="device is .cuda:2., but the CUDA devices here are cuda:0 to cuda:1"):
+        CudaPort(torch.device("cuda:2"))
 
 
 @pytest.mark.gpu
