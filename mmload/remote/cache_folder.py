@@ -8,8 +8,8 @@
 
 A block is an immutable file: it is renamed in when it is complete, and unlinked when it has to go. The system keeps an
 unlinked file for whoever has it open, so a reader sees a whole block or none, and nothing has to agree with the bytes.
-The count is raised before a file comes and lowered after one has gone, so a killed process leaves it too high, never
-too low; a survey of the files corrects it. Only files with such names are ever removed.
+The count is raised before a file comes and lowered after one has gone, so a process that ends in between leaves it too
+high, never too low; a survey of the files corrects it. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CacheFolder:
 
     @property
     def used(self) -> int:
-        """Bytes of all blocks, or more if a process was killed since the last survey."""
+        """Bytes of all blocks, or more if a process has ended while it stored some since the last survey."""
         return self._mark.count or 0
 
     @contextmanager

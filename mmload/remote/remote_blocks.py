@@ -222,7 +222,9 @@ class RemoteBlocks:
             StoreError: if it cannot be stored.
         """
         number = np.array([block])
-        for _ in range(_LOOKS):
+        for look in range(_LOOKS):
+            if look:
+                requests = self.fetch_missing(number, check_disk=True)
             request = requests.get(block)
             if request is not None:
                 request.done.wait()
@@ -233,7 +235,6 @@ class RemoteBlocks:
             data = self.files.content(block)
             if data is not None:
                 return data
-            requests = self.fetch_missing(number, check_disk=True)
         return self._request(self.grid.runs(number, MOST_JOINED)[0])[block]
 
     def _fetch(self, run: Run) -> Contents:

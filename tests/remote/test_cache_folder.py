@@ -178,8 +178,7 @@ for start in range(4):
         read = local["train"].reader.array
         expected = [int(read("images", np.arange(start, ROWS, 2)).sum()) for start in range(4)]
         assert all(list(map(int, text.split())) == expected for text in sums)
-        assert 0 < stored_bytes(cache) <= limit
-        assert CacheFolder(cache, limit).used == stored_bytes(cache)
+        assert 0 < stored_bytes(cache) <= CacheFolder(cache, limit).used <= limit  # more: one ended while it stored
         shutil.rmtree(cache)
 
 
@@ -208,8 +207,9 @@ def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tm
             assert np.array_equal(
                 remote["train"].reader.array("images", rows), local["train"].reader.array("images", rows)
             )
-        assert cache_of(remote).folder.used == stored_bytes(place)
-        assert not list(place.rglob("*.incoming"))
+        with cache_of(remote).folder.locked():  # a thread may store what no row waits for
+            assert cache_of(remote).folder.used == stored_bytes(place)
+            assert not list(place.rglob("*.incoming"))
     finally:
         end_all()
         subprocess.run(["umount", "-l", place], check=True)
@@ -276,8 +276,9 @@ def test_a_killed_process_leaves_a_count_that_a_survey_corrects(url: str, local:
     folder._surveyed -= 100.0
     (cache / f"{cache_files.NAME}.{'a' * 16}.incoming").write_bytes(bytes(1000))
     check_rows(remote, local)
-    assert folder.used == stored_bytes(cache) > 5 * ROW_BYTES
-    assert not list(cache.glob("*.incoming"))
+    with folder.locked():
+        assert folder.used == stored_bytes(cache) > 5 * ROW_BYTES
+        assert not list(cache.glob("*.incoming"))
 
 
 @pytest.mark.parametrize("content", [b"my own file of that name", b"x" * 1000])
