@@ -51,6 +51,17 @@ def open_to_change(
     return Dataset(folder)
 
 
+def check_nothing_begun(staging: Staging) -> None:
+    """Rejects a folder in which another command has finished shards since the dataset was opened.
+
+    Raises:
+        BuildError: if it has.
+    """
+    begun = staging.plan()
+    if begun is not None and has_finished_shards(staging.paths):
+        raise BuildError(f"{staging.paths.folder} holds an unfinished {unfinished_advice(begun)}")
+
+
 def _completed(folder: Path, column: Mapping[str, Any] | None) -> Manifest:
     """Completes a commit that was killed, and removes what is of no use any more; returns the current manifest."""
     with Staging(folder) as staging:

@@ -81,13 +81,17 @@ class Existing:
         return None if self.manifest is None else self.manifest.contents
 
 
-def inspect_destination(out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool) -> Existing:
+def inspect_destination(
+    out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool, manifest: Manifest | None = None
+) -> Existing:
     """Inspects a destination before a build, which may replace a dataset there, or skip samples.
+
+    ``manifest`` is the dataset's, if it was read before.
 
     Raises:
         BuildError: if the destination contains something that may not be replaced; the message says what to do.
     """
-    manifest = dataset_at(out)
+    manifest = dataset_at(out) if manifest is None else manifest
     if manifest is None:
         return Existing(manifest=None)
     others = foreign(out, manifest)
@@ -241,8 +245,11 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _sorted(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return sorted(entries, key=lambda entry: entry.name)
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:  # another command has removed it meanwhile
+        return []
 
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import add
@@ -16,9 +18,11 @@ from mmload.builder.origins import SampleOrigin
 from mmload.errors import DamagedError
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE
 from mmload.runtime.regular_files import read_regular
+from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
 from mmload.store.manifest_text import convert_json
 from mmload.store.shard_table import ShardRecord
+from mmload.store.unfinished import PLAN_NAME
 from mmload.store.variable_rows import VariableRows
 
 if TYPE_CHECKING:
@@ -138,6 +142,26 @@ class BuildPaths:
     """Paths of an unfinished build: the dataset as it grows, and notes beside it. Picklable."""
 
     folder: Path
+    plan: int | None = field(default=None, compare=False)
+    """CRC-32 of the plan in the folder: a later command may make a folder of this name. None: it is not compared."""
+
+    def with_plan(self) -> BuildPaths:
+        """Returns the paths of the folder that is there now, as long as it has the plan that it has now."""
+        return BuildPaths(self.folder, self._plan_checksum())
+
+    def check_there(self) -> None:
+        """Checks that the folder is still that of this build, or of another that writes the same shards.
+
+        Raises:
+            FileNotFoundError: if it was removed; another command may have made its own there since.
+        """
+        if self.plan is not None and self._plan_checksum() != self.plan:
+            raise FileNotFoundError(errno.ENOENT, "it is no longer there", str(self.folder))
+
+    def _plan_checksum(self) -> int | None:
+        with suppress(OSError):
+            return crc32(read_regular(self.folder / PLAN_NAME))
+        return None
 
     @property
     def dataset(self) -> Path:
@@ -162,6 +186,7 @@ class BuildPaths:
         Raises:
             OSError: if the build's folder is missing, or cannot be written.
         """
+        self.check_there()
         for top in (self.dataset, self.folder / "notes"):
             top.mkdir(exist_ok=True)
             (top / split).mkdir(exist_ok=True)

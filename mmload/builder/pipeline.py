@@ -30,6 +30,7 @@ from mmload.runtime import nvjpeg
 from mmload.runtime.numba_compile import compile_seconds
 from mmload.sources.decode import CUDA_BATCH, Decoder
 from mmload.store.manifest import Manifest, shard_name
+from mmload.store.unfinished import staging_folder
 
 _SHOWN = 3
 _MOST_PARTS = 10**6
@@ -261,7 +262,9 @@ def run_shards(
 ) -> _Done:
     """Builds a slice of all shards, beside others if ``shared``; commits the dataset if all are sealed then."""
     out = work.out.resolve()
-    manifest = work.inspect(overwrite=overwrite).finished
+    manifest = None
+    if not (overwrite and staging_folder(out).exists()):  # else a killed update may have left files there
+        manifest = work.inspect(overwrite=overwrite).finished
     if manifest is not None:
         return _finished(manifest, drop_leftovers(out, work.plan, shared=shared))
     with Staging(out, work.probed_plan(), shared=shared, overwrite=overwrite) as staging:
@@ -274,15 +277,22 @@ def run_shards(
                 shards = len(layout.all_plans)
                 manifest, missing = _build_or_commit(staging, work, layout, engine, chosen)
             if missing:  # or all are there, in a folder that another part has committed
-                manifest = work.inspect(overwrite=False).finished
+                manifest = _committed(work, staging)
         except (BuildError, FileNotFoundError):
-            manifest = work.inspect(overwrite=False).finished if shared else None
+            manifest = _committed(work, staging) if shared else None
             if manifest is None:  # else another part has committed meanwhile, and removed the folder
                 raise
         if manifest is None:
             return _Done(manifest=None, foreign_files=None, shards=shards, missing=missing)
         staging.discard()
         return _finished(manifest, staging.foreign_files)
+
+
+def _committed(work: PlannedBuild, staging: Staging) -> Manifest | None:
+    """Returns the manifest if another part has committed, or was about to."""
+    if staging.shared:
+        staging.complete_version()
+    return work.inspect(overwrite=False).finished
 
 
 def _finished(manifest: Manifest, foreign_files: Path | None) -> _Done:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ from mmload.sources import FetchesAhead, KnowsBoxes, SourceSplit, make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, exclude_samples, samples_of
 from mmload.store.checksum import crc32
-from mmload.store.manifest import ORIGINS_NAME, Manifest, SplitRecord
+from mmload.store.manifest import Manifest
 from mmload.store.unfinished import PLAN_NAME
 
 Progress = Callable[[int, int], None]
@@ -261,8 +260,8 @@ class PlannedBuild:
             summaries = [finished[name, plan.index] for plan in layout.plans[name]]
             if not any(summary.record.rows for summary in summaries):
                 raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
-            records[name] = split_record(name, split, layout.fields[name], layout.shard_samples[name], summaries, paths)
-            self.date_origins(name, records[name], paths)
+            fields, size = layout.fields[name], layout.shard_samples[name]
+            records[name] = split_record(name, split, fields, size, summaries, paths, self.first_listed(paths))
             losses, rows = total_losses(summary.losses for summary in summaries), records[name].rows
             first = first_names(found for summary in summaries for found in summary.first.items())
             if found := split_notes(split, losses, first, rows):
@@ -272,14 +271,13 @@ class PlannedBuild:
         card = {"notes": notes, **({"warnings": warnings} if warnings else {})}
         return Manifest(recipe=self.plan["recipe"], fingerprint=self.plan["fingerprint"], splits=records, card=card)
 
-    def date_origins(self, split: str, record: SplitRecord, paths: BuildPaths) -> None:
-        """Gives the list of origins the time when the source was listed first: an update looks which files were newer.
+    def first_listed(self, paths: BuildPaths) -> int:
+        """Returns when the source was listed first, in nanoseconds: an update looks which files were newer.
 
-        It is not in the list, as the bytes of a dataset depend on the source and the recipe alone.
+        It is the time of the list of origins, not in it, as the bytes of a dataset depend on the source and the recipe
+        alone.
         """
-        if record.origins is not None:
-            listed = min(self.listed, (paths.folder / PLAN_NAME).stat().st_mtime_ns)
-            os.utime(paths.dataset / split / record.list_name(ORIGINS_NAME), ns=(listed, listed))
+        return min(self.listed, (paths.folder / PLAN_NAME).stat().st_mtime_ns)
 
 
 def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:

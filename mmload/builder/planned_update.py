@@ -39,6 +39,7 @@ from mmload.sources.exclusion import only
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import Manifest, SplitRecord
 from mmload.store.shard_table import ShardTable
+from mmload.store.unfinished import unfinished_plan
 from mmload.store.versions import next_shard_folders, next_version, with_version
 
 Numbers = npt.NDArray[np.int64]
@@ -101,8 +102,18 @@ class PlannedUpdate(PlannedBuild):
             "append": options.append,
             "checksum": options.checksum,
             "samples": hashlib.sha256(b"".join(own.tobytes() for own in self._chosen.values())).hexdigest(),
-            "folders": next_shard_folders(self._place, self.old),
+            "folders": self._next_folders(),
         }
+
+    def _next_folders(self) -> dict[str, int]:
+        """Returns the number of each split's first new folder; that of an unfinished update, if it is still free."""
+        found = next_shard_folders(self._place, self.old)
+        begun = unfinished_plan(self._place)
+        if begun.get(UPDATES) != self.old.contents or not isinstance(begun.get("folders"), dict):
+            return found
+        before: dict[str, int] = begun["folders"]  # gc may have removed the last folders since
+        is_free = before.keys() == found.keys() and all(before[name] >= number for name, number in found.items())
+        return before if is_free else found
 
     def _compared(self, name: str, split: SourceSplit) -> SplitChanges:
         record = self.old.splits.get(name)
@@ -152,7 +163,8 @@ class PlannedUpdate(PlannedBuild):
         """Returns what is at the destination: it is finished if nothing has changed, or another part has committed."""
         manifest = dataset_at(self._place)
         if manifest is not None and (manifest.contents, manifest.version) == (self.old.contents, self.old.version):
-            found = inspect_destination(self._place, self._recipe_plan(), overwrite=overwrite, skip=True)
+            plan = self._recipe_plan()
+            found = inspect_destination(self._place, plan, overwrite=overwrite, skip=True, manifest=manifest)
             return Existing(manifest=found.manifest, equal=not self.any_changes or self._only_left_out)
         earlier = () if manifest is None else manifest.versions[:-1]
         if manifest is None or not earlier or earlier[-1].contents != self.old.contents:
@@ -177,7 +189,7 @@ class PlannedUpdate(PlannedBuild):
         shard_samples = {**made.shard_samples, **{name: record.shard_samples for name, record in kept.items()}}
         layout = self.recipe.variable_layout
         sizes = {name: row_size(split, self.chain, fields[name], layout) for name, split in self.splits.items()}
-        firsts = next_shard_folders(self._place, self.old)
+        firsts = self.plan["folders"]
         plans = {
             name: plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
             for name, split in self.splits.items()
@@ -246,13 +258,14 @@ class PlannedUpdate(PlannedBuild):
         from mmload.builder.missing_values import missing_values
 
         version, shards = next_version(self.old), self._shards(name, layout, finished, paths)
+        listed = self.first_listed(paths)
         rows, places, skipped = self._rows(name, shards)
         if not len(places):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
         left_out = self.changes[name].rows[(shards.rows < 0)]
         was_there = int((left_out >= 0).sum())
         kind = self._kind(name, layout, shards.table)
-        records = {name: rows.record(partial(write_list, paths, name), version, kind, skipped)}
+        records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped)}
         warnings = missing_values(records[name], len(shards.built), version)
         for subset, chosen in self._subsets(name, places):
             if len(chosen):
@@ -260,7 +273,6 @@ class PlannedUpdate(PlannedBuild):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, of)
             else:
                 warnings.append(f"subset {subset} is gone, as none of its rows is left")
-        self.date_origins(name, records[name], paths)
         return _NewSplit(records, rows, (was_there - len(left_out), -was_there, was_there), warnings)
 
     def commit(self, manifest: Manifest, staging: Staging) -> None:

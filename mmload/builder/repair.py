@@ -65,6 +65,8 @@ def repair(
     recipe = recipe_at(manifest, path, source, trust)
     _check_own_folders(path, {fault.split for fault in faults})
     with Staging(path.resolve()) as staging:
+        if read(path).contents != manifest.contents:
+            raise BuildError(f"{path} was changed by another command meanwhile; run the repair again")
         if staging.plan() is not None:
             raise BuildError(f"{staging.paths.folder} holds an unfinished build; finish it, or remove the folder")
         try:

@@ -223,6 +223,7 @@ def private_paths(shared: BuildPaths) -> Iterator[BuildPaths]:
     """
     folder = shared.folder / PARTS / secrets.token_hex(TOKEN_BYTES)
     try:
+        shared.check_there()
         folder.parent.mkdir(exist_ok=True)
         folder.mkdir()
     except OSError as error:
@@ -240,6 +241,10 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         BuildError: if the shared build has gone, or has a shard there whose checksums are not the summary's.
     """
     place, summary_file = shared.shard(split, index), shared.summary_file(split, index)
+    try:
+        shared.check_there()  # before a later command's shard is compared with this one
+    except OSError as error:
+        raise BuildError(f"cannot move a shard to {place} ({error.strerror}); run the same command again") from error
     sealed = shared.sealed(split, index)
     if sealed is not None:
         if sealed.record != summary.record:

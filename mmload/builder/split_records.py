@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -35,8 +36,9 @@ def split_record(
     shard_samples: int,
     summaries: Sequence[ShardSummary],
     paths: BuildPaths,
+    listed: int,
 ) -> SplitRecord:
-    """Creates a split's manifest entry and writes the split's lists of samples.
+    """Creates a split's manifest entry and writes the split's lists of samples, of a source that was ``listed`` then.
 
     Raises:
         BuildError: if writing fails.
@@ -62,7 +64,7 @@ def split_record(
         shard_samples=shard_samples,
         shards=ShardTable.from_records([summary.record for summary in summaries]),
         objects=objects_of(split),
-        origins=join_lists(paths, name, numbers, ORIGINS_NAME) if has_origins else None,
+        origins=join_lists(paths, name, numbers, ORIGINS_NAME, listed) if has_origins else None,
     )
 
 
@@ -122,7 +124,9 @@ def _first_of(names: list[str], count: int) -> str:
     return ", ".join(names) + (", ..." if count > len(names) else "")
 
 
-def join_lists(paths: BuildPaths, split: str, shards: Sequence[int], name: str) -> FileRecord:
+def join_lists(
+    paths: BuildPaths, split: str, shards: Sequence[int], name: str, listed: int | None = None
+) -> FileRecord:
     """Concatenates the shards' lines of a list into one file of the split; raises BuildError if writing fails."""
 
     def blocks() -> Iterator[bytes]:
@@ -131,22 +135,29 @@ def join_lists(paths: BuildPaths, split: str, shards: Sequence[int], name: str) 
                 while block := lines.read(1 << 20):
                     yield block
 
-    return write_list(paths, split, name, blocks())
+    return write_list(paths, split, name, blocks(), listed)
 
 
-def write_list(paths: BuildPaths, split: str, name: str, blocks: Iterable[bytes]) -> FileRecord:
-    """Writes a list of a split in parts, and returns its record; raises BuildError if writing fails."""
+def write_list(
+    paths: BuildPaths, split: str, name: str, blocks: Iterable[bytes], listed: int | None = None
+) -> FileRecord:
+    """Writes a list of a split in parts, and returns its record; raises BuildError if writing fails.
+
+    Its time becomes ``listed``, in nanoseconds, before it has its name: another part may move it away at once.
+    """
     joined = paths.dataset / split / name
     try:
         paths.make_folders(split)
-        return write_blocks(paths, joined, blocks)
+        return write_blocks(paths, joined, blocks, listed)
     except OSError as error:
         raise BuildError(
             f"cannot write {joined} ({error.strerror}); free space there, then run the same command again to continue"
         ) from error
 
 
-def write_blocks(paths: BuildPaths, place: Path, blocks: Iterable[bytes | memoryview]) -> FileRecord:
+def write_blocks(
+    paths: BuildPaths, place: Path, blocks: Iterable[bytes | memoryview], listed: int | None = None
+) -> FileRecord:
     """Writes a file beside the dataset, moves it there durably at the end, and returns its record.
 
     So a dataset contains none that is unfinished, also if another process of the same build moves it away meanwhile.
@@ -154,6 +165,7 @@ def write_blocks(paths: BuildPaths, place: Path, blocks: Iterable[bytes | memory
     Raises:
         OSError: if a file system operation fails.
     """
+    paths.check_there()
     crc = size = 0
     partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
     partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
@@ -164,6 +176,8 @@ def write_blocks(paths: BuildPaths, place: Path, blocks: Iterable[bytes | memory
                 crc = crc32(block, crc)
                 size += len(block)
             sync(file)
+        if listed is not None:
+            os.utime(partial, ns=(listed, listed))
         partial.replace(place)
     finally:
         partial.unlink(missing_ok=True)

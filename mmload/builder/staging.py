@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from mmload.builder.build_plans import COLUMN, UPDATES, difference, has_same_recipe, have_same_plan
+from mmload.builder.build_plans import COLUMN, UPDATES, difference, has_same_recipe, have_same_plan, unfinished_advice
 from mmload.builder.destination import (
     MARK,
     PARTS,
@@ -51,7 +51,7 @@ from mmload.builder.destination import (
 from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.split_records import write_blocks
 from mmload.builder.version_commit import add_to_dataset
-from mmload.errors import BuildError
+from mmload.errors import BuildError, StoreError
 from mmload.runtime.durable_files import (
     TOKEN_BYTES,
     exchange,
@@ -102,6 +102,7 @@ class Staging:
         except OSError as error:
             advice = f"make {out.parent} writable" if os.path.lexists(out) else "choose another place"
             raise BuildError(f"cannot write beside {out} ({error.strerror}); {advice}") from error
+        self.paths = self.paths.with_plan()
 
     def __enter__(self) -> Staging:
         return self
@@ -163,6 +164,17 @@ class Staging:
             self.discard()
         except OSError as error:
             raise BuildError(f"cannot add a version to {self.out} ({error.strerror})") from error
+
+    def complete_version(self) -> bool:
+        """Completes a new version that a process was adding when it was killed, or is adding; returns whether."""
+        dataset = self.paths.dataset
+        with suppress(BuildError, StoreError, FileNotFoundError):
+            self.paths.check_there()
+            version = _json(self.paths.folder / VERSION)
+            if version is not None and (dataset / FILE_NAME).is_file() and (self.out / FILE_NAME).is_file():
+                add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
+                return True
+        return False
 
     def discard(self) -> None:
         """Removes what is left of the folder."""
@@ -237,10 +249,12 @@ class Staging:
             self.await_workers()
             self._recover()
             remove(folder / PARTS)  # of processes that were killed: the lock says that none is running
-        elif any((folder / name).exists() for name in (SWAP, VERSION, "replaced")):
+        elif any((folder / name).exists() for name in (SWAP, "replaced")):
             raise BuildError(
                 f"{folder} belongs to a build that was killed at its end; run it again without --part first"
             )
+        else:
+            self.complete_version()
         if self._wanted is None or self._has_plan(self._wanted):
             return True
         check_only_own(folder)
@@ -255,6 +269,8 @@ class Staging:
         if begun is None or self.committed or have_same_plan(begun, plan):
             return begun is not None
         updates = UPDATES in plan or not (self.out / FILE_NAME).exists()
+        if COLUMN in plan and COLUMN not in begun and has_finished_shards(self.paths):
+            raise BuildError(f"{folder} holds an unfinished {unfinished_advice(begun)}")
         if UPDATES in begun and updates and COLUMN not in begun and not self.shared:
             return False  # an update of an earlier state of the source, or of a dataset that is gone: nobody needs it
         if self.shared or (has_finished_shards(self.paths) and not self._overwrite):
@@ -268,7 +284,10 @@ class Staging:
         folder = self.paths.folder
         with suppress(OSError):  # another part has done so
             if os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
-                folder.rename(self._unused_name())
+                aside = self._unused_name()
+                folder.rename(aside)
+                if not os.path.samestat(os.fstat(file.fileno()), (aside / "lock").stat()):
+                    aside.rename(folder)  # of a later command: another part had set aside the one that was looked at
 
     def _unused_name(self) -> Path:
         folder = self.paths.folder
@@ -297,12 +316,9 @@ class Staging:
     def _recover(self) -> None:
         """Completes what a build or an update was doing that was killed during its commit, or just after it."""
         dataset, swap = self.paths.dataset, _json(self.paths.folder / SWAP)
-        version = _json(self.paths.folder / VERSION)
-        if version is not None and (dataset / FILE_NAME).is_file() and (self.out / FILE_NAME).is_file():
-            with suppress(BuildError):  # the dataset has another version since, or the new one's files are gone
-                add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
-                remove_own(self.paths.folder)
-                remove(self.paths.folder / PLAN)
+        if self.complete_version():
+            remove_own(self.paths.folder)
+            remove(self.paths.folder / PLAN)
         remove(self.paths.folder / VERSION)
         if swap is not None and (dataset / FILE_NAME).is_file() and _digest(dataset) != swap.get("manifest"):
             dataset.rename(self._replaced)  # already exchanged: this is the old one
@@ -344,9 +360,14 @@ def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None, *, shared: 
     """
     folder, foreign_files = staging_folder(out), None
     if os.path.lexists(folder):
-        with suppress(BuildError), Staging(out, shared=shared) as staging:
+        with suppress(BuildError, StoreError), Staging(out, shared=shared) as staging:
             begun = staging.plan()
-            if begun is None or (plan is not None and COLUMN not in begun and has_same_recipe(begun, plan)):
+            if begun is None or (
+                plan is not None
+                and COLUMN not in begun
+                and has_same_recipe(begun, plan)
+                and begun.get(UPDATES) != read(out).contents  # else an update that goes on
+            ):
                 staging.discard()
             foreign_files = staging.foreign_files
     remove_set_aside(folder)
@@ -367,11 +388,10 @@ def has_finished_shards(paths: BuildPaths) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    try:
+    with suppress(OSError, ValueError, RecursionError):
         body = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None
+        return body if isinstance(body, dict) else None
+    return None
 
 
 def _digest(dataset: Path) -> str:

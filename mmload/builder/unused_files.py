@@ -73,9 +73,11 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
     path = Path(path).resolve()
     read(path)
     with Staging(path) as staging:  # which completes an update that was killed while it moved files
-        if staging.plan() is None:
-            staging.discard()
-        return _remove_unused(path, keep, dry_run)
+        try:
+            return _remove_unused(path, keep, dry_run)
+        finally:
+            if staging.plan() is None:
+                staging.discard()
 
 
 def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:

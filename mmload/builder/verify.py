@@ -70,7 +70,8 @@ def verify(path: str | Path, version: int | None = None, *, progress: Progress |
         StoreError: if there is no readable manifest.
     """
     folder = Path(path)
-    files = list(dataset_files(read_any(folder, version)))
+    manifest = read_any(folder, version)
+    files = list(dataset_files(manifest))
     total = sum(file.record.bytes for file in files)
     done, faults = 0, list(_lost_versions(folder, read(folder)))
     with ThreadPoolExecutor(available_cores(), thread_name_prefix="mmload-verify") as pool:
@@ -80,6 +81,9 @@ def verify(path: str | Path, version: int | None = None, *, progress: Progress |
             done += file.record.bytes
             if progress is not None:
                 progress(done, total)
+    now = read_any(folder, version) if faults else manifest
+    if (now.contents, now.versions) != (manifest.contents, manifest.versions):
+        raise StoreError(f"{folder} was changed by another command during the check; check it again")
     return faults
 
 

@@ -11,10 +11,10 @@ import msgspec
 
 from mmload.errors import BuildError, StoreError
 from mmload.runtime.durable_files import folder_lock, remove_partials, sync_folder, write_atomically
-from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset_folder import dataset_files
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.manifest_text import VERSIONS
+from mmload.store.versions import versions_of
 
 
 def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None:
@@ -32,22 +32,31 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
             return
         if current.contents != after or current.version + 1 != manifest.version:
             raise BuildError(f"{out} was changed by another command meanwhile; run this one again")
-        moved, kept = list[str](), {file.name for file in dataset_files(current)}
+        moved, kept = dict[str, int](), {file.name for file in dataset_files(current)}
         for file in dataset_files(manifest):
+            if file.name in kept:
+                continue  # whatever is there: no file of the dataset changes
             if (new / file.name).exists():
-                moved.append(file.name)
-            elif file.name not in kept and not _is_there(out / file.name, file.record.bytes):
+                moved[file.name] = file.record.bytes
+            elif not _is_there(out / file.name, file.record.bytes):
                 raise BuildError(f"{file.name} of the new version of {out} is missing; run the command again")
-        for name in moved:
+        for name, size in moved.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(new / name, out / name)
+            try:
+                os.replace(new / name, out / name)
+            except FileNotFoundError:
+                if not _is_there(out / name, size):  # else another part has moved it, where folders have no locks
+                    raise
         for folder in {(out / name).parent for name in moved}:
             sync_folder(folder)
         versions = out / VERSIONS
         versions.mkdir(exist_ok=True)
-        write_atomically(versions / f"{current.version}.json", read_regular(out / FILE_NAME))
-        os.replace(new / FILE_NAME, out / FILE_NAME)
-        sync_folder(out)
+        write_atomically(versions / f"{current.version}.json", current.dumps(), beside=new / FILE_NAME)
+        numbers = {version.number for version in versions_of(current, out)}  # gc may have dropped some meanwhile
+        own = tuple(version for version in manifest.versions[:-1] if version.number in numbers)
+        manifest = msgspec.structs.replace(manifest, versions=(*own, manifest.versions[-1]))
+        write_atomically(out / FILE_NAME, manifest.dumps(), beside=new / FILE_NAME)
+        (new / FILE_NAME).unlink(missing_ok=True)
 
 
 def write_card(folder: str | Path, name: str, content: Mapping[str, Any], contents: str) -> None:

@@ -24,18 +24,22 @@ from mmload.runtime.regular_files import open_regular
 _AT_FDCWD = -100
 _SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 TOKEN_BYTES = 8
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system without locks
 
 LOCK_WAIT_S = 20.0
 """Time limit of :func:`file_lock`, in seconds."""
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, beside: Path | None = None) -> None:
     """Writes a small file, text as UTF-8, atomically and durably. Only a kill can leave a temporary file.
+
+    That lies beside the file, or ``beside`` another one, and is named for it.
 
     Raises:
         OSError: if a file system operation fails.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
+    of = beside or path
+    partial = of.with_name(f"{of.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
     try:
         with open(partial, "xb") as file:
             file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
@@ -132,7 +136,10 @@ def _system_exchange() -> Callable[[bytes, bytes], int] | None:
 
 
 def lock(file: BinaryIO, *, shared: bool = False) -> bool:
-    """Locks an open file until it is closed, or returns False; the system releases the lock with the process."""
+    """Locks an open file until it is closed, or returns False; the system releases the lock with the process.
+
+    A shared lock is always had where the file system has none: it only keeps away those that need the lock alone.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -148,8 +155,8 @@ def lock(file: BinaryIO, *, shared: bool = False) -> bool:
         return True
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        return shared and error.errno in _NO_LOCKS
     return True
 
 

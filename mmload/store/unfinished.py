@@ -30,6 +30,11 @@ def is_staging_folder(folder: Path) -> bool:
     return named and (folder / MARK_NAME).is_file()
 
 
+def unfinished_plan(out: Path) -> dict[str, Any]:
+    """Returns the plan of the unfinished build of a destination; empty if there is none."""
+    return _mapping(_parsed(staging_folder(out) / PLAN_NAME))
+
+
 def how_to_go_on(folder: Path) -> str | None:
     """Returns the message on a folder without a dataset, if a build of it has begun and not ended; else None.
 

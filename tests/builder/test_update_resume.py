@@ -112,5 +112,5 @@ def test_a_version_of_which_a_file_is_missing_is_not_committed(squares, source, 
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def interrupted(*_):
+def interrupted(*_, **__):
     raise KeyboardInterrupt

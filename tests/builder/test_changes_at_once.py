@@ -1,0 +1,176 @@
+"""Changes of a dataset beside each other, and after one that was killed: gc, fields, subsets, updates, repairs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+from conftest import contents
+from meanwhile import once
+from updating import add_pictures, change
+
+import mmload
+from mmload.builder import columns, destination, subsets, unused_files, version_commit
+from mmload.builder import repair as repair_module
+from mmload.builder import verify as verify_module
+from mmload.builder.pipeline import build, build_part
+from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
+from mmload.builder.repair import repair
+from mmload.builder.staging import Staging
+from mmload.builder.unused_files import compact, remove_unused
+from mmload.builder.update import update
+from mmload.builder.verify import verify
+from mmload.errors import BuildError, StoreError
+from mmload.runtime import durable_files
+
+UPDATE = UpdateOptions()
+CHANGES = {
+    "subset": (subsets, "stored_rows", lambda out: mmload.save_subset(out, "few", [0, 1])),
+    "field": (columns, "_spec_of", lambda out: mmload.add_field(out, "f", lambda batch: batch.targets.float())),
+}
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of the package catches it."""
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_beside_gc_names_no_version_that_is_gone(squares, source, monkeypatch, kind):
+    where, name, change_rows = CHANGES[kind]
+    change(source)
+    update(squares)
+    once(monkeypatch, where, name, before=lambda: remove_unused(squares.out))
+    change_rows(squares.out)
+    assert [version.number for version in mmload.open(squares.out).manifest.versions] == [2, 3]
+    assert verify(squares.out) == []
+    add_pictures(source, 3)
+    update(squares)
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_removes_no_shards_of_an_update_that_has_begun_meanwhile(squares, source, monkeypatch, kind):
+    where, name, change_rows = CHANGES[kind]
+    add_pictures(source, 30)
+    once(monkeypatch, where, name, before=lambda: build_part(squares, "1/2", options=UPDATE))
+    with pytest.raises(BuildError, match="holds an unfinished build"):
+        change_rows(squares.out)
+    assert build_part(squares, "2/2", options=UPDATE).manifest is not None
+
+
+def test_an_update_beside_gc_is_not_told_of_damage(squares, source, monkeypatch):
+    change(source)
+    update(squares)
+    add_pictures(source, 3)
+    once(monkeypatch, PlannedUpdate, "probed_plan", before=lambda: remove_unused(squares.out))
+    update(squares)
+    assert verify(squares.out) == []
+
+
+def test_parts_of_an_update_go_on_after_gc(squares, source):
+    add_pictures(source, 3)
+    update(squares)
+    for file in (source / "class1").glob("x*"):
+        file.unlink()
+    update(squares)  # nothing is left of the last shard
+    add_pictures(source, 30)
+    build_part(squares, "1/2", options=UPDATE)
+    remove_unused(squares.out)
+    assert build_part(squares, "2/2", options=UPDATE).manifest is not None
+    assert verify(squares.out) == []
+
+
+def test_gc_keeps_other_changes_away_while_it_works(squares, source, monkeypatch):
+    change(source)
+    update(squares)
+    refused = []
+
+    def another():
+        with pytest.raises(BuildError, match="another build is writing"):
+            Staging(squares.out.resolve())
+        refused.append(True)
+
+    once(monkeypatch, unused_files, "_unused_files", before=another)
+    remove_unused(squares.out)
+    assert refused
+
+
+def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch):
+    listed = destination._sorted
+
+    def then_gc(folder):
+        found = listed(folder)
+        for entry in found:
+            if str(folder).endswith("train") and entry.name == "000000":
+                shutil.rmtree(entry.path)
+        return found
+
+    monkeypatch.setattr(destination, "_sorted", then_gc)
+    assert build(replace(squares, shuffle_seed=5), overwrite=True).built
+
+
+def test_a_check_beside_compaction_and_gc_finds_no_fault(squares, source, monkeypatch):
+    for file in source.rglob("[234]*.*"):
+        file.unlink()
+    update(squares)
+
+    def meanwhile():
+        compact(squares.out)
+        remove_unused(squares.out)
+
+    once(monkeypatch, verify_module, "available_cores", before=meanwhile)
+    with pytest.raises(StoreError, match="was changed by another command during the check; check it again"):
+        verify(squares.out)
+    assert verify(squares.out) == []
+
+
+def test_a_repair_changes_nothing_of_a_dataset_that_came_meanwhile(squares, source, monkeypatch):
+    file = squares.out / "train" / "000000" / "images.memmap"
+    damaged = bytearray(file.read_bytes())
+    damaged[5] ^= 255
+    file.write_bytes(damaged)
+    another = lambda: build(replace(squares, shuffle_seed=7), overwrite=True)  # noqa: E731
+    once(monkeypatch, repair_module, "_check_own_folders", after=another)
+    with pytest.raises(BuildError, match="was changed by another command meanwhile; run the repair again"):
+        repair(squares.out, source)
+    assert verify(squares.out) == []
+
+
+def test_a_kill_while_a_manifest_is_kept_leaves_nothing_in_the_dataset(squares, source, monkeypatch):
+    change(source)
+    with monkeypatch.context() as patch:
+        sync, dataset_files, moving = durable_files.sync, version_commit.dataset_files, []
+
+        def listed(manifest):
+            moving.append(manifest)
+            return dataset_files(manifest)
+
+        def killed(file):
+            if moving:
+                patch.setattr(durable_files.Path, "unlink", lambda *_, **__: None)
+                raise Killed
+            sync(file)
+
+        patch.setattr(version_commit, "dataset_files", listed)
+        patch.setattr(durable_files, "sync", killed)
+        with pytest.raises(Killed):
+            update(squares)
+    update(squares)
+    assert verify(squares.out) == []
+    assert not [name for name in contents(squares.out) if name.endswith(".partial")]
+    build(replace(squares, shuffle_seed=5), overwrite=True)
+
+
+def test_a_dataset_whose_update_was_killed_while_it_moved_files_can_be_built_again(squares, source, monkeypatch):
+    def kill(*_, **__):
+        raise Killed
+
+    change(source)
+    with monkeypatch.context() as patch:
+        patch.setattr(version_commit, "write_atomically", kill)
+        with pytest.raises(Killed):
+            update(squares)
+    build(replace(squares, shuffle_seed=5), overwrite=True)
+    assert verify(squares.out) == []
+    assert os.listdir(squares.out.parent).count(f".{squares.out.name}.building") == 0

@@ -1,0 +1,306 @@
+"""Parts of builds and updates beside each other and beside later commands, also where nothing locks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+
+import pytest
+from conftest import contents
+from meanwhile import once
+from updating import add_pictures, interrupt_after, picture
+
+import mmload
+from mmload.builder import pipeline, planned_update, shard_job, split_records, version_commit
+from mmload.builder import staging as staging_module
+from mmload.builder.engines import LocalEngine
+from mmload.builder.pipeline import build, build_part
+from mmload.builder.planned_build import PlannedBuild
+from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
+from mmload.builder.staging import Staging
+from mmload.builder.update import update
+from mmload.builder.verify import verify
+from mmload.errors import BuildError
+from mmload.store.manifest import Manifest
+
+UPDATE = UpdateOptions()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of the package catches it."""
+
+
+def kill(*_, **__):
+    raise Killed
+
+
+def planned(job) -> PlannedUpdate:
+    return PlannedUpdate(job, UPDATE, "fail", None, None, None, ())
+
+
+def all_built(work: PlannedBuild, staging: Staging) -> Manifest:
+    """Builds all shards in a folder, and returns the manifest; nothing is committed."""
+    layout = work.layout()
+    work.build_shards(layout, layout.all_plans, staging, LocalEngine())
+    return work.manifest(layout, work.sealed(layout.all_plans, staging.paths), staging.paths)
+
+
+@pytest.fixture
+def unlocked(monkeypatch):
+    """Machines that do not see each other's locks."""
+    monkeypatch.setattr(version_commit, "folder_lock", lambda folder: nullcontext())
+    monkeypatch.setattr(staging_module, "lock", lambda file, shared=False: True)
+
+
+def test_a_part_never_sets_aside_the_folder_of_a_later_command(squares, tmp_path, monkeypatch):
+    folder, unused_name, later = tmp_path / ".o.building", Staging._unused_name, []
+
+    def name(self):  # between the look at the lock and the rename
+        if later or self._wanted is None or not (tmp_path / "o").exists():
+            return unused_name(self)
+        shutil.rmtree(folder)  # another part sets it aside and removes it
+        later.append(Staging(tmp_path / "o"))
+        return unused_name(self)
+
+    monkeypatch.setattr(Staging, "_unused_name", name)
+    build_part(replace(squares, out=tmp_path / "o"), "1/1")
+    with later[0]:
+        assert folder.exists()
+
+
+def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_build(squares, tmp_path, monkeypatch):
+    job = replace(squares, out=tmp_path / "o")
+    other = replace(job, shuffle_seed=7)
+    expected = contents(build(replace(other, out=tmp_path / "expected")).out)
+
+    def later():
+        assert build_part(job, "1/1", threads=1).manifest is not None
+        with pytest.raises(KeyboardInterrupt):
+            build(other, overwrite=True, progress=interrupt_after(1), engine=LocalEngine(threads=1, processes=1))
+
+    once(monkeypatch, shard_job, "private_paths", before=later)
+    assert build_part(job, "1/1", threads=1).built == 0
+    build(other, overwrite=True)
+    assert contents(tmp_path / "o") == expected
+    assert verify(tmp_path / "o") == []
+
+
+def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_update(squares, source, tmp_path, monkeypatch):
+    job = replace(squares, out=tmp_path / "o")
+    waits, goes_on = threading.Event(), threading.Event()
+    private_paths, manifest = shard_job.private_paths, PlannedUpdate.manifest
+
+    def run():
+        with suppress(BuildError):
+            build_part(job, "1/1", threads=1)
+
+    late = threading.Thread(target=run)
+
+    def waiting(paths):
+        if threading.current_thread() is late:
+            waits.set()
+            goes_on.wait()
+        return private_paths(paths)
+
+    def beside_the_late_one(self, *words):
+        goes_on.set()
+        late.join()
+        return manifest(self, *words)
+
+    monkeypatch.setattr(shard_job, "private_paths", waiting)
+    monkeypatch.setattr(PlannedUpdate, "manifest", beside_the_late_one)
+    late.start()
+    waits.wait()
+    build_part(job, "1/1", threads=1)
+    picture(source).write_bytes(picture(source, 2).read_bytes())
+    os.utime(picture(source))
+    update(job)
+    assert not late.is_alive()
+    assert verify(job.out) == []
+
+
+def test_a_late_part_of_an_update_is_not_refused_while_another_commits(squares, source, monkeypatch):
+    add_pictures(source, 30)
+    work, reports = planned(squares), []
+    late = lambda: reports.append(pipeline.run_shards(work, LocalEngine(), slice(1), shared=True))  # noqa: E731
+    once(monkeypatch, staging_module, "add_to_dataset", before=late)
+    build_part(squares, "1/1", options=UPDATE)
+    assert reports[0].manifest is not None
+    assert verify(squares.out) == []
+
+
+@pytest.mark.parametrize(("where", "name"), [(staging_module, "add_to_dataset"), (Staging, "discard")])
+def test_a_part_of_an_update_that_was_killed_at_its_end_is_run_again(where, name, squares, source, monkeypatch):
+    add_pictures(source, 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, kill)
+        with pytest.raises(Killed):
+            build_part(squares, "1/1", options=UPDATE)
+    assert build_part(squares, "1/1", options=UPDATE).manifest is not None
+    assert not (squares.out.parent / f".{squares.out.name}.building").exists()
+
+
+@pytest.mark.parametrize("part", ["1/1", None])
+def test_a_part_of_an_update_ends_well_while_another_moves_files(squares, source, monkeypatch, part):
+    add_pictures(source, 30)
+    build_part(squares, "1/2", options=UPDATE)
+    errors, looks, moves = [], threading.Event(), threading.Event()
+    sealed, move = PlannedBuild.sealed, os.replace
+
+    def run():
+        try:
+            build_part(squares, part, options=UPDATE)
+        except BaseException as error:
+            errors.append(error)
+
+    second = threading.Thread(target=run)
+
+    def waiting(self, *words):
+        if threading.current_thread() is second and not looks.is_set():
+            looks.set()
+            moves.wait(20)
+        return sealed(self, *words)
+
+    def slow(place, other):
+        move(place, other)
+        if threading.current_thread() is not second and not moves.is_set() and other.name == "images.memmap":
+            moves.set()
+            second.join(2)  # it may wait for the lock that this one holds
+
+    monkeypatch.setattr(PlannedBuild, "sealed", waiting)
+    monkeypatch.setattr(version_commit.os, "replace", slow)
+    second.start()
+    looks.wait(20)
+    build_part(squares, "2/2", options=UPDATE)
+    second.join()
+    assert moves.is_set()
+    assert not errors
+    assert verify(squares.out) == []
+
+
+def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, source, monkeypatch):
+    add_pictures(source, 30)
+    build_part(squares, "1/2", options=UPDATE)
+    write, work = split_records.write_blocks, planned(squares)
+    with Staging(squares.out, work.probed_plan(), shared=True) as first:
+        made = all_built(work, first)
+        goes_on, moves, move = threading.Event(), threading.Event(), os.replace
+        thread = threading.Thread(target=lambda: first.add_version(made, work.old.contents))
+
+        def slow(place, other):
+            move(place, other)
+            if threading.current_thread() is thread and other.name == "origins.2.jsonl":
+                moves.set()
+                goes_on.wait(2)
+
+        def beside_another(paths, place, *words):
+            record = write(paths, place, *words)
+            if place.name == "origins.2.jsonl" and not moves.is_set():
+                thread.start()
+                moves.wait(10)
+            return record
+
+        monkeypatch.setattr(version_commit.os, "replace", slow)
+        monkeypatch.setattr(split_records, "write_blocks", beside_another)
+        try:
+            assert build_part(squares, "2/2", options=UPDATE).manifest is not None
+        finally:
+            goes_on.set()
+            thread.join()
+    assert verify(squares.out) == []
+
+
+def test_a_part_of_an_update_that_looks_as_another_commits_is_not_refused(squares, source, monkeypatch):
+    add_pictures(source, 30)
+    another = lambda: build_part(squares, "1/1", options=UPDATE)  # noqa: E731
+    once(monkeypatch, planned_update, "dataset_at", after=another)
+    assert build_part(squares, "2/2", options=UPDATE).manifest is not None
+    assert verify(squares.out) == []
+
+
+@pytest.mark.usefixtures("unlocked")
+def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(squares, source, monkeypatch):
+    add_pictures(source, 30)
+    work = planned(squares)
+    with Staging(squares.out, work.probed_plan(), shared=True) as first:
+        made = all_built(work, first)
+        once(monkeypatch, version_commit, "read", after=lambda: first.add_version(made, work.old.contents))
+        assert build_part(squares, "2/2", options=UPDATE).manifest is not None
+    assert verify(squares.out) == []
+    assert mmload.open(squares.out, version=1)
+
+
+@pytest.mark.usefixtures("unlocked")
+def test_a_file_that_another_part_has_moved_is_not_missing_without_locks(squares, source, monkeypatch):
+    add_pictures(source, 30)
+    work, dataset_files, lists = planned(squares), version_commit.dataset_files, []
+    with Staging(squares.out, work.probed_plan(), shared=True) as first:
+        made = all_built(work, first)
+
+        def then_another_moves_one(manifest):
+            lists.append(manifest)
+            yield from dataset_files(manifest)
+            if len(lists) == 2:  # the files to move are known, and none is moved
+                new = first.paths.dataset
+                name = next(file.name for file in dataset_files(made) if (new / file.name).exists())
+                (squares.out / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(new / name, squares.out / name)
+
+        monkeypatch.setattr(version_commit, "dataset_files", then_another_moves_one)
+        assert build_part(squares, "2/2", options=UPDATE).manifest is not None
+    assert len(lists) >= 2
+    assert verify(squares.out) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_parts_are_built_where_the_file_system_has_no_locks(squares, tmp_path, monkeypatch, code):
+    def none(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", none)
+    job = replace(squares, out=tmp_path / "o")
+    build_part(job, "1/2")
+    assert build_part(job, "2/2").manifest is not None
+
+
+def test_a_late_part_of_a_build_removes_no_shards_of_an_update_that_tries_again(squares, source, tmp_path):
+    job = replace(squares, out=tmp_path / "o")
+    add_pictures(source, 30)
+    whole = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in (source / "class1").glob("x[01]*.jpg")}
+    for file, (content, time) in whole.items():
+        file.write_bytes(bytes(len(content)))
+        os.utime(file, ns=(time, time))
+    build_part(job, "1/1", on_error="skip")
+    for file, (content, time) in whole.items():
+        file.write_bytes(content)
+        os.utime(file, ns=(time, time))
+    report = build_part(job, "1/2", options=UPDATE)
+    assert report.sealed
+    assert report.manifest is None
+    assert build_part(job, "1/1", on_error="skip").built == 0
+    assert (tmp_path / ".o.building").exists()
+    assert build_part(job, "2/2", options=UPDATE).manifest is not None
+
+
+def test_the_list_of_origins_has_the_time_of_the_listing_whoever_commits(squares, tmp_path, monkeypatch):
+    job, write = replace(squares, out=tmp_path / "o"), split_records.write_blocks
+    build_part(job, "1/2")
+    work = PlannedBuild(job, "fail", None, None, None, ())
+    with Staging(job.out, work.probed_plan(), shared=True) as first:
+        made = all_built(work, first)
+        listed = (first.paths.dataset / "train" / "origins.jsonl").stat().st_mtime_ns
+
+        def then_another_commits(paths, place, *words):
+            record = write(paths, place, *words)
+            if place.name == "origins.jsonl":
+                monkeypatch.setattr(split_records, "write_blocks", write)
+                first.commit(made)
+            return record
+
+        monkeypatch.setattr(split_records, "write_blocks", then_another_commits)
+        build_part(job, "2/2")
+    assert (job.out / "train" / "origins.jsonl").stat().st_mtime_ns == listed
