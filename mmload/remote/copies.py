@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from mmload.errors import MmloadError, StoreError, UsageError
+from mmload.errors import MmloadError, RemoteMissingError, StoreError, UsageError
 from mmload.remote.arriving_file import ArrivingFile
 from mmload.remote.layout import (
     SUFFIX,
@@ -24,13 +25,13 @@ from mmload.remote.layout import (
     bytes_per_block,
     checksums_of_file,
     manifest_at,
-    manifest_text,
     parse_checksums,
 )
 from mmload.remote.object_store import Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.durable_files import (
     folder_lock,
+    is_partial,
     lock,
     open_lock,
     remove,
@@ -38,7 +39,6 @@ from mmload.runtime.durable_files import (
     sync_folder,
     write_atomically,
 )
-from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset_folder import DatasetFile, dataset_files, open_folder
 from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
@@ -112,15 +112,30 @@ def push(
             if progress is not None:
                 progress(done, total)
         folder.check()
-        if there is not None:
-            name = f"{VERSIONS}/{there.version}.json"
-            objects.put(name, manifest_text(objects).encode("utf-8", "backslashreplace"))
-        objects.put(FILE_NAME, manifest.dumps().encode("utf-8", "backslashreplace"))
+        now = _manifest_there(objects)
+        if now is None or now.contents != manifest.contents:  # else another push of this version has ended
+            if (now and now.contents) != (there and there.contents):
+                raise MmloadError(f"{objects.url} was changed by another push meanwhile; run the same command again")
+            if there is not None:
+                _put_manifest(objects, f"{VERSIONS}/{there.version}.json", there)
+            _put_manifest(objects, FILE_NAME, manifest)
     if MARK in listed or not complete:
         objects.delete(MARK)
     return Copied(
         files=len(missing), bytes=sum(file.record.bytes for file in missing), present=len(files) - len(missing)
     )
+
+
+def _manifest_there(objects: Objects) -> Manifest | None:
+    """Returns the manifest of the dataset at a URL; None if there is none."""
+    try:
+        return loads(str(objects.get(FILE_NAME), "utf-8"), objects.url_of(FILE_NAME))
+    except RemoteMissingError:
+        return None
+
+
+def _put_manifest(objects: Objects, name: str, manifest: Manifest) -> None:
+    objects.put(name, manifest.dumps().encode("utf-8", "backslashreplace"))
 
 
 def _listed(objects: Objects, root: Path, manifest: Manifest) -> tuple[dict[str, int], Manifest | None]:
@@ -198,6 +213,7 @@ def _reading(root: Path) -> Iterator[None]:
 
 
 _LOCK, _CONTENTS, _DATASET = "lock", "contents", "dataset"
+_TRIES = 100
 
 
 def pull(
@@ -234,24 +250,19 @@ def pull(
     manifest = msgspec.structs.replace(manifest, versions=manifest.versions[-1:])  # only its manifest is copied
     files = list(dataset_files(manifest))
     try:
-        if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
-            here = read(place) if (place / FILE_NAME).is_file() else None
-            if here is None or here.contents not in kept:
-                raise UsageError(
-                    f"{place} exists and is not this dataset, nor an earlier version of it; choose another place"
-                )
-            copied = _Pull(objects, place, parallel, progress).copy_missing(files)
-            if here.contents != manifest.contents:
-                _add_version(place, here, manifest)
-            return copied
+        _dataset_at(place, kept)  # before anything is written
         with _staging(place, manifest.contents) as work:
-            copied = _Pull(objects, work, parallel, progress).copy_missing(files)
+            here = _dataset_at(place, kept)
+            copied = _Pull(objects, work, parallel, progress, None if here is None else place).copy_missing(files)
             write_atomically(work / FILE_NAME, manifest.dumps())
             sync_everything()  # a rename may reach the disk before what was written earlier
-            if place.exists():
-                place.rmdir()  # it is empty
-            work.rename(place)
-            sync_folder(place.parent)
+            if here is not None:
+                _add_files(work, place, here, manifest, files)
+            else:
+                if place.exists():
+                    place.rmdir()  # it is empty
+                work.rename(place)
+                sync_folder(place.parent)
         return copied
     except OSError as error:
         name = error.filename2 or error.filename or place
@@ -260,11 +271,23 @@ def pull(
         ) from error
 
 
-class _Pull:
-    """Copy of a dataset into a folder."""
+def _dataset_at(place: Path, kept: set[str]) -> Manifest | None:
+    """Returns the manifest of the copy at a place; None if nothing is there; raises UsageError for anything else."""
+    if not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir())):
+        return None
+    here = read(place) if (place / FILE_NAME).is_file() else None
+    if here is None or here.contents not in kept:
+        raise UsageError(f"{place} exists and is not this dataset, nor an earlier version of it; choose another place")
+    return here
 
-    def __init__(self, objects: Objects, folder: Path, parallel: int, progress: Progress | None) -> None:
-        self._objects, self._folder = objects, folder
+
+class _Pull:
+    """Copy of a dataset into a folder, without the files that another one has, if it is given."""
+
+    def __init__(
+        self, objects: Objects, folder: Path, parallel: int, progress: Progress | None, other: Path | None = None
+    ) -> None:
+        self._objects, self._folder, self._other = objects, folder, other
         self._parallel, self._progress = parallel, progress
 
     def copy_missing(self, files: list[DatasetFile]) -> Copied:
@@ -282,44 +305,75 @@ class _Pull:
         return Copied(files=len(missing), bytes=wanted, present=len(files) - len(missing))
 
     def _is_there(self, file: DatasetFile) -> bool:
-        try:
-            return os.stat(self._folder / file.name).st_size == file.record.bytes
-        except FileNotFoundError:
-            return False
+        return any(_has(folder, file) for folder in (self._folder, self._other) if folder is not None)
 
     def _parts(self, file: DatasetFile) -> Iterator[tuple[ArrivingFile, int]]:
         arriving = ArrivingFile(self._objects, self._folder, file)
         return ((arriving, index) for index in range(arriving.count))
 
 
-def _add_version(place: Path, earlier: Manifest, manifest: Manifest) -> None:
-    """Makes a version whose files are there the current one of a copy, and keeps the earlier one."""
-    sync_everything()
-    versions = (*versions_of(earlier, place), *manifest.versions)
+def _has(folder: Path, file: DatasetFile) -> bool:
+    try:
+        return os.stat(folder / file.name).st_size == file.record.bytes
+    except FileNotFoundError:
+        return False
+
+
+def _add_files(work: Path, place: Path, earlier: Manifest, manifest: Manifest, files: list[DatasetFile]) -> None:
+    """Moves what has arrived into a copy, of which it becomes the current version; the earlier one is kept."""
     with folder_lock(place):
-        if read(place).contents != earlier.contents:
+        now = read(place)
+        if now.contents != earlier.contents:
             raise MmloadError(f"{place} was changed by another command meanwhile; run this one again")
-        (place / VERSIONS).mkdir(exist_ok=True)
-        write_atomically(place / VERSIONS / f"{earlier.version}.json", read_regular(place / FILE_NAME))
-        write_atomically(place / FILE_NAME, msgspec.structs.replace(manifest, versions=versions).dumps())
+        for file in files:
+            if not _has(place, file):
+                (place / file.name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(work / file.name, place / file.name)
+        if now.contents != manifest.contents:
+            (place / VERSIONS).mkdir(exist_ok=True)
+            own = work / FILE_NAME
+            write_atomically(place / VERSIONS / f"{now.version}.json", now.dumps(), beside=own)
+            versions = (*versions_of(now, place), *manifest.versions)
+            text = msgspec.structs.replace(manifest, versions=versions).dumps()
+            write_atomically(place / FILE_NAME, text, beside=own)
 
 
 @contextmanager
 def _staging(place: Path, contents: str) -> Iterator[Path]:
     """Yields the locked folder to work in, without remains of another dataset; afterwards removes it."""
     work = place.with_name(f".{place.name}.pulling")
-    work.mkdir(parents=True, exist_ok=True)
-    if work.is_symlink() or any(entry.name not in (_LOCK, _CONTENTS, _DATASET) for entry in work.iterdir()):
-        raise UsageError(f"{work} was not made by a pull; rename it, or remove it")
-    with open_lock(work / _LOCK) as lock_file:
-        if not lock(lock_file):
-            raise MmloadError(f"another pull is writing {place}; wait for it to end")
+    with _locked(work, place):
         mark = work / _CONTENTS
         if not mark.is_file() or mark.read_text(encoding="ascii") != contents:
             remove(work / _DATASET)
             write_atomically(mark, contents)
         (work / _DATASET).mkdir(exist_ok=True)
         yield work / _DATASET
-        remove(mark)
-        remove(work / _LOCK)
-        work.rmdir()
+        for name in (_DATASET, _CONTENTS, _LOCK):
+            remove(work / name)
+        with suppress(OSError):  # another pull may be waiting
+            work.rmdir()
+
+
+def _locked(work: Path, place: Path) -> BinaryIO:
+    """Makes the folder to work in, and returns its lock."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # another pull has ended, and removed it
+            work.mkdir(parents=True, exist_ok=True)
+            if work.is_symlink() or any(not _is_own(entry.name) for entry in work.iterdir()):
+                raise UsageError(f"{work} was not made by a pull; rename it, or remove it")
+            lock_file = open_lock(work / _LOCK)
+            if not lock(lock_file):
+                lock_file.close()
+                raise MmloadError(f"another pull is writing {place}; wait for it to end")
+            try:
+                if os.path.samestat(os.fstat(lock_file.fileno()), os.stat(work / _LOCK)):
+                    return lock_file
+            except FileNotFoundError:
+                pass
+            lock_file.close()
+    raise MmloadError(f"{work} appears and disappears; look which pulls of {place} run at once")
+
+
+def _is_own(name: str) -> bool:
+    return name in (_LOCK, _CONTENTS, _DATASET) or is_partial(name, _CONTENTS)
