@@ -33,8 +33,6 @@ from mmload.store.versions import read_version
 _RELATIVE = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
 _TRIES = 5
 _OPEN_TRIES = 10
-_CHUNK_BYTES = 2**20
-
 _UNSIGNED = 2**64 - 1
 
 Revision = tuple[int, int, int]
@@ -60,19 +58,15 @@ class Folder:
         self._manifest: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {
+        return {
             "path": self.path,
             "_version": self._version,
             "_manifest_status": self._manifest_status,
             "_manifest": None,
-        }
-        revisions_folder = self._revisions_folder or self.device_inode
-        return {
-            **state,
+            "_revisions": self._revisions,
+            "_revisions_folder": self._revisions_folder or self.device_inode,
             "identity": self.identity,
             "version": self.version,
-            "_revisions": self._revisions,
-            "_revisions_folder": revisions_folder,
         }
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound early: at exit the module may be gone
