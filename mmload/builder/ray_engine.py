@@ -25,6 +25,7 @@ from mmload.builder.finished_shards import BuildPaths, ShardSummary
 from mmload.builder.ray_nodes import ExpectedRows, check_nodes, expected_rows, last_line, usable
 from mmload.builder.shard_job import OnProgress, ShardJob, private_paths
 from mmload.builder.shard_layout import ShardPlan
+from mmload.builder.staging import hold_worker_lock
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
@@ -321,7 +322,7 @@ def _work(job: ShardJob, plan: ShardPlan, threads: int, messages: SimpleQueue[tu
         messages.put(("progress", tuple(done)))
 
     try:
-        worker_lock = job.hold_worker_lock()  # noqa: F841  # locked until the shard is done
+        worker_lock = hold_worker_lock(job.paths)  # noqa: F841  # locked until the shard is done
         with single_op_pool(threads, "mmload-build") as pool:
             messages.put(("finished", job(plan, pool, threads, count)))
     except MmloadError as error:

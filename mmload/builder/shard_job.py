@@ -21,7 +21,6 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
 from mmload.builder.destination import PARTS
@@ -30,7 +29,6 @@ from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.shard_layout import ShardPlan, row_bytes
 from mmload.builder.shard_writer import ShardWriter
-from mmload.builder.staging import hold_worker_lock
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, SampleError
 from mmload.records import FieldSpec
@@ -84,7 +82,7 @@ class ShardJob:
         split = self.splits[plan.split]
         if not isinstance(split, Splittable):
             return None
-        return split.part(self._samples(len(split), plan.start, plan.stop))
+        return split.part(row_order(plan.start, plan.stop, len(split), self.shuffle_seed))
 
     def with_samples(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
         """Returns the job for this plan alone, over the samples that :meth:`samples` returned for it."""
@@ -110,10 +108,6 @@ class ShardJob:
                     crc = zlib.crc32((rows.numpy() if isinstance(rows, torch.Tensor) else rows.bytes).tobytes(), crc)
                     crc = zlib.crc32(name.encode(), crc)
         return crc
-
-    def hold_worker_lock(self) -> BinaryIO:
-        """Returns a lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
-        return hold_worker_lock(self.paths)
 
     def __call__(
         self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
@@ -151,7 +145,7 @@ class ShardJob:
             for start in range(plan.start, plan.stop, rows):
                 stop = min(start + rows, plan.stop)
                 numbers = range(start - plan.start, stop - plan.start)
-                indices = numbers if self.alone else self._samples(len(split), start, stop)
+                indices = numbers if self.alone else row_order(start, stop, len(split), self.shuffle_seed)
                 if isinstance(split, FetchesAhead):
                     split.fetch_ahead(indices)
                 under_way.append(pool.submit(self._chunk, split, indices, fields, stopped))
@@ -164,16 +158,12 @@ class ShardJob:
             for future in under_way:
                 future.cancel()
 
-    def _samples(self, count: int, start: int, stop: int) -> Sequence[int]:
-        """Returns the sample index of each planned row."""
-        return row_order(start, stop, count, self.shuffle_seed)
-
     def _chunk(
         self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
     ) -> Chunk:
         """Decodes samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
-        blocks = isinstance(indices, range) and not self.chain.steps and self.variable_layout is None
-        if blocks and isinstance(split, ReadsBlocks) and isinstance(indices, range):
+        as_stored = not self.chain.steps and self.variable_layout is None
+        if as_stored and isinstance(split, ReadsBlocks) and isinstance(indices, range):
             return chunk_of_block(split, split.read_rows(indices.start, indices.stop), indices, fields)
         assembly = ChunkAssembly(fields, len(indices), self.variable_layout)
         for index in indices:
