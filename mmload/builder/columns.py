@@ -328,7 +328,7 @@ def _tensor(values: Any) -> Tensor:
 
 def _with_column(record: SplitRecord, name: str, spec: FieldSpec, files: list[FileRecord]) -> SplitRecord:
     """Returns the record of a split with a field more, or in place of one of this name."""
-    other, table = _without_column(record, name), record.shards
+    other = _without_column(record, name)
     file = file_name(name, spec)
     sizes = np.array([each.bytes for each in files], np.int64)
     crcs = np.array([int(each.crc32, 16) for each in files], np.uint32)

@@ -209,11 +209,11 @@ def _foreign(folder: Path, manifest: Manifest) -> Iterator[str]:
     own = owned_files(folder, manifest)
 
     def others(inside: Path) -> Iterator[str]:
-        for entry in _sorted(inside):
+        for entry in entries_of(inside):
             name = Path(entry.path).relative_to(folder).as_posix()
             if entry.is_dir(follow_symlinks=False) and name in own.folders:
                 yield from others(Path(entry.path))
-            elif not (_is_file(entry) and (name in own.files or _is_of_manifest(name))):
+            elif not (entry.is_file(follow_symlinks=False) and (name in own.files or _is_of_manifest(name))):
                 yield name
 
     return others(folder)
@@ -240,15 +240,12 @@ def is_real_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False)
-
-
-def _sorted(folder: str | Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
+    """Returns the entries of a folder, sorted by their names; none if it is gone, as another command may remove it."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except FileNotFoundError:  # another command has removed it meanwhile
+    except FileNotFoundError:
         return []
 
 
@@ -291,8 +288,7 @@ def check_made_by_build(folder: Path, has_plan: bool) -> None:
     kind = folder.lstat().st_mode  # one look at it: another process may remove it
     if not stat.S_ISDIR(kind):
         raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {_ADVICE}")
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
+    found = entries_of(folder)
     others = [entry.name for entry in found if not _is_known(entry)]
     if others:
         raise BuildError(f"{folder} holds {listed(others)}, which no build made; {_ADVICE}")
@@ -367,10 +363,8 @@ def _files(folder: Path) -> Iterator[tuple[str, bool]]:
     for top in _BUILT:
         waiting = [top] if os.path.lexists(folder / top) else []
         while waiting:
-            parent, found = waiting.pop(), list[os.DirEntry[str]]()
-            with suppress(FileNotFoundError), os.scandir(folder / parent) as entries:  # a part may be removing its own
-                found = sorted(entries, key=lambda entry: entry.name)
-            for entry in found:
+            parent = waiting.pop()
+            for entry in entries_of(folder / parent):
                 name = f"{parent}/{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(name)

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -129,7 +130,8 @@ class ShardWriter:
         """Closes the files without sealing."""
         self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
         for file in (*self._lists.values(), *self._files.values()):
-            _close_quietly(file)
+            with suppress(OSError):  # what failed before has reported the full disk, and the file will be removed
+                file.close()
 
     def seal(self) -> ShardSummary:
         """Finishes the shard: truncates its files, flushes them to disk, and writes the summary.
@@ -207,14 +209,6 @@ def _write_failed(path: Path, error: OSError) -> BuildError:
     return BuildError(
         f"cannot write to {path} ({error.strerror}); free space there, then run the same command again to continue"
     )
-
-
-def _close_quietly(file: BinaryIO) -> None:
-    """Closes a file; the write that failed has reported the full disk, and the file will be removed."""
-    try:
-        file.close()
-    except OSError:
-        file.close()
 
 
 def _sync_data(files: Sequence[int]) -> None:

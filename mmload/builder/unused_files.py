@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.build_plans import unfinished_advice
-from mmload.builder.destination import owned_files, remove_own
+from mmload.builder.destination import entries_of, owned_files, remove_own
 from mmload.builder.finished_shards import Chunk
 from mmload.builder.shard_writer import ShardWriter
 from mmload.builder.split_records import write_list
@@ -127,8 +127,7 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
 
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+        return entries_of(folder)
     except FileNotFoundError:
         return []
 

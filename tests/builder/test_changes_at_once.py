@@ -97,7 +97,7 @@ def test_gc_keeps_other_changes_away_while_it_works(squares, source, monkeypatch
 
 
 def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch):
-    listed = destination._sorted
+    listed = destination.entries_of
 
     def then_gc(folder):
         found = listed(folder)
@@ -106,7 +106,7 @@ def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch)
                 shutil.rmtree(entry.path)
         return found
 
-    monkeypatch.setattr(destination, "_sorted", then_gc)
+    monkeypatch.setattr(destination, "entries_of", then_gc)
     assert build(replace(squares, shuffle_seed=5), overwrite=True).built
 
 
