@@ -19,7 +19,7 @@ from mmload.bench.measure import Measurement
 from mmload.bench.task import Task
 from mmload.bench.train import BesideSample
 from mmload.errors import MmloadError, UsageError
-from mmload.runtime.regular_files import read_regular_text
+from mmload.runtime.regular_files import read_regular
 
 FORMAT = "mmload bench"
 VERSION = 1
@@ -130,7 +130,7 @@ def best(rows: Sequence[Row], group: str) -> Row | None:
 
 
 _MOST = 2**24
-"""Upper bound on the characters of a record: a larger file, or an endless device, is no record."""
+"""Upper bound on the bytes of a record: a larger file is no record."""
 
 
 def read_record(path: str | Path) -> Record:
@@ -140,10 +140,7 @@ def read_record(path: str | Path) -> Record:
         UsageError: if the file does not exist, or has another format.
     """
     try:
-        text = read_regular_text(path, _MOST)
-        if text is None:
-            raise UsageError(f"{path} is not a record of mmload bench: it is longer than {_MOST:,} characters")
-        body = json.loads(text)
+        body = json.loads(read_regular(path, most=_MOST).decode())
     except OSError as error:
         raise UsageError(f"cannot read the record {path} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

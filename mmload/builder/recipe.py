@@ -18,7 +18,7 @@ from mmload.builder.options import recipe_keys
 from mmload.errors import RecipeError, choices, parse_bytes
 from mmload.records import VARIABLE, FieldSpec
 from mmload.remote.urls import Location, is_url, place
-from mmload.runtime.regular_files import read_regular_text
+from mmload.runtime.regular_files import read_regular
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
@@ -274,7 +274,7 @@ def square(size: int) -> tuple[dict[str, Any], ...]:
 
 
 _MOST = 2**20
-"""Upper bound on the characters of a recipe: a larger file, or an endless device, is no recipe."""
+"""Upper bound on the bytes of a recipe: a larger file is no recipe."""
 
 
 def load(path: str | Path) -> BuildRecipe:
@@ -284,10 +284,7 @@ def load(path: str | Path) -> BuildRecipe:
         RecipeError: if the file is missing, is not TOML, or contains an unknown key or an invalid value.
     """
     try:
-        text = read_regular_text(path, _MOST)
-        if text is None:
-            raise RecipeError(f"the recipe {path} is longer than {_MOST:,} characters; give the TOML file of a recipe")
-        body = tomllib.loads(text.removeprefix("\ufeff"))  # a byte order mark
+        body = tomllib.loads(read_regular(path, most=_MOST).decode("utf-8-sig"))
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

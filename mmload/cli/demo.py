@@ -24,7 +24,7 @@ from mmload.bench.report import draw, table
 from mmload.bench.run import run_on_dataset
 from mmload.bench.task import Task
 from mmload.builder import recipe as recipes
-from mmload.builder.destination import listed
+from mmload.builder.destination import is_real_folder, listed
 from mmload.builder.pipeline import build
 from mmload.errors import BuildError, UsageError, counted
 from mmload.loader import Loader
@@ -257,9 +257,9 @@ def _others(folder: Path, images: int) -> Iterator[Path]:
     folders = ("dataset", staging_folder(folder / "dataset").name)
     for path in folder.iterdir():
         own_file = path.name in (*_SHEETS, _CHART) and path.is_file() and not path.is_symlink()
-        if path.name == "photos" and _is_own_folder(path) and marked:
+        if path.name == "photos" and is_real_folder(path) and marked:
             yield from _other_photos(path, images)
-        elif marked and (own_file or (path.name in folders and _is_own_folder(path))):
+        elif marked and (own_file or (path.name in folders and is_real_folder(path))):
             continue
         elif path.name != _MARK or path.is_symlink():
             yield path
@@ -268,7 +268,7 @@ def _others(folder: Path, images: int) -> Iterator[Path]:
 def _other_photos(photos: Path, images: int) -> Iterator[Path]:
     own = {photos / _photo_name(number) for number in range(images)}
     for path in photos.iterdir():
-        if path.name in GRAINS and _is_own_folder(path):
+        if path.name in GRAINS and is_real_folder(path):
             yield from (file for file in path.iterdir() if file not in own or file.is_symlink())
         else:
             yield path
@@ -276,7 +276,3 @@ def _other_photos(photos: Path, images: int) -> Iterator[Path]:
 
 def _photo_name(number: int) -> str:
     return f"{sorted(GRAINS)[number % len(GRAINS)]}/{number // len(GRAINS):04d}.jpg"
-
-
-def _is_own_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()

@@ -71,18 +71,6 @@ def read_regular(path: str | Path, *, dir_fd: int | None = None, most: int | Non
         return file.read()
 
 
-def read_regular_text(path: str | Path, most: int) -> str | None:
-    """Reads the UTF-8 text of a regular file; returns None if it has more than ``most`` characters.
-
-    Raises:
-        OSError: as for :func:`open_regular`.
-        UnicodeDecodeError: if it is not UTF-8.
-    """
-    with open(path, encoding="utf-8", opener=open_regular) as file:
-        text = file.read(most + 1)
-    return text if len(text) <= most else None
-
-
 def _check_mode(mode: int, path: str | Path) -> None:
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFDIR:
