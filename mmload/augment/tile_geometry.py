@@ -30,7 +30,7 @@ _HALVES, _QUARTERS = SHRINKS
 
 
 class TileRows(NamedTuple):
-    """Rows that the samples of a batch are composed of: one per tile, sample after sample.
+    """Rows that the samples of a batch are composed of: one per tile, sample after sample. Kernels take one of arrays.
 
     Attributes:
         numbers: int64 [T], row of each tile.
@@ -45,16 +45,6 @@ class TileRows(NamedTuple):
     layers: Tensor
     places: Tensor
     alone: Tensor
-
-
-class _Rows(NamedTuple):
-    """Arrays that kernels take: the fields of a :class:`TileRows`."""
-
-    numbers: Numbers
-    samples: Numbers
-    layers: Numbers
-    places: Numbers
-    alone: Flags
 
 
 class MapRanges(NamedTuple):
@@ -127,7 +117,7 @@ class MovedBoxes(NamedTuple):
 _NUMBERS, _DOUBLES, _PAIRS = "int64[::1]", "float64[::1]", "float64[:, ::1]"
 _RANGES = tuple_type(MapRanges, "int64", "int64", *["float64"] * 5)
 _MOVING = tuple_type(MovingTiles, _NUMBERS, _NUMBERS, _PAIRS, _PAIRS, _PAIRS, "float64[:, :, ::1]")
-_ROWS = tuple_type(_Rows, *[_NUMBERS] * 4, "boolean[::1]")
+_ROWS = tuple_type(TileRows, *[_NUMBERS] * 4, "boolean[::1]")
 _MOVED = tuple_type(MovedBoxes, "float64[:, :, ::1]", "float32[:, ::1]", *[_NUMBERS] * 4)
 _LIST = Signature("int64", ("int64[:, :, ::1]", "boolean[:, ::1]", "boolean[:, ::1]", _ROWS))
 _PLACE = void(
@@ -146,8 +136,7 @@ def listed_tiles(rows: list[Tensor], composed: list[Tensor], blended: list[Tenso
         blended: per layer bool [B], whether the layer is there; the first one always is.
     """
     drawn, made, shown = (np.stack([each.numpy() for each in layers]) for layers in (rows, composed, blended))
-    numbers, samples, layers, places = (np.empty(drawn.size, np.int64) for _ in range(4))
-    out = _Rows(numbers, samples, layers, places, np.empty(drawn.size, np.bool_))
+    out: Any = TileRows._make([*(np.empty(drawn.size, np.int64) for _ in range(4)), np.empty(drawn.size, np.bool_)])
     count = _list_tiles(drawn, made, shown, out)
     return TileRows(*(torch.from_numpy(each[:count]) for each in out))
 
@@ -189,7 +178,7 @@ def placed_tiles(
     count = len(sizes)
     tiles, needed = np.zeros(count, TILE), np.empty(count, NEEDED)
     pairs = np.empty((count, 2)), np.empty((count, 2)), np.empty((count, 2))
-    arrays = _Rows(*(each.numpy() for each in rows))
+    arrays: Any = TileRows._make(each.numpy() for each in rows)
     moving = MovingTiles(arrays.samples, np.empty(count, np.int64), *pairs, np.empty((count, 3, 3)))
     _place_tiles(arrays, sizes, uniform, ranges, layout, moving, tiles, needed)
     return tiles, needed, moving
