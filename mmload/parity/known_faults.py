@@ -38,9 +38,10 @@ _PILLOW_RESIZES = (
 
 def looks_like(stored: Tensor, reference: Reference, transforms: v2.Compose) -> str:
     """Returns the known fault that explains a row, uint8 [C, H, W], best; empty if there is none."""
-    if reference.images is None or reference.images.shape != stored.shape:
+    right = reference.images
+    if right is None or right.shape != stored.shape:
         return ""
-    return _nearest(_scores(stored, reference, transforms), _apart(stored, reference.images))
+    return _nearest(_scores(stored, right, reference, transforms), _apart(stored, right))
 
 
 def batch_looks_like(image: Tensor, expected: Tensor) -> str:
@@ -83,13 +84,10 @@ def signature(images: Tensor) -> Tensor:
     return means
 
 
-def _scores(stored: Tensor, reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, float]]:
-    """Yields the name of every variant and its difference from the row."""
-    right = reference.images
-    if right is None:
-        return
+def _scores(stored: Tensor, right: Tensor, reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, float]]:
+    """Yields the name of every variant and its difference from the row, whose reference has the pixels ``right``."""
     yield from _of_pixels(stored, right)
-    for base, pixels in _geometries(reference, transforms):
+    for base, pixels in _geometries(right, reference, transforms):
         if pixels.shape == stored.shape:
             yield base, _apart(stored, pixels)
             for change, changed in _changes(pixels):
@@ -103,7 +101,7 @@ def _of_pixels(image: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
     yield from _shifted(image, right)
 
 
-def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, Tensor]]:
+def _geometries(right: Tensor, reference: Reference, transforms: v2.Compose) -> Iterator[tuple[str, Tensor]]:
     """Yields variants of the reference with one setting of the geometry changed."""
     opened = reference.opened
     if opened is None:
@@ -116,9 +114,7 @@ def _geometries(reference: Reference, transforms: v2.Compose) -> Iterator[tuple[
             yield name, _tensor(_with(transforms, interpolation=mode, antialias=antialias)(image))
         for name, mode in _PILLOW_RESIZES:
             yield name, F.pil_to_tensor(_with(transforms, interpolation=mode)(opened))
-        if reference.images is not None:
-            whole = list(reference.images.shape[-2:])
-            yield "the whole image squeezed into the row", _tensor(F.resize(image, whole, antialias=True))
+        yield "the whole image squeezed into the row", _tensor(F.resize(image, list(right.shape[-2:]), antialias=True))
 
 
 def _changes(pixels: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -244,7 +244,7 @@ class RowAggregate:
         if compared.tensor.greatest:
             diagnosis = looks_like(compared.stored["images"], reference, self.references.transforms)
             if not diagnosis and compared.row in swapped:
-                diagnosis = f"the picture of row {swapped[compared.row]}" if len(self.signatures) else ""
+                diagnosis = f"the picture of row {swapped[compared.row]}"
         return WorstRow(
             split=self.split.name,
             row=compared.row,
