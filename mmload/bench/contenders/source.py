@@ -5,7 +5,6 @@ Item ``i`` of a dataset is the source of row ``i``. Never reads the stored pixel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,9 +17,8 @@ from mmload.bench.contenders.entry import unlabeled
 from mmload.bench.task import Task
 from mmload.errors import SourceError, counted
 from mmload.interop.shrink import ShortestMaxSize
-from mmload.runtime.regular_files import check_regular, open_regular, read_regular
+from mmload.runtime.regular_files import check_regular, read_regular
 from mmload.sources.pickles import read_plain_pickle
-from mmload.store.manifest import SAMPLES_NAME
 
 _STEPS = ("Resize", "CenterCrop", "Pad", "Shrink")
 
@@ -84,13 +82,6 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
         raise SourceError(f"no such folder: {task.source}; give the folder that the dataset was built from")
     kind = task.recipe["source"]["kind"]
     return _folder(task, task.source, transform) if kind == "imagefolder" else _cifar(task, kind, transform)
-
-
-def sample_ids(task: Task) -> list[str]:
-    """Returns the id of each row's sample in the source."""
-    file = task.dataset / task.split / task.rows.record.list_name(SAMPLES_NAME)
-    with open(file, encoding="utf-8", opener=open_regular) as lines:
-        return [json.loads(line)["id"] for line in lines]
 
 
 def recipe_specs(task: Task) -> list[dict[str, Any]]:
@@ -195,7 +186,7 @@ def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> A
             "from"
         ) from error
     target_of = {str(Path(path)): target for path, target in made.samples}
-    wanted = [str(root / name) for name in sample_ids(task)]
+    wanted = [str(root / sample.id) for sample in task.rows.source(slice(None))]
     if any(path not in target_of for path in wanted):
         raise _another(task, len(target_of))
     made.samples = made.imgs = [(path, target_of[path]) for path in wanted]
