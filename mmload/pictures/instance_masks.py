@@ -54,7 +54,10 @@ def mask_of_runs(runs: Array, height: int, width: int) -> Mask:
     Raises:
         ValueError: if they are not those of such an image.
     """
-    return _whole(*_columns_of_runs(runs, height, width), width)
+    columns, first = _columns_of_runs(runs, height, width)
+    mask = np.zeros((width, height), np.bool_)
+    mask[first : first + len(columns)] = columns
+    return mask.T
 
 
 def _columns_of_runs(runs: Array, height: int, width: int) -> tuple[Mask, int]:
@@ -78,13 +81,6 @@ def _columns_between(ends: Array, height: int) -> tuple[Mask, int]:
     is_shown[-1] = False
     lengths = np.diff(ends, prepend=first * height, append=stop * height)
     return np.repeat(is_shown, lengths).reshape(stop - first, height), first  # a hundredth of the time of sums
-
-
-def _whole(columns: Mask, first: int, width: int) -> Mask:
-    """Returns a mask, bool [H, W], of some of its columns, bool [columns, H]."""
-    mask = np.zeros((width, columns.shape[1]), np.bool_)
-    mask[first : first + len(columns)] = columns
-    return mask.T
 
 
 def runs_of_mask(mask: Mask) -> npt.NDArray[np.int32]:

@@ -22,7 +22,7 @@ from mmload.errors import counted
 from mmload.render.cpu_rendering import CpuRendering
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import check_levels
-from mmload.render.torch_rendering import end_by_torch, finish_by_torch, moved_by_torch, render_by_torch, work_for
+from mmload.render.torch_rendering import end_by_torch, finish_by_torch, moved_by_torch, work_for
 
 T = TypeVar("T")
 
@@ -61,7 +61,8 @@ class Rendering:
 
     def by_operations(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples, ``images`` [B, C, H, W], by torch's operations, where no kernel does."""
-        render_by_torch(self.plan, self._shift, self._scale, images, out)
+        moved = moved_by_torch(self.plan, images)
+        finish_by_torch(self.plan, self.plan.complete_program(), self._shift, self._scale, moved, out)
 
     def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
         """Renders variable-size images, uint8 [C, h, w] on ``device``, by torch's operations; the plan is on the CPU.

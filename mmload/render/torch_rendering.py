@@ -185,18 +185,13 @@ def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
 _TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 
 
-def render_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, images: Tensor, out: Tensor) -> None:
-    """Renders images [B, C, H, W] of any dtype and device into ``out`` [B, C, h, w].
-
-    Shift and scale of the color map are float32 [C]; None: 0 and 1.
-    """
-    finish_by_torch(plan, plan.complete_program(), shift, scale, moved_by_torch(plan, images), out)
-
-
 def finish_by_torch(
     plan: Plan, program: Program | None, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor
 ) -> None:
-    """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan."""
+    """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan.
+
+    Shift and scale of the color map are float32 [C]; None: 0 and 1.
+    """
     if program is not None:
         moved = torch_levels.run_program(program, moved, plan.peak)
     work = work_for(plan, out, moved.dtype)

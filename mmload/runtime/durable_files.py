@@ -172,22 +172,18 @@ def folder_lock(folder: Path) -> Iterator[None]:
     if os.name != "posix":
         yield
         return
+    import fcntl
+
     while True:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _wait_for(handle)
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(handle), os.stat(folder)):  # not exchanged while waiting
                 yield
                 return
         finally:
             os.close(handle)
-
-
-def _wait_for(handle: int) -> None:
-    import fcntl
-
-    with suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def open_lock(path: Path) -> BinaryIO:
