@@ -21,6 +21,7 @@ from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.listing import Listing, similar_names
+from mmload.store.manifest_text import unique_object
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,17 +125,7 @@ def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator
             yield _row(record, columns, path, number)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object without duplicate keys; Python's own reader would silently keep the last of them."""
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        earlier: set[str] = set()
-        twice = next(key for key, _ in pairs if key in earlier or earlier.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r:.60} occurs twice; give each key once")
-    return unique
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
 
 
 def _json(text: str, where: str) -> Any:

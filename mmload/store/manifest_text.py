@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -106,7 +107,7 @@ def sealed_text(body: Mapping[str, Any]) -> str:
 def parsed_text(text: str, path: str) -> dict[str, Any]:
     """Parses a manifest's text; checks format, version, additions and checksum."""
     try:
-        body: Any = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+        body: Any = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=unique_object)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is not JSON ({error}); rebuild the dataset") from error
     format_name = body.get("format") if isinstance(body, dict) else None
@@ -148,11 +149,16 @@ def _checksum(text: str, end: int | None = None) -> str:
     return f"{total:08x}"
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object without duplicate keys; Python's own reader would silently keep the last of them.
+
+    Raises:
+        ValueError: naming a key that occurs twice.
+    """
     body = dict(pairs)
     if len(body) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {shown(next(key for key in keys if keys.count(key) > 1))} occurs twice")
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {shown(twice)} occurs twice")
     return body
 
 

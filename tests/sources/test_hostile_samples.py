@@ -143,7 +143,7 @@ def test_half_a_character_is_named_by_its_line(tmp_path: Path, where: str) -> No
 )
 def test_keys_that_are_there_twice_are_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(SourceError, match="the key 'train' occurs twice"):
+    with pytest.raises(SourceError, match="key 'train' occurs twice"):
         make_source("list", tmp_path, Decoder(), {"file": name}).splits()
 
 
