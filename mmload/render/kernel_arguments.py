@@ -333,7 +333,7 @@ class Mixtures(NamedTuple):
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 """Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
 
-BYTES, FLOATS = "uint8[:, :, :, ::1]", "float32[:, :, :, ::1]"  # types of contiguous outputs
+BYTES = "uint8[:, :, :, ::1]"  # type of a contiguous output
 
 OUTPUTS = {
     (np.dtype(kind), ndim): f"{kind}[{':, ' * (ndim - 1)}::1]"
