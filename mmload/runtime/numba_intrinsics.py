@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -30,6 +30,11 @@ from mmload.runtime.vector_code import HsvCode, to_bfloat16, to_float16_by_integ
 _cgutils: Any = cgutils  # numba is only partially typed
 
 
+def _intrinsic(function: Callable[..., Any]) -> Any:
+    """Declares a function that generates code; numba is only partially typed."""
+    return intrinsic(function)
+
+
 def _array(target: Any, builder: Any, signature: Any, arguments: Any, place: int) -> Any:
     """Returns the fields of the array that is an argument of an intrinsic."""
     return target.make_array(signature.args[place])(target, builder, arguments[place])
@@ -41,17 +46,16 @@ def _check_index(target: Any, builder: Any, index: Any, length: Any) -> None:
         _cgutils.do_boundscheck(target, builder, index, length)
 
 
-def _fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+@_intrinsic
+def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
 
     return types.float32(types.float32, types.float32, types.float32), code
 
 
-fma: Any = intrinsic(_fma)
-
-
-def _pair(context: Any, words: Any, at: Any) -> Any:
+@_intrinsic
+def pair(context: Any, words: Any, at: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place = _array(target, builder, signature, arguments, 0), arguments[1]
         _check_index(target, builder, builder.add(place, ir.Constant(place.type, 1)), array.nitems)
@@ -61,10 +65,8 @@ def _pair(context: Any, words: Any, at: Any) -> Any:
     return types.uint64(words, types.uintp), code
 
 
-pair: Any = intrinsic(_pair)
-
-
-def _never_inline(context: Any) -> Any:
+@_intrinsic
+def never_inline(context: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
         return target.get_dummy_value()
@@ -72,10 +74,8 @@ def _never_inline(context: Any) -> Any:
     return types.void(), code
 
 
-never_inline: Any = intrinsic(_never_inline)
-
-
-def _prefetch(context: Any, values: Any, at: Any) -> Any:
+@_intrinsic
+def prefetch(context: Any, values: Any, at: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = _array(target, builder, signature, arguments, 0)
         _check_index(target, builder, arguments[1], array.nitems)
@@ -87,10 +87,8 @@ def _prefetch(context: Any, values: Any, at: Any) -> Any:
     return types.void(values, types.uintp), code
 
 
-prefetch: Any = intrinsic(_prefetch)
-
-
-def _borrowed(context: Any, array: Any) -> Any:
+@_intrinsic
+def borrowed(context: Any, array: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = _array(target, builder, signature, arguments, 0)
         view.meminfo = ir.Constant(view.meminfo.type, None)
@@ -99,10 +97,8 @@ def _borrowed(context: Any, array: Any) -> Any:
     return array(array), code
 
 
-borrowed: Any = intrinsic(_borrowed)
-
-
-def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
+@_intrinsic
+def stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         values, sink = (_array(target, builder, signature, arguments, place) for place in range(2))
         place, size = arguments[2:]
@@ -124,10 +120,8 @@ def _stream(context: Any, source: Any, out: Any, at: Any, count: Any) -> Any:
     return types.void(source, out, types.uintp, types.uintp), code
 
 
-stream: Any = intrinsic(_stream)
-
-
-def _finish_streams(context: Any) -> Any:
+@_intrinsic
+def finish_streams(context: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
         return target.get_dummy_value()
@@ -135,10 +129,8 @@ def _finish_streams(context: Any) -> Any:
     return types.void(), code
 
 
-finish_streams: Any = intrinsic(_finish_streams)
-
-
-def _transpose(context: Any, source: Any, row: Any, column: Any, out: Any, line: Any, place: Any) -> Any:
+@_intrinsic
+def transpose(context: Any, source: Any, row: Any, column: Any, out: Any, line: Any, place: Any) -> Any:
     half, byte = TRANSPOSED_ROWS // 2, ir.IntType(8)
 
     def mask(places: Sequence[int]) -> ir.Constant:
@@ -179,12 +171,11 @@ def _transpose(context: Any, source: Any, row: Any, column: Any, out: Any, line:
     return types.void(source, types.uintp, types.uintp, out, types.uintp, types.uintp), code
 
 
-transpose: Any = intrinsic(_transpose)
-
 _SHORT, _WORD, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 
-def _rounded(context: Any, value: Any, out: Any) -> Any:
+@_intrinsic
+def rounded(context: Any, value: Any, out: Any) -> Any:
     convert = {types.int16: _to_float16, types.uint16: to_bfloat16}.get(out.dtype)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -193,10 +184,8 @@ def _rounded(context: Any, value: Any, out: Any) -> Any:
     return (types.float32 if convert is None else out.dtype)(types.float32, out), code
 
 
-rounded: Any = intrinsic(_rounded)
-
-
-def _colored(context: Any, level: Any, less: Any, times: Any, out: Any) -> Any:
+@_intrinsic
+def colored(context: Any, level: Any, less: Any, times: Any, out: Any) -> Any:
     convert = {types.int16: _to_float16, types.uint16: to_bfloat16}.get(out.dtype)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -211,9 +200,6 @@ def _colored(context: Any, level: Any, less: Any, times: Any, out: Any) -> Any:
     if out.dtype == types.uint8:
         return types.uint8(*taken), plain
     return (types.float32 if convert is None else out.dtype)(*taken), code
-
-
-colored: Any = intrinsic(_colored)
 
 
 def _to_float16(target: Any, builder: Any, value: Any) -> Any:
@@ -239,7 +225,8 @@ def _vector(target: Any, builder: Any, array: Any, begin: Any, kind: Any, size: 
     return builder.bitcast(builder.gep(array.data, [begin]), kind.as_pointer())
 
 
-def _blend_lines(context: Any, memory: Any, first: Any, second: Any, low: Any, out: Any, at: Any) -> Any:
+@_intrinsic
+def blend_lines(context: Any, memory: Any, first: Any, second: Any, low: Any, out: Any, at: Any) -> Any:
     shorts, wide, bytes_ = (ir.VectorType(kind, LINE_BLOCK) for kind in (_SHORT, _WORD, ir.IntType(8)))
     seven = ir.Constant(shorts, [7] * LINE_BLOCK)
 
@@ -270,21 +257,17 @@ def _blend_lines(context: Any, memory: Any, first: Any, second: Any, low: Any, o
     return types.void(memory, types.uintp, types.uintp, types.int16, out, types.uintp), code
 
 
-blend_lines: Any = intrinsic(_blend_lines)
-
-
 def _has_avx512(target: Any) -> bool:
     return vector_bytes(target.codegen()._tm_features.split(",")) == 64
 
 
-def _picks_any_pair(context: Any) -> Any:
+@_intrinsic
+def picks_any_pair(context: Any) -> Any:
     return types.boolean(), lambda target, *rest: ir.IntType(1)(int(_has_avx512(target)))
 
 
-picks_any_pair: Any = intrinsic(_picks_any_pair)
-
-
-def _blend_neighbors(
+@_intrinsic
+def blend_neighbors(
     context: Any,
     line: Any,
     begins: Any,
@@ -360,10 +343,8 @@ def _blend_neighbors(
     return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp, types.intp), code
 
 
-blend_neighbors: Any = intrinsic(_blend_neighbors)
-
-
-def _change_hsv_block(context: Any, red: Any, green: Any, blue: Any, at: Any, turn: Any, more: Any, light: Any) -> Any:
+@_intrinsic
+def change_hsv_block(context: Any, red: Any, green: Any, blue: Any, at: Any, turn: Any, more: Any, light: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         planes, index = [_array(target, builder, signature, arguments, k) for k in range(3)], arguments[3].type
         made = HsvCode(builder, vector_bytes(target.codegen()._tm_features.split(",")), platform.machine() == "x86_64")
@@ -373,6 +354,3 @@ def _change_hsv_block(context: Any, red: Any, green: Any, blue: Any, at: Any, tu
         return target.get_dummy_value()
 
     return types.void(red, green, blue, types.uintp, *[types.float32] * 3), code
-
-
-change_hsv_block: Any = intrinsic(_change_hsv_block)
