@@ -18,9 +18,9 @@ from torch.utils.data import Dataset
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.cli.demo import GRAINS, photo
+from mmload.remote.opening import open as open_dataset
 from mmload.runtime.resources import available_cores
 from mmload.store.dataset import Split
-from mmload.store.dataset import open as open_dataset
 
 SIDE = 256
 """Pixels of the stored squares."""

@@ -36,9 +36,9 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
 from mmload.remote import dataset_cache, object_store
+from mmload.remote.opening import open as open_dataset
 from mmload.runtime import processes
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 
 # The same examples in each run; `scripts/test --hypothesis-profile explore` draws others.
 settings.register_profile("repeat", deadline=None, derandomize=True)

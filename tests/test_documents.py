@@ -20,7 +20,7 @@ from PIL import Image
 from torch import nn
 
 from mmload.cli.app import app
-from mmload.store.dataset import open as mmload_open
+from mmload.remote.opening import open as mmload_open
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")

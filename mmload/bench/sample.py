@@ -32,7 +32,7 @@ from mmload.sources import SourceSplit
 from mmload.sources.exclusion import only
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.store.checksum import crc32
-from mmload.store.dataset import open as open_dataset
+from mmload.store.dataset import Dataset
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
 
@@ -310,7 +310,7 @@ def _rate(dataset: Path, crop: int, threads: int) -> float:
     from mmload.augment.collate import Collate
     from mmload.loader import Loader  # imports numba, which the processes of other loaders do not need
 
-    split = open_dataset(dataset)[_SPLIT]
+    split = Dataset(dataset)[_SPLIT]
     rows = (list(range(len(split))) * (_EPOCH // len(split) + 1))[: max(_EPOCH, len(split))]
     collate = Collate(RandomResizedCrop(crop), RandomHorizontalFlip())
     best, spent = 0.0, 0.0
@@ -332,6 +332,6 @@ def _never_seen(transforms: Sequence[Mapping[str, Any]], dataset: Path) -> float
     """Returns the mean share of a photograph that a center square leaves out; 0 where nothing is cut."""
     if not any(step["step"] == "CenterCrop" for step in transforms):
         return 0.0
-    sources = open_dataset(dataset)[_SPLIT].source(slice(None))
+    sources = Dataset(dataset)[_SPLIT].source(slice(None))
     shares = [1 - min(source.size) / max(source.size) for source in sources if source.size]
     return sum(shares) / max(1, len(shares))

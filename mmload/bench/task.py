@@ -21,7 +21,6 @@ from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError, bytes_text
 from mmload.runtime.resources import available_cores, free_memory
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset import open as open_dataset
 
 _BATCHES = 8  # batches in memory at the same time, in all the contenders' processes
 
@@ -115,7 +114,7 @@ class Task:
     @property
     def opened(self) -> Dataset:
         """The store, opened again at each use, which takes milliseconds."""
-        return open_dataset(self.dataset, self.version)
+        return Dataset(self.dataset, self.version)
 
     @property
     def rows(self) -> Split:
@@ -245,7 +244,7 @@ def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
         UsageError: if the split is empty or unknown, the crop does not fit, or CUDA is requested and not available.
         StoreError: if there is no dataset.
     """
-    opened = open_dataset(dataset, options.version)
+    opened = Dataset(dataset, options.version)
     split = options.split or next(iter(opened))
     spec = opened[split].fields.get("images")
     variable_size = spec is not None and spec.variable_size

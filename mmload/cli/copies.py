@@ -81,9 +81,9 @@ def export(
         raise UsageError(f"--to is {to!r}; use one of {', '.join(FORMATS)}")
     if name is not None and to != "fiftyone":
         raise UsageError("--name is for --to fiftyone")
-    from mmload.store.dataset import open as open_dataset
+    from mmload.store.dataset import Dataset
 
-    opened = open_dataset(dataset)
+    opened = Dataset(dataset)
     to = to or _usual(opened)
     from mmload import export as exports
 

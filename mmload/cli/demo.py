@@ -29,8 +29,7 @@ from mmload.builder.pipeline import build
 from mmload.errors import BuildError, UsageError, counted
 from mmload.loader import Loader
 from mmload.runtime.resources import available_cores
-from mmload.store.dataset import Split
-from mmload.store.dataset import open as open_dataset
+from mmload.store.dataset import Dataset, Split
 from mmload.store.row_cells import first_rows
 from mmload.store.unfinished import staging_folder
 from mmload.view.training import augmented_sheet
@@ -83,7 +82,7 @@ def run_demo(
     say(f"2. built {dataset}: {counted(report.stored, 'row')} in {report.seconds:.1f} s, {rate}")
 
     slow("reading a batch; the first one of a clone also compiles, for some seconds")
-    opened = open_dataset(dataset)
+    opened = Dataset(dataset)
     train = opened["train"]
     batch = next(iter(Loader(train, batch_size=32, shuffle=True, collate=_collate(train.mean, train.std))))
     say(f"3. read it back: images {list(batch.images.shape)} {batch.images.dtype}, classes {', '.join(train.classes)}")
@@ -177,7 +176,7 @@ def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[
         The mean loss of each epoch.
     """
     torch.manual_seed(0)
-    split = open_dataset(dataset)["train"]
+    split = Dataset(dataset)["train"]
     model = nn.Sequential(
         *_layer(3, 16),
         *_layer(16, 32),

@@ -14,7 +14,7 @@ from lightning import LightningDataModule
 from mmload.batch import Batch
 from mmload.loader import Loader
 from mmload.loader.resume_state import State
-from mmload.store.dataset import open as open_dataset
+from mmload.store.dataset import Dataset
 
 _ORDERS = {"order", "sampler"}
 """Options of a loader that decide the order of training in place of shuffle; evaluations have the stored order."""
@@ -46,7 +46,7 @@ class DataModule(LightningDataModule):  # type: ignore[misc]  # mypy does not fo
         **options: Any,
     ) -> None:
         super().__init__()
-        self.dataset = open_dataset(dataset)
+        self.dataset = Dataset(dataset)
         self._train_collate, self._eval_collate = train_collate, eval_collate
         self._val_split, self._test_split = val_split, test_split
         self._options = options

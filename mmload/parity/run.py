@@ -27,7 +27,6 @@ from mmload.records import has_images
 from mmload.runtime.resources import check_threads
 from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset import open as open_dataset
 from mmload.store.split_views import view_of
 
 DEFAULT_ROWS = 256
@@ -74,7 +73,7 @@ def run(
     if rows is not None and (type(rows) is not int or rows < 1):
         raise UsageError(f"rows is {rows!r}; use an integer from 1")
     check_threads(threads)
-    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    opened = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
     chosen = [opened[split]] if split is not None else list(opened.built_splits.values())
     if (owner := chosen[0].record.subset_of) is not None:
         raise UsageError(f"split {split!r} is a subset of {owner!r}, whose rows it shares; check split {owner!r}")

@@ -40,7 +40,7 @@ def open(
     if not is_url(path):
         if cache is not None or cache_limit is not None:
             raise UsageError(f"{path} is a path, which needs no cache; give a URL, or leave cache and cache_limit out")
-        return Dataset(Path(path), version)
+        return Dataset(path, version)
     if cache is None:
         raise UsageError(
             f"{path} is in object storage: give cache=, a folder on a local disk for what is read of it, and "

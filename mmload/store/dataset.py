@@ -40,25 +40,16 @@ if TYPE_CHECKING:
     """Selection of several rows."""
 
 
-def open(path: str | Path, version: int | None = None) -> Dataset:
-    """Opens a dataset.
+class Dataset(Mapping[str, "Split"]):
+    """Splits of an open dataset by name.
 
-    Args:
-        path: its folder.
-        version: number of one of its versions; None: the current one.
+    Use :func:`mmload.open`.
 
     Raises:
-        StoreError: if there is no finished dataset, or no such version of it.
-        VersionError: if it is of another format version.
-        DamagedError: if its files do not have the sizes that the manifest says.
+        StoreError, VersionError, DamagedError: as :func:`~mmload.store.dataset_folder.open_folder`.
     """
-    return Dataset(Path(path), version)
 
-
-class Dataset(Mapping[str, "Split"]):
-    """Splits of an open dataset by name."""
-
-    def __init__(self, path: Path, version: int | None = None) -> None:
+    def __init__(self, path: str | Path, version: int | None = None) -> None:
         folder, self.manifest = open_folder(path, version)
         self.folder, self.path = folder, folder.path
         self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}

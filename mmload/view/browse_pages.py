@@ -217,7 +217,7 @@ class Pages:
 
     def _draws(self, split: SplitRows, row: int) -> list[tuple[str, bytes]]:
         """Makes the names and pictures of the draws of a row: in one epoch after the other, of views all."""
-        from mmload.store.dataset import open as open_dataset
+        from mmload.store.dataset import Dataset
         from mmload.view.training import drawn_cells
 
         split.source(row)  # it exists
@@ -230,7 +230,7 @@ class Pages:
         ]
         views = len(getattr(collate, "collates", (collate,)))
         cells = drawn_cells(
-            open_dataset(self._folder.path)[split.name], collate, rows, draws=-(-DRAWS // views), seed=self._seed
+            Dataset(self._folder.path)[split.name], collate, rows, draws=-(-DRAWS // views), seed=self._seed
         )[0][:DRAWS]
         return [(cell.detail, _png(annotated(cell, _DRAWN, split.record.classes)).body) for cell in cells]
 

@@ -27,7 +27,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.batch import Batch, fields_of
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 RULE = BoxRule(min_size=2)
 

@@ -20,7 +20,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.batch import Batch
 from mmload.pictures.instance_masks import mask_of_runs, runs_of_mask
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 SIDE = 40
 

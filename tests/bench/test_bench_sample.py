@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mmload.bench.sample import balanced, build_sample, span
 from mmload.errors import SourceError, UsageError, bytes_text
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 
 @given(

@@ -20,7 +20,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.errors import RecipeError
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 ODD = (
     "line\nend.png",

@@ -16,9 +16,9 @@ from conftest import complaint, contents, make_folder, mmload
 
 from mmload import __version__
 from mmload.errors import BuildError
+from mmload.remote.opening import open as open_dataset
 from mmload.sources.voc import TASKS
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 
 CONFIG = Path(__file__).parents[2] / "configs" / "imagefolder_256.toml"
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import complaint, make_folder, mmload
 
 from mmload.builder import staging
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 
 def interrupted(*_):

@@ -15,7 +15,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, load
 from mmload.errors import UsageError
 from mmload.export import Choice, to_coco, to_yolo
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 
 def rebuilt(folder, recipe, out):

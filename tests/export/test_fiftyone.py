@@ -13,8 +13,8 @@ from loading_stores import build_store
 from PIL import Image
 
 from mmload.export import Choice, to_fiftyone
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 
 NAMES = ("mmload-test-classes", "mmload-test-boxes")
 

@@ -16,8 +16,8 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import StoreError
 from mmload.export import Choice, save_huggingface, to_huggingface
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset import open as open_dataset
 
 datasets = pytest.importorskip("datasets", reason="datasets is not installed: .[huggingface]")
 

@@ -19,8 +19,8 @@ from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.errors import UsageError
 from mmload.export import Choice, to_imagefolder
 from mmload.export.chosen_rows import chosen_rows
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 
 
 def same_rows(one: Dataset, other: Dataset, fields: set[str]) -> None:

@@ -17,8 +17,8 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.export import Choice, to_voc
 from mmload.export.voc import _sides
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 
 LETTERBOX = ({"step": "Letterbox", "size": 15},)
 

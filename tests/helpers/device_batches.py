@@ -30,8 +30,8 @@ from mmload.batch import Batch
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.loader import Loader
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Split
-from mmload.store.dataset import open as open_dataset
 
 COUNT, SIDE, MOST = 24, 40, 5
 

@@ -14,8 +14,8 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.parity.load import check_equal
 from mmload.parity.report import Verdict
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Split
-from mmload.store.dataset import open as open_dataset
 
 SIZE = 24
 

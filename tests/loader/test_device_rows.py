@@ -36,8 +36,8 @@ from mmload.augment.collate import Collate
 from mmload.batch import Batch, fields_of
 from mmload.errors import DamagedError, DeviceError, UsageError
 from mmload.loader import Loader, device_batches
+from mmload.remote.opening import open as open_dataset
 from mmload.runtime import nvjpeg
-from mmload.store.dataset import open as open_dataset
 from mmload.store.variable_rows import JPEG
 
 PLAIN: dict[str, list[nn.Module]] = {

@@ -14,8 +14,8 @@ from variable_datasets import some_images, variable_dataset
 from mmload import Collate, Loader
 from mmload.augment import BoxRule, Mosaic, Normalize, RandomHorizontalFlip, RandomHSV, sample_seeds
 from mmload.batch import Batch
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Split
-from mmload.store.dataset import open as open_dataset
 
 ROWS, MOST, SEED = 14, 3, 5
 SIZES = [(40, 30), (25, 50), (33, 41), (17, 23), (64, 48), (25, 25), (16, 16)] * 2

@@ -33,8 +33,8 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.loader import Loader, batch_worker, device_batches, tiers
 from mmload.loader.arguments import device_for
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset import open as open_dataset
 from mmload.store.field_rows import FieldRows
 
 SEED = 5

@@ -16,9 +16,9 @@ from written_datasets import of_tensors
 from mmload.loader import Loader
 from mmload.loader.order import Order
 from mmload.loader.window_orders import BlockOrder
+from mmload.remote.opening import open as open_dataset
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 
 
 @pytest.mark.parametrize(

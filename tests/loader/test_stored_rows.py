@@ -14,9 +14,9 @@ from written_datasets import of_tensors
 
 from mmload.loader import Loader
 from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
+from mmload.remote.opening import open as open_dataset
 from mmload.render.kernel_arguments import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
-from mmload.store.dataset import open as open_dataset
 from mmload.store.field_rows import LocalFiles
 
 

@@ -22,7 +22,7 @@ from mmload.builder.verify import verify
 from mmload.cli.parity import parity
 from mmload.errors import SourceError, StoreError, UsageError, one_line
 from mmload.parity.report import ParityReport, Verdict, table
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from yolo_sets import YoloSet
 from mmload import parity
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from coco_sets import coco_dataset, uncompressed
 import mmload
 from mmload.augment import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
 from mmload.pictures.instance_masks import mask_of_runs, masks_of_boxes, rectangles_of_runs
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
 

@@ -27,9 +27,9 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.builder.verify import compare
 from mmload.errors import DeviceError, RecipeError, UsageError
+from mmload.remote.opening import open as open_dataset
 from mmload.runtime import nvjpeg
 from mmload.sources.decode import CUDA_BATCH, CudaBatches, Decoder
-from mmload.store.dataset import open as open_dataset
 from mmload.store.manifest import FILE_NAME
 
 JPEG = encoded(PHOTO, "JPEG")

@@ -12,8 +12,8 @@ from coco_sets import CocoSet, arrays, coco_dataset, example, fault, uncompresse
 from mmload.errors import RecipeError, SourceError
 from mmload.pictures.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.records import mirrored_names
+from mmload.remote.opening import open as open_dataset
 from mmload.sources.coco_annotations import decoded_runs
-from mmload.store.dataset import open as open_dataset
 
 
 @pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # of pycocotools

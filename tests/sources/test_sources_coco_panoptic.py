@@ -10,7 +10,7 @@ from PIL import Image
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.pictures.instance_masks import mask_of_runs, parts_of
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 
 
 def panoptic(root, change=lambda numbers, segments: None):

@@ -11,8 +11,8 @@ from yolo_sets import YoloSet
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.remote.opening import open as open_dataset
 from mmload.sources.yaml_subset import read_yaml
-from mmload.store.dataset import open as open_dataset
 
 
 def test_yolo_boxes_are_read_in_pixels(tmp_path):

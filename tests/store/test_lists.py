@@ -17,8 +17,8 @@ import mmload
 from mmload.builder.verify import compare, verify
 from mmload.errors import DamagedError, VersionError
 from mmload.records import FieldSpec
+from mmload.remote.opening import open as open_dataset
 from mmload.store import row_reader
-from mmload.store.dataset import open as open_dataset
 
 NAMES = ("boxes", "labels", "area", "iscrowd", "rings", "polygons", "run_boxes", "runs")
 

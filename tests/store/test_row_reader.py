@@ -14,9 +14,9 @@ from written_datasets import of_tensors
 
 from mmload.errors import DamagedError
 from mmload.loader import Loader
+from mmload.remote.opening import open as open_dataset
 from mmload.store import field_rows
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 from mmload.store.row_reader import RowReader, memory_of, read
 
 ROWS = torch.tensor([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])

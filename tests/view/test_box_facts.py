@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from coco_sets import coco_dataset
 
-from mmload.store.dataset import open as open_dataset
+from mmload.remote.opening import open as open_dataset
 from mmload.view.box_facts import ASPECTS, PER_IMAGE, SIDES, box_facts
 
 

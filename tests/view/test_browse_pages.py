@@ -25,8 +25,8 @@ from mmload.augment.draws import sample_seeds
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.cli.options import collate_of
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 from mmload.view.browse_pages import DRAWS, Pages
 
 HOSTILE = "<img src=x onerror=alert(1)>"

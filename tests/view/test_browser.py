@@ -14,8 +14,8 @@ from PIL import Image
 
 from mmload.augment import RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
+from mmload.remote.opening import open as open_dataset
 from mmload.sources.exclusion import read_entries
-from mmload.store.dataset import open as open_dataset
 
 pytestmark = pytest.mark.slow
 

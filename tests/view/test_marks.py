@@ -24,9 +24,9 @@ from forked_program import MMLOAD, Program, run_program
 
 from mmload.builder.pipeline import build
 from mmload.errors import MmloadError
+from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files
 from mmload.sources.exclusion import read_entries
-from mmload.store.dataset import open as open_dataset
 from mmload.view import marks as marks_module
 from mmload.view.browse_pages import Pages
 from mmload.view.browse_server import ADDRESS, Server

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import complaint, make_folder, mmload
 
+from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 
 
 @pytest.fixture(scope="module")

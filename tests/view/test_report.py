@@ -22,9 +22,9 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.version_commit import write_card
 from mmload.cli.options import training_of
+from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files
 from mmload.store.dataset import Dataset
-from mmload.store.dataset import open as open_dataset
 from mmload.store.manifest import read
 from mmload.view.duplicates import Copies
 from mmload.view.report import _copied, class_rows, report
