@@ -224,13 +224,11 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
     Steps that follow the epoch are checked when the epoch begins: no other epoch has to be possible.
 
     Raises:
-        ValueError: if it has no images to render.
-        ValueError, TypeError: as the step that cannot be done to such images, boxes, masks or targets.
+        ValueError, TypeError: if there are no images, or as the step that cannot be done to such images or targets.
     """
     if "images" not in fields:
         if collates_of(collate):
-            advice = 'add "images" to fields' if "images" in view.rows.fields else "leave collate out"
-            raise ValueError(f"fields are {', '.join(fields)}, and the collate renders images: {advice}")
+            raise ValueError(f"fields are {', '.join(fields)}, and a collate renders images: add them, or leave it out")
         return
     split = view.rows
     images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64)
@@ -297,10 +295,8 @@ def device_for(device: torch.device | str | int | None, collate: object) -> torc
         ValueError: if it is none, or neither the CPU nor a CUDA device.
     """
     collate_device = collate.device if isinstance(collate, Collate | Views) else None
-    if device is not None:
-        found = torch_device(f"cuda:{device}" if type(device) is int else device)
-    else:
-        found = collate_device or torch.device("cpu")
+    given = f"cuda:{device}" if type(device) is int else device
+    found = (collate_device or torch.device("cpu")) if given is None else torch_device(given)
     if found.type not in ("cpu", "cuda"):
         raise ValueError(
             f"device is {found}; a loader gives batches on the CPU or a CUDA device: move them from the CPU"
