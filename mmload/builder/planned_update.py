@@ -109,11 +109,12 @@ class PlannedUpdate(PlannedBuild):
         """Returns the number of each split's first new folder; that of an unfinished update, if it is still free."""
         found = next_shard_folders(self._place, self.old)
         begun = unfinished_plan(self._place)
-        if begun.get(UPDATES) != self.old.contents or not isinstance(begun.get("folders"), dict):
+        before = begun.get("folders")
+        if begun.get(UPDATES) != self.old.contents or not isinstance(before, dict) or before.keys() != found.keys():
             return found
-        before: dict[str, int] = begun["folders"]  # gc may have removed the last folders since
-        is_free = before.keys() == found.keys() and all(before[name] >= number for name, number in found.items())
-        return before if is_free else found
+        # The next folders have lower numbers now if gc has removed the last ones since.
+        are_free = all(type(before[name]) is int and before[name] >= number for name, number in found.items())
+        return before if are_free else found
 
     def _compared(self, name: str, split: SourceSplit) -> SplitChanges:
         record = self.old.splits.get(name)
