@@ -227,9 +227,14 @@ def _end(jobs: Jobs, threads: int) -> None:
         jobs.put(None)
 
 
+_ends = threading.Event()
+"""Set when Python ends."""
+
+
 @atexit.register
 def _close_pools() -> None:
     """Waits for threads before the interpreter ends: one in torch would then end the process by a signal."""
+    _ends.set()
     for pool in list(_pools):
         pool.close()
     for thread in list(_running):
@@ -245,7 +250,14 @@ def check_open(owner: int, is_closed: bool) -> None:
     if owner != os.getpid():
         raise UsageError("this epoch was begun in another process; begin one here with iter(loader)")
     if is_closed:
+        end_daemon()
         raise UsageError("the loader was closed in the middle of an epoch; begin another with iter(loader)")
+
+
+def end_daemon() -> None:
+    """Ends a daemon thread that reads batches while Python ends: an error would be reported, and none has happened."""
+    if _ends.is_set() and threading.current_thread() is not threading.main_thread():
+        raise SystemExit
 
 
 @dataclass

@@ -319,9 +319,9 @@ class Loader:
         with _BEGINNING:
             epoch, offset = self._epoch, self._offset
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
+            pool.prefetch(epoch, offset)  # first: after an error, such as of a network, the next try is the same epoch
             self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
             self._position, self._chosen = Position(epoch, offset), (None, 0)
-            pool.prefetch(epoch, offset)
             ahead, returns = self.threads + self.prefetch, self._returns
             return EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
 

@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mmload.errors import UsageError
 from mmload.loader import subprocess_worker as protocol
 from mmload.loader.batch_worker import BatchSettings, Statistics
-from mmload.loader.epoch_iterator import Prefetcher, check_open
+from mmload.loader.epoch_iterator import Prefetcher, check_open, end_daemon
 from mmload.loader.order import RowSelection
 from mmload.loader.subprocess_worker import Message, receive
 from mmload.runtime.memory_pool import Place, SharedArena
@@ -116,7 +116,9 @@ class SubprocessPool:
 
     def prefetch(self, epoch: int, offset: int) -> None:
         with self._lock:
-            self._requested(self._free_slot(), protocol.PREFETCH, epoch, offset)  # nobody waits for the reply
+            slot = self._free_slot()
+            self._requested(slot, protocol.PREFETCH, epoch, offset).slot = None  # else its end would cancel the request
+            self._abandoned.append(slot)  # nobody waits for the reply
 
     def statistics(self) -> Statistics:
         with self._lock:
@@ -202,9 +204,13 @@ class SubprocessPool:
 
     def _check_alive(self) -> None:
         """Raises the error of a subprocess that has ended."""
-        if self._process.is_alive():
-            return
+        with suppress(OSError):  # another thread has closed the pipe
+            # Not is_alive: if the program ignores SIGCHLD or waits for all children, that is true for ever. A long
+            # error is not sent before it is read.
+            if not wait((self._process.sentinel, self._pipe), 0):
+                return
         self._closed = True
+        end_daemon()
         with suppress(EOFError, OSError):
             if self._pipe.poll():
                 error, text = self._pipe.recv()

@@ -339,6 +339,10 @@ class _Server:
 
     def _answer(self, number: int, request: tuple[int, ...]) -> None:
         """Writes the reply to a request; nothing here refers to a batch afterwards."""
+        if request[0] == PREFETCH:  # nobody reads a reply; batches meet the same errors
+            with suppress(Exception):
+                self._prefetcher.prefetch(*request[1:3])
+            return
         try:
             kind, message = DONE, send(self._made(number, request), self._buffers)
         except Exception as error:
@@ -353,8 +357,6 @@ class _Server:
             numbers = self._records.rows[number], self._records.occurrences[number]
             rows, occurrences = (torch.frombuffer(each, dtype=torch.int64, count=count).clone() for each in numbers)
             return self._worker.make(RowSelection(rows, occurrences if has_occurrences else None), epoch)()
-        if kind == PREFETCH:
-            return self._prefetcher.prefetch(epoch, count)
         return self._worker.statistics()
 
 

@@ -345,6 +345,29 @@ def test_a_process_ends_after_the_threads_of_a_forgotten_loader(dataset: Dataset
     assert not done.stderr
 
 
+DAEMON = """
+import sys, threading, time
+from mmload import Loader
+
+def slow(batch):
+    time.sleep(0.2)
+    return batch
+
+loader = Loader(sys.argv[1], batch_size=1, threads=1, prefetch=PREFETCH, collate=slow)
+threading.Thread(target=lambda: [None for _ in loader], daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("prefetch", [0, 5])
+def test_a_daemon_thread_that_reads_batches_ends_with_python_and_reports_nothing(
+    dataset: Dataset, prefetch: int
+) -> None:
+    command = [sys.executable, "-c", DAEMON.replace("PREFETCH", str(prefetch)), str(dataset.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stderr == ""
+
+
 class Generated(Sampler[int]):
     """A sampler whose ``__iter__`` is a generator: it reads its epoch when the first row is asked for."""
 

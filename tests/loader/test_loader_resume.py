@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loading_orders import order_options
 
+from mmload.errors import RemoteError
 from mmload.loader import Loader
+from mmload.loader.epoch_iterator import Prefetcher
 from mmload.store.dataset import Dataset
 
 
@@ -297,3 +299,20 @@ torch.distributed.destroy_process_group()
     for found in (first, second):
         assert found[1:5] == [found[5], found[6], found[7], found[7]]
         assert "create it after init_process_group" in found[8]
+
+
+def test_an_epoch_that_could_not_begin_is_begun_again(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Loader(dataset, batch_size=4, shuffle=True, threads=1) as plain:
+        expected = [batch.ids.tolist() for batch in plain]
+    with Loader(dataset, batch_size=4, shuffle=True, threads=1) as loader:
+        loader.load_state_dict({**loader.state_dict(), "samples": 8})
+
+        def fails(*_: object) -> None:
+            monkeypatch.undo()
+            raise RemoteError("the network is away")
+
+        monkeypatch.setattr(Prefetcher, "prefetch", fails)
+        with pytest.raises(RemoteError):
+            iter(loader)
+        assert (loader.epoch, loader.state_dict()["samples"]) == (0, 8)
+        assert [batch.ids.tolist() for batch in loader] == expected[2:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -345,4 +346,40 @@ def test_an_error_at_the_start_is_raised(dataset: Dataset, monkeypatch: pytest.M
     monkeypatch.setattr(loader, "tier", "nowhere")
     monkeypatch.setattr(loader, "_fields", ("nothing",))
     with pytest.raises(KeyError, match="nothing"):
+        next(iter(loader))
+
+
+@pytest.mark.usefixtures("fresh_caches")
+def test_the_subprocess_prefetches_what_the_epoch_reads(dataset: Dataset, tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="object storage needs obstore")
+    push(dataset.path, f"file://{tmp_path}/pushed")
+    remote = mmload.open(f"file://{tmp_path}/pushed", cache=tmp_path / "cache")["train"]
+    with Loader(remote, batch_size=1, threads=1, prefetch=0, subprocess=True) as loader:
+        for _ in range(2):
+            batches = iter(loader)
+            next(batches)
+            until = time.monotonic() + 60
+            while len(list((tmp_path / "cache").rglob("images/*.block"))) < len(dataset["train"].record.shards):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            for path in (tmp_path / "cache").rglob("images/*.block"):
+                path.unlink()
+
+
+class LongError:
+    """A collate that cannot be read in another process, and says so at length."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refused, (2**20,)
+
+
+def _refused(length: int) -> None:
+    raise ValueError("x" * length)
+
+
+def test_a_long_error_at_the_start_is_raised(dataset: Dataset) -> None:
+    with Loader(dataset["train"], subprocess=True, collate=LongError()) as loader, pytest.raises(ValueError, match="x"):
         next(iter(loader))

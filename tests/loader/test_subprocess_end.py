@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from forked_program import Program
 from mmload.errors import UsageError
 from mmload.loader import Loader
 from mmload.loader.subprocess_pool import SubprocessPool
+from mmload.runtime import processes
 from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory files")
@@ -134,3 +136,28 @@ def test_the_subprocess_ends_with_a_killed_training_process(dataset: Dataset, tm
         time.sleep(0.05)
     else:
         assert not Path(f"/proc/{number}/stat").exists()
+
+
+def test_a_killed_subprocess_is_reported_where_nobody_waits_for_children(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "START_METHOD", "spawn")
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Loader(dataset["train"], batch_size=1, subprocess=True) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            process_of(loader).kill()
+            got = []
+            thread = threading.Thread(target=lambda: got.append(raised(iterator)), daemon=True)
+            thread.start()
+            thread.join(30)
+            assert "the loader's subprocess died" in str(got)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def raised(iterator: Any) -> str:
+    with pytest.raises(RuntimeError) as error:
+        list(iterator)
+    return str(error.value)
