@@ -144,13 +144,13 @@ def write_renamed(incoming: str, data: memoryview, path: str) -> None:
 
 
 def unlink(path: str) -> int:
-    """Unlinks a file; returns its bytes, 0 if it does not exist."""
+    """Unlinks a file; returns the bytes that this frees: 0 if it does not exist, or has another name."""
     try:
-        size = os.stat(path).st_size
+        status = os.stat(path)
         os.unlink(path)
     except OSError:
         return 0
-    return size
+    return status.st_size if status.st_nlink == 1 else 0
 
 
 def write_beside_blocks(path: Path, content: bytes) -> None:

@@ -81,8 +81,9 @@ class CacheFolder:
         self._incoming = str(path / f"{NAME}.{secrets.token_hex(8)}.incoming")
         try:
             self._mark = CacheMark(path)
-            with self.locked():
-                pass
+            with self.locked() as is_locked:
+                if is_locked:
+                    self._remove_incoming()
         except OSError as error:
             raise StoreError(f"cannot use {path} as a cache ({error.strerror})") from error
 
@@ -96,8 +97,8 @@ class CacheFolder:
         """Holds the lock of all threads and processes; yields False if another process does not give it up in time."""
         with self._mark.locked() as is_locked:
             if is_locked and self._mark.count is None:  # new, or truncated by somebody
-                self._mark.add(0)
                 self._survey()
+                self._mark.add(0)  # last: after a kill before it, the bytes are counted anew
             yield is_locked
 
     def store(self, files: Sequence[tuple[str, memoryview]]) -> list[bool]:
@@ -204,9 +205,7 @@ class CacheFolder:
         own = {(files.prefix, files.grid.field): files for files in list(self.files)}
         datasets = {prefix.split(os.sep)[-3] for prefix, _ in own}
         found: dict[tuple[str, str], list[Numbers]] = {key: [] for key in own}
-        for entry in os.scandir(self.path):
-            if _INCOMING.fullmatch(entry.name):  # of a killed process, as this one holds the lock
-                unlink(entry.path)
+        self._remove_incoming()
         total = 0
         paths: list[str] = []
         sizes: list[int] = []
@@ -235,6 +234,12 @@ class CacheFolder:
         self._others = OtherFiles(paths, np.array(sizes, np.int64), np.array(unused, np.bool_))
         self._surveyed = time.monotonic()
         self._change(total - self.used)
+
+    def _remove_incoming(self) -> None:
+        """Removes what killed processes left while they stored a file; the caller holds the lock."""
+        for entry in os.scandir(self.path):
+            if _INCOMING.fullmatch(entry.name):
+                unlink(entry.path)
 
     def _is_unused(self, folder: str) -> bool:
         """Returns whether no process has the dataset of a folder of blocks open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from contextlib import suppress
@@ -24,6 +25,18 @@ _OPENED: dict[tuple[str, str, Path], DatasetCache] = {}
 _OPENING = threading.Lock()
 
 
+def _after_fork() -> None:
+    """Replaces the locks in a forked process, which can read what is cached, as threads of the parent may hold them."""
+    global _OPENING
+    _OPENING = threading.Lock()
+    for cache in _OPENED.values():
+        cache.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class DatasetCache:
     """Dataset at a URL with its cached files: one object per process. Thread-safe. Use :func:`dataset_cache`.
 
@@ -40,8 +53,7 @@ class DatasetCache:
         self.root = cache / self.manifest.contents[:32]
         self._fields: dict[tuple[str, str], RemoteBlocks] = {}
         self._indexed: set[tuple[str, str]] = set()
-        self._indexing = threading.Lock()
-        self._lock = threading.Lock()
+        self.begin_anew()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock_file = open_lock(self.root / OPEN)
@@ -49,6 +61,12 @@ class DatasetCache:
                 lock(self._lock_file, shared=True)
         except OSError as error:
             raise StoreError(f"cannot write {self.root} ({error.strerror})") from error
+
+    def begin_anew(self) -> None:
+        """Begins with locks that nobody holds, and without the orders in which the parent of a fork reads."""
+        self._indexing, self._lock = threading.Lock(), threading.Lock()
+        for blocks in self._fields.values():
+            blocks.files.plan = None
 
     def blocks(
         self, split: str, field: str, offsets: Numbers | None = None, order: Numbers | None = None
@@ -112,6 +130,7 @@ class DatasetCache:
         data = self.objects.get(name)
         if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
             raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
+        self.folder.store(())  # creates its mark anew if the cache was deleted: else nothing proves that it is one
         write_beside_blocks(path, bytes(data))
 
     def close(self) -> None:

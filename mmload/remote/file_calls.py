@@ -200,6 +200,7 @@ def _map_files(
         if handles[k] >= 0 and _MADVISE(addresses[k] + first, stops[k] - first, POPULATE_READ) != 0:
             _CLOSE(handles[k])
             handles[k] = -1
+            _MAP(addresses[k], sizes[k], _READ_WRITE, _NOTHING, -1, 0)  # else what is written there ends the process
 
 
 @numba_compiled("boolean(uintp, int64, int64[::1], int64[::1])")

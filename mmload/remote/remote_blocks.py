@@ -300,6 +300,7 @@ class RemoteBlocks:
                 raise DamagedError(
                     f"{self._objects.url_of(name)} does not belong to the manifest; push the dataset again"
                 )
+            self.files.store({})  # as before a list: the cache may have been deleted
             write_beside_blocks(path, bytes(content))
         return sums
 
@@ -337,13 +338,19 @@ class ReadAhead:
 
     def __init__(self, fields: Sequence[RemoteBlocks], limit: int | None, epoch: int) -> None:
         self._ended = threading.Event()
-        self.close = weakref.finalize(self, self._ended.set)
+        self.close = weakref.finalize(self, _end, self._ended, os.getpid())
         row_bytes = sum(blocks.grid.row_bytes for blocks in fields)
         positions = positions_ahead(row_bytes, limit)
         plans = [(blocks, blocks.files.plan) for blocks in fields if blocks.files.plan is not None]
         if plans:
             arguments = plans, epoch, positions, limit is not None, self._ended
             threading.Thread(target=_read_ahead, args=arguments, name="mmload-ahead", daemon=True).start()
+
+
+def _end(ended: threading.Event, owner: int) -> None:
+    """Ends a prefetch; a forked process has none to end, and its thread may hold the event's lock there."""
+    if owner == os.getpid():
+        ended.set()
 
 
 def _read_ahead(

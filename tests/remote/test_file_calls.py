@@ -13,7 +13,7 @@ import pytest
 
 from mmload.remote.file_calls import file_sizes, map_files, read_files, unmap_files, write_files
 from mmload.runtime.resident_pages import can_populate
-from mmload.store.row_map import reserved
+from mmload.store.row_map import _system_mmap, reserved
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the calls of POSIX")
 
@@ -85,3 +85,16 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
                 assert unmap_files(memory.ctypes.data, len(memory), handles, sizes)
                 assert not memory.any()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
+def test_memory_over_which_a_file_could_not_be_read_can_be_written(tmp_path: Path) -> None:
+    page, kind = mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED
+    (tmp_path / "file").write_bytes(b"x" * page)
+    memory = reserved(2 * page)
+    here = memory.ctypes.data
+    _system_mmap()(here + page, page, 0, kind, -1, 0)  # may not be read, as a part on a failed disk
+    sizes, part = np.array([page]), (np.array([0]), np.array([page + 1]))
+    assert map_files([str(tmp_path / "file")], sizes, np.array([here], np.uintp), *part).tolist() == [-1]
+    with open(tmp_path / "file", "rb") as file:  # the system writes, where an assignment could end the process
+        assert os.preadv(file.fileno(), [memory[:page].data], 0) == page
