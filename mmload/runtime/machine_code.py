@@ -14,12 +14,14 @@ whoever writes there has code run.
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import mmap
 import os
 import pkgutil
 import re
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -48,6 +50,7 @@ _IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
 _SETTINGS = ("NUMBA_BOUNDSCHECK", "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
 _DIGEST = hashlib.sha256().digest_size
 _FASTCALL = 0x80  # METH_FASTCALL of Python's stable interface
+_PATIENCE_S, _POLL_S = 60.0, 0.01  # the largest kernel compiles in some seconds
 
 
 class MachineCode(NamedTuple):
@@ -85,6 +88,7 @@ def load(function: Callable[..., Any], signature: str, nogil: bool, compile_: Ca
                 _announce()
                 found = compile_()
                 with suppress(OSError):  # a full disk: later processes compile again
+                    _remove_unfinished(folder / name)
                     write_code(folder / name, found)
     return _link(found, function)
 
@@ -180,6 +184,12 @@ def write_code(path: Path, code: bytes) -> None:
         raise
 
 
+def _remove_unfinished(path: Path) -> None:
+    """Removes what killed processes left while they wrote a file; the caller holds its lock."""
+    for left in path.parent.glob(f"{path.name}.*"):
+        left.unlink(missing_ok=True)
+
+
 def _user_caches() -> list[Path]:
     """Returns the user's cache folder; nothing for a user without a home."""
     local = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
@@ -225,7 +235,10 @@ def _source(module: str) -> bytes:
 
 @contextmanager
 def _locked(folder: Path, name: str) -> Iterator[None]:
-    """Keeps other processes from compiling the same: a byte of one file is locked for each name."""
+    """Keeps other processes from compiling the same: a byte of one file is locked for each name.
+
+    A process that was stopped while it compiles keeps them for :data:`_PATIENCE_S`.
+    """
     try:
         import fcntl
 
@@ -233,9 +246,17 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
     except (ImportError, OSError):
         yield
         return
+    byte, until = int(hashlib.sha256(name.encode()).hexdigest()[:7], 16), time.monotonic() + _PATIENCE_S
     with file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(hashlib.sha256(name.encode()).hexdigest()[:7], 16))
+        while time.monotonic() < until:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks
+                    break
+                time.sleep(_POLL_S)
+            else:
+                break
         yield
 
 

@@ -6,6 +6,7 @@ neither has it: a kernel is then compiled by its first call.
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -74,6 +75,9 @@ class Kernel(Part):
 _kernels: dict[tuple[Callable[..., Any], str], Kernel] = {}
 _loading = threading.RLock()
 _spent: list[float] = []
+
+if hasattr(os, "register_at_fork"):  # a forked process would wait for a thread of its parent, here and in LLVM
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
 def numba_compiled(*signatures: Signature | str, nogil: bool = True) -> Callable[[F], F]:

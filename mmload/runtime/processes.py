@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ START_METHOD = "spawn"
 "forkserver", to import torch once."""
 
 _SECONDS_TO_EXIT = 5.0  # for a process that has closed its pipe
+_LOOK_S = 2.0  # between looks at the parent
 
 _LIKELY_CAUSES = {
     getattr(signal, "SIGKILL", 0): ", as when memory runs out",
@@ -65,9 +67,10 @@ def depend_on_parent(end: Callable[[], None]) -> None:
 
 
 def _await_parent(end: Callable[[], None]) -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
+    parent, started_by = parent_process(), os.getppid()
+    # Processes that the parent forked hold the other end of the sentinel, too, and may go on without it.
+    while parent is not None and not wait([parent.sentinel], _LOOK_S) and os.getppid() == started_by:
+        pass
     end()
 
 
@@ -85,19 +88,22 @@ def _interrupts_blocked() -> Iterator[None]:
     """Blocks Ctrl-C for the workers started inside, from their first instruction on: they inherit the signal mask.
 
     A Ctrl-C inside the block is raised at its end. The mask applies only to this thread: if another thread received the
-    signal, it would be raised here, between the start of a worker and the message that the worker waits for.
+    signal, it would be raised in the main thread, between the start of a worker and the message that the worker waits
+    for, if that is this one.
     """
-    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     resource_tracker.ensure_running()  # if the first worker started it, that would unblock the signal
     interrupts: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number)) if is_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGINT, handler)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
         if interrupts:
             signal.raise_signal(signal.SIGINT)

@@ -69,8 +69,8 @@ def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
         with _single_op(size) as settle:
             for _ in range(size):
                 pool.submit(settle)
-    except UsageError:
-        pool.shutdown(cancel_futures=True)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
         raise
     return pool
 
@@ -119,9 +119,11 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
     try:
         yield settle
         started.wait()
-    except RuntimeError as error:  # thread limit reached: threads waiting at the barrier would wait forever
-        started.abort()
-        raise UsageError(f"{size} threads cannot be started here ({error}); use fewer") from error
+    except BaseException as error:
+        started.abort()  # threads waiting at the barrier would wait forever, and Python at its end for them
+        if isinstance(error, RuntimeError):
+            raise UsageError(f"{size} threads cannot be started here ({error}); use fewer") from error
+        raise  # Ctrl-C
     finally:
         torch.set_num_threads(before)
 

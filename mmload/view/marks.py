@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from mmload.errors import MmloadError, one_line
-from mmload.runtime.durable_files import file_lock, write_atomically
+from mmload.runtime.durable_files import file_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.sources.exclusion import MOST_BYTES, Entry, entries_in, line_of, listed
 
@@ -93,6 +93,7 @@ class Marks:
         file = Path(os.path.realpath(self.path))
         try:
             with file_lock(file.with_name(f".{file.name}.lock")):
+                remove_partials(file)
                 marks = _List(self._read() or self._heading(), self.path)
                 for change in changes:
                     marks.apply(change)

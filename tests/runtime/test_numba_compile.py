@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
+import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from forked_program import run_program
+from forked_program import Program, run_program
 
 from mmload.runtime import machine_code, numba_compile
 from mmload.runtime.declarations import CallBy, RecordArray, Signature, tuple_type
@@ -308,3 +311,60 @@ def test_a_kernel_of_several_signatures_takes_the_first_that_fits() -> None:
     assert variant_of(first_of, "float64(float32[::1])")(np.array([1.5], np.float32)) == 1.5
     with pytest.raises(KeyError):
         variant_of(first_of, "float64(int64[::1])")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_that_is_forked_while_a_kernel_is_loaded_loads_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ends = threading.Event(), threading.Event()
+
+    def load(function: object, signature: str, *_: object) -> object:
+        if signature == "int64(int64)":
+            begun.set()
+            ends.wait(20)
+        return machine_code.MachineCode(lambda value: 2 * value, 0)
+
+    monkeypatch.setattr(numba_compile, "load", load)
+    slow, quick = (Kernel(lambda value: None, (f"{kind}({kind})",), nogil=True) for kind in ("int64", "float64"))
+    thread = threading.Thread(target=slow, args=(1,))
+    thread.start()
+    begun.wait(20)
+    threading.Timer(0.2, ends.set).start()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it if it waits
+        os._exit(int(quick(1.5) != 3))
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_killed_processes_left_is_removed_when_the_file_is_written_again(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run(folder, NUMBA_CACHE_DIR=str(cache))
+    [file] = cached(cache)
+    file.with_name(f"{file.name}.{'a' * 16}").write_bytes(file.read_bytes()[:100])
+    file.write_bytes(b"")
+    assert run(folder, NUMBA_CACHE_DIR=str(cache)) == "compiled"
+    assert cached(cache) == [file]
+
+
+def test_a_process_that_was_stopped_while_it_compiles_does_not_stop_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fcntl")
+    monkeypatch.setattr(machine_code, "_PATIENCE_S", 0.3)
+    code = f"""import time
+from pathlib import Path
+from mmload.runtime.machine_code import _locked
+with _locked(Path({str(tmp_path)!r}), "kernel.o"):
+    print("locked", flush=True)
+    time.sleep(20)
+"""
+    other = Program(code, [])
+    other.wait_for("locked")
+    other.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    with machine_code._locked(tmp_path, "kernel.o"):
+        assert time.monotonic() < began + 10
+    other.send_signal(signal.SIGKILL)
+    other.ended()

@@ -7,10 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
+from mmload.runtime import processes
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 
 
@@ -73,3 +78,53 @@ def test_a_process_ends_with_its_parent() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=place, stdout=subprocess.PIPE, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL
     assert int(done.stdout) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes run")
+def test_a_process_ends_with_its_parent_though_a_fork_of_the_parent_goes_on() -> None:
+    program = (
+        "import os, signal, time\n"
+        "from mmload.runtime.processes import start_process\n"
+        "from test_processes import waits\n"
+        "if __name__ == '__main__':\n"
+        "    _, pipe = start_process(waits, daemon=True)\n"
+        "    number = pipe.recv()\n"
+        "    child = os.fork()\n"
+        "    if child:\n"
+        "        print(number, child, flush=True)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    time.sleep(60)\n"
+    )
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, "-c", program], env=place, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker, child = map(int, parent.stdout.readline().split())
+    parent.wait(60)
+    until = time.monotonic() + 30
+    try:
+        while runs(worker):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert runs(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+
+
+def runs(number: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_an_interrupt_does_not_reach_a_process_that_a_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "START_METHOD", "spawn")
+    masks: list[object] = []
+    thread = threading.Thread(target=lambda: masks.append(start_process(blocked, daemon=True)[1].recv()))
+    thread.start()
+    thread.join()
+    assert masks == [True]
+
+
+def blocked(pipe: Connection) -> None:
+    pipe.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -118,3 +119,23 @@ def test_what_a_part_raises_ends_the_others_and_so_does_a_break() -> None:
     some.close()
     assert len(seen) < 20
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("mmload-parts")]
+
+
+@pytest.mark.parametrize("make", [single_op_pool, lambda size, name: single_op_threads(size, name, lambda: None)])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_an_interrupt_while_threads_start_leaves_none(monkeypatch: pytest.MonkeyPatch, make: Any, number: int) -> None:
+    start, before = threading.Thread.start, torch.get_num_threads()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == f"few_{number}":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(4, "few")
+    for thread in threading.enumerate():
+        if thread.name.startswith("few"):
+            thread.join(20)
+            assert not thread.is_alive()
+    assert torch.get_num_threads() == before

@@ -278,3 +278,10 @@ def test_what_is_marked_in_the_page_is_left_out_by_a_build(tmp_path: Path) -> No
     gone = {row["id"] for row in chosen[1:]}
     assert kept == [row["id"] for row in rows if row["id"] not in gone]
     assert len(open_dataset(tmp_path / "new")["val"]) == len(open_dataset(tmp_path / "out")["val"])
+
+
+def test_what_a_killed_server_left_beside_the_marks_is_removed(tmp_path: Path) -> None:
+    (tmp_path / f"m.txt.{'a' * 16}.partial").write_text("half")
+    (tmp_path / "n.txt.partial").write_text("of another")
+    Marks(tmp_path / "m.txt", Path("photos")).set("a/1.png", "train", "broken", alone=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".m.txt.lock", "m.txt", "n.txt.partial"]
