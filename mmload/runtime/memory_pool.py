@@ -234,10 +234,14 @@ class SharedBuffers:
         return taken, view
 
     def place_of(self, address: int) -> Place | None:
-        """Returns the place of the whole buffer that memory at an address is in; None if it is in no buffer."""
+        """Returns the place of the whole buffer that memory at an address is in; None if it cannot be handed over.
+
+        It is in no buffer, or in one that the other process has already, such as for a batch that is given twice.
+        """
         start = address - self._arena.bytes.ctypes.data
         with self._lock:
-            return next((place for place in self._places if place.start <= start < place.start + place.size), None)
+            found = next((place for place in self._places if place.start <= start < place.start + place.size), None)
+        return None if found is None or self._arena.is_read[found.buffer] else found
 
     def offset(self, address: int, place: Place) -> int:
         """Returns the byte of a place that lies at an address."""

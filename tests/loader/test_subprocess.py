@@ -366,6 +366,32 @@ def test_the_subprocess_prefetches_what_the_epoch_reads(dataset: Dataset, tmp_pa
                 path.unlink()
 
 
+class GivesTwice:
+    """A collate that gives the images of every other batch a second time."""
+
+    def __init__(self) -> None:
+        self.kept: torch.Tensor | None = None
+
+    def __call__(self, batch: Batch) -> Batch:
+        given, self.kept = self.kept, None
+        if given is not None:
+            return batch.replace(images=given)
+        self.kept = batch.images
+        return batch
+
+
+def test_images_that_are_given_twice_stay_as_long_as_either_batch(dataset: Dataset) -> None:
+    with Loader(dataset["train"], batch_size=2, threads=1, collate=GivesTwice(), subprocess=True, prefetch=0) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        assert first.images is not None
+        expected = first.images.clone()
+        assert torch.equal(next(batches).images, expected)
+        for _ in batches:
+            pass
+        assert torch.equal(first.images, expected)
+
+
 class LongError:
     """A collate that cannot be read in another process, and says so at length."""
 
