@@ -28,7 +28,7 @@ def test_ranks_that_are_killed_leave_nothing(tmp_path: Path, monkeypatch: pytest
 def test_memory_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     with script("rank_memory") as module:
-        words = ["memory", "limit", "--tiers", "memory", "--ranks", "2", "--share", "0.005", "--limit", "100"]
+        words = ["memory", "limit", "--tiers", "memory", "--ranks", "2", "--share", "0.02", "--limit", "100"]
         module.main([*words, "--place", str(tmp_path), "--json", str(tmp_path / "out")])
     record = json.loads((tmp_path / "out").read_text())
     for part in record["memory"].values():
