@@ -26,7 +26,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
-from mmload.store.manifest import Manifest, read
+from mmload.store.manifest import read
 
 
 @pytest.fixture(scope="module")
@@ -99,45 +99,6 @@ def test_parts_at_once_several_of_the_same_number(photos: Path, whole: Path, tmp
         thread.join()
     assert not failed
     assert contents(tmp_path / "out") == contents(whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_part_that_commits_after_another_leaves_no_folder(
-    photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, make_manifest = recipe(photos, tmp_path / "out"), PlannedBuild.manifest
-
-    def after_another(*words: Any) -> Manifest:
-        monkeypatch.setattr(PlannedBuild, "manifest", make_manifest)
-        assert build_part(job, "1/1").manifest is not None
-        return make_manifest(*words)
-
-    monkeypatch.setattr(PlannedBuild, "manifest", after_another)
-    assert build_part(job, "1/1").manifest is not None
-    assert contents(tmp_path / "out") == contents(whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_late_part_is_not_refused_while_another_removes_what_is_left(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, remove_own, admitted = recipe(photos, tmp_path / "out"), destination.remove_own, False
-    plan = PlannedBuild(job, "fail", None, None, None, ()).probed_plan()
-    build_part(job, "1/1")
-
-    def beside_another(folder: Path) -> None:
-        nonlocal admitted
-        monkeypatch.setattr(destination, "remove_own", remove_own)
-        with Staging(tmp_path / "out", plan, shared=True) as late:
-            admitted = True
-            late.discard()
-        remove_own(folder)
-
-    with Staging(tmp_path / "out", plan, shared=True):
-        pass  # killed before it has removed the folder
-    monkeypatch.setattr(destination, "remove_own", beside_another)
-    assert build_part(job, "1/2").built == 0
-    assert admitted
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -15,7 +15,7 @@ from meanwhile import once
 from updating import add_pictures, interrupt_after, picture
 
 import mmload
-from mmload.builder import pipeline, planned_update, shard_job, split_records, version_commit
+from mmload.builder import destination, pipeline, planned_update, shard_job, split_records, version_commit
 from mmload.builder import staging as staging_module
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build, build_part
@@ -54,6 +54,33 @@ def unlocked(monkeypatch):
     """Machines that do not see each other's locks."""
     monkeypatch.setattr(version_commit, "folder_lock", lambda folder: nullcontext())
     monkeypatch.setattr(staging_module, "lock", lambda file, shared=False: True)
+
+
+def test_a_part_that_commits_after_another_leaves_no_folder(squares, tmp_path, monkeypatch):
+    job = replace(squares, out=tmp_path / "o")
+    another = lambda: build_part(job, "1/1")  # noqa: E731
+    once(monkeypatch, PlannedBuild, "manifest", before=another)
+    assert build_part(job, "1/1").manifest is not None
+    assert verify(job.out) == []
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".o")]
+
+
+def test_a_late_part_is_not_refused_while_another_removes_what_is_left(squares, tmp_path, monkeypatch):
+    job, admitted = replace(squares, out=tmp_path / "o"), []
+    plan = PlannedBuild(job, "fail", None, None, None, ()).probed_plan()
+    build_part(job, "1/1")
+
+    def late():
+        with Staging(job.out, plan, shared=True) as staging:
+            admitted.append(staging)
+            staging.discard()
+
+    with Staging(job.out, plan, shared=True):
+        pass  # killed before it has removed the folder
+    once(monkeypatch, destination, "remove_own", before=late)
+    assert build_part(job, "1/2").built == 0
+    assert admitted
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".o")]
 
 
 def test_a_part_never_sets_aside_the_folder_of_a_later_command(squares, tmp_path, monkeypatch):

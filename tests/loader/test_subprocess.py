@@ -390,22 +390,3 @@ def test_images_that_are_given_twice_stay_as_long_as_either_batch(dataset: Datas
         for _ in batches:
             pass
         assert torch.equal(first.images, expected)
-
-
-class LongError:
-    """A collate that cannot be read in another process, and says so at length."""
-
-    def __call__(self, batch: Batch) -> Batch:
-        return batch
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _refused, (2**20,)
-
-
-def _refused(length: int) -> None:
-    raise ValueError("x" * length)
-
-
-def test_a_long_error_at_the_start_is_raised(dataset: Dataset) -> None:
-    with Loader(dataset["train"], subprocess=True, collate=LongError()) as loader, pytest.raises(ValueError, match="x"):
-        next(iter(loader))

@@ -17,6 +17,7 @@ import torch
 from conftest import crop_collate
 from forked_program import Program
 
+from mmload.batch import Batch
 from mmload.errors import UsageError
 from mmload.loader import Loader
 from mmload.loader.subprocess_pool import SubprocessPool
@@ -161,3 +162,22 @@ def raised(iterator: Any) -> str:
     with pytest.raises(RuntimeError) as error:
         list(iterator)
     return str(error.value)
+
+
+class LongError:
+    """A collate that cannot be read in another process, and says so at length."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refused, (2**20,)
+
+
+def _refused(length: int) -> None:
+    raise ValueError("x" * length)
+
+
+def test_a_long_error_at_the_start_is_raised(dataset: Dataset) -> None:
+    with Loader(dataset["train"], subprocess=True, collate=LongError()) as loader, pytest.raises(ValueError, match="x"):
+        next(iter(loader))
