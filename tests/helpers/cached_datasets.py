@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from mmload.remote import cache_files, cache_folder, dataset_cache
 from mmload.remote.block_files import boot_id
@@ -32,3 +35,17 @@ def cache_of(dataset: Dataset) -> DatasetCache:
     folder = dataset["train"].folder
     assert hasattr(folder, "cache")
     return folder.cache
+
+
+def check_rows(remote: Dataset, local: Dataset, split: str = "train") -> None:
+    rows = np.random.default_rng().permutation(len(local[split]))
+    for name in ("images", "targets"):
+        assert np.array_equal(remote[split].reader.array(name, rows), local[split].reader.array(name, rows))
+
+
+def stored_bytes(cache: Path) -> int:
+    total = 0
+    for path in cache.rglob("*.block"):
+        with suppress(FileNotFoundError):  # a thread that fetches ahead may have evicted it
+            total += path.stat().st_size
+    return total
