@@ -45,11 +45,14 @@ LIST = "list"
 CLIPPED = "boxes_clipped"
 """Loss of a sample: boxes that the source cut at the edge of the image."""
 
-OTHER_SIZE = "sizes_other"
-"""Loss of a sample: its annotation, to which its boxes belong, gives another size."""
+OTHER_SIZE = "images have another size than their annotation gives, so that boxes may be in the wrong place"
+"""Loss of a sample, and the text of its note."""
 
-SWAPPED_SIZE = "sizes_turned"
-"""Loss of a sample: its annotation gives the height as the width, and the width as the height."""
+SWAPPED_SIZE = (
+    "images have an annotation with width and height swapped, so that boxes drawn on the picture as its EXIF "
+    "orientation shows it are in the wrong place"
+)
+"""Loss of a sample, and the text of its note."""
 
 BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED = "boxes", "boxes_dropped", "boxes_cut", "images_emptied"
 """Counts of a build: boxes of the source, those of which the transforms keep no pixel, and those of which they keep a
@@ -184,7 +187,8 @@ class Sample:
         id: its name in the source, usually a path relative to the root.
         fields: name -> tensor of one row; ``images`` is uint8 [C, H, W].
         size: (height, width) of the image in its file, before any transform; None without an image.
-        losses: counts of what was left out or looks wrong, by names such as :data:`CLIPPED`.
+        losses: counts of what was left out or looks wrong, by names such as :data:`CLIPPED`; any other name is the
+            text of a note, such as :data:`OTHER_SIZE`, which its count and first samples follow.
         inside: (top, left, height, width) of the image within ``images``; None: there is no border.
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
         encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another

@@ -16,7 +16,7 @@ import msgspec
 
 from mmload.builder.origins import SampleOrigin
 from mmload.errors import DamagedError
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE
+from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
@@ -28,8 +28,8 @@ from mmload.store.variable_rows import VariableRows
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NAMED = (OTHER_SIZE, SWAPPED_SIZE)
-"""Losses whose first samples are named, as a person has to look at them."""
+UNNAMED = (CLIPPED, BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED)
+"""Losses that a person expects; of all others the first samples are named, as somebody has to look at them."""
 _FIRST = 3
 
 
@@ -127,7 +127,7 @@ def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[st
     """Returns the first samples of each loss that is reported with names, of (loss, samples) in order of rows."""
     first: dict[str, list[str]] = {}
     for name, samples in found:
-        if name in _NAMED:
+        if name not in UNNAMED:
             shown = first.setdefault(name, [])
             shown.extend(islice(samples, _FIRST - len(shown)))
     return first

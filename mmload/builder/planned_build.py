@@ -264,7 +264,7 @@ class PlannedBuild:
             records[name] = split_record(name, split, fields, size, summaries, paths, self.first_listed(paths))
             losses, rows = total_losses(summary.losses for summary in summaries), records[name].rows
             first = first_names(found for summary in summaries for found in summary.first.items())
-            if found := split_notes(split, losses, first, rows):
+            if found := split_notes(split, losses, first):
                 notes[name] = found
             if found := split_warnings(losses, rows):
                 warnings[name] = found

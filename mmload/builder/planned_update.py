@@ -228,7 +228,7 @@ class PlannedUpdate(PlannedBuild):
             splits |= new.records
             counts += new.counts
             count = len(new.rows.samples)
-            notes[name] = split_notes(split, new.rows.losses, new.rows.first_losses, count)
+            notes[name] = split_notes(split, new.rows.losses, new.rows.first_losses)
             warnings[name] = [*split_warnings(new.rows.losses, count), *earlier, *new.warnings]
         card: dict[str, Any] = {"notes": {name: notes[name] for name in splits if notes.get(name)}}
         if any(warnings.values()):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from mmload.builder.finished_shards import BuildPaths, ShardSummary
+from mmload.builder.finished_shards import UNNAMED, BuildPaths, ShardSummary
 from mmload.errors import BuildError, counted
 from mmload.records import (
     BOXES,
@@ -17,13 +17,12 @@ from mmload.records import (
     BOXES_DROPPED,
     CLIPPED,
     IMAGES_EMPTIED,
-    OTHER_SIZE,
-    SWAPPED_SIZE,
     FieldSpec,
     ObjectsRecord,
 )
 from mmload.runtime.durable_files import TOKEN_BYTES, sync, sync_folder
 from mmload.sources import HasChecksums, HasNotes, HasObjects, SourceSplit
+from mmload.sources.annotation_values import finding_note
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
@@ -73,10 +72,10 @@ def objects_of(split: SourceSplit) -> ObjectsRecord | None:
     return split.objects() if isinstance(split, HasObjects) else None
 
 
-def split_notes(split: SourceSplit, losses: Mapping[str, int], first: Mapping[str, list[str]], rows: int) -> list[str]:
+def split_notes(split: SourceSplit, losses: Mapping[str, int], first: Mapping[str, list[str]]) -> list[str]:
     """Returns the source's notes on a split, and sentences on the losses of the build."""
     notes = split.notes() if isinstance(split, HasNotes) else ()
-    return [*notes, *loss_sentences(losses, first, rows)]
+    return [*notes, *loss_sentences(losses, first)]
 
 
 def split_warnings(losses: Mapping[str, int], images: int) -> list[str]:
@@ -93,9 +92,8 @@ def split_warnings(losses: Mapping[str, int], images: int) -> list[str]:
     ]
 
 
-def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]], images: int) -> tuple[str, ...]:
+def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]]) -> tuple[str, ...]:
     """Returns notes on what a split lost or what looks wrong, with the first samples; empty if there is nothing."""
-    of_images = f"of {counted(images, 'image')}"
     boxes = f"of {counted(losses.get(BOXES, 0), 'box', 'boxes')}"
     notes = []
     if clipped := losses.get(CLIPPED, 0):
@@ -104,24 +102,9 @@ def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]], im
     if cut := losses.get(BOXES_CUT, 0):
         were = "was" if cut == 1 else "were"
         notes.append(f"{cut:,} {boxes} {were} cut: the transforms keep only a part of the object")
-    if other := losses.get(OTHER_SIZE, 0):
-        have = "has" if other == 1 else "have"
-        notes.append(
-            f"{other:,} {of_images} {have} another size than the annotation gives, so that boxes may be in the wrong "
-            f"place: {_first_of(first.get(OTHER_SIZE, []), other)}"
-        )
-    if swapped := losses.get(SWAPPED_SIZE, 0):
-        examples = _first_of(first.get(SWAPPED_SIZE, []), swapped)
-        have = "has" if swapped == 1 else "have"
-        notes.append(
-            f"{swapped:,} {of_images} {have} an annotation with width and height swapped: boxes that were drawn on the "
-            f"picture as its EXIF orientation shows it are in the wrong place: {examples}"
-        )
+    others = (loss for loss in losses if loss not in UNNAMED)
+    notes += [finding_note(loss, losses[loss], first.get(loss, [])) for loss in others]
     return tuple(notes)
-
-
-def _first_of(names: list[str], count: int) -> str:
-    return ", ".join(names) + (", ..." if count > len(names) else "")
 
 
 def join_lists(
