@@ -58,6 +58,12 @@ BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED = "boxes", "boxes_dropped", "box
 """Counts of a build: boxes of the source, those of which the transforms keep no pixel, and those of which they keep a
 part; images that had boxes and have none left."""
 
+VOID = 255
+"""Value of the pixels of a mask that count for no class: borders and what the annotators could not decide."""
+
+MASK_PIXELS, MASK_BACKGROUND, MASK_VOID = "mask_pixels", "mask_background", "mask_void"
+"""Counts of a build: pixels of the source's masks, those of class 0, and those of :data:`VOID`."""
+
 _MOST_DIMENSIONS = 32
 _MOST_ELEMENTS = 2**56
 

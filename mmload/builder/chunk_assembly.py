@@ -26,7 +26,19 @@ from mmload.builder.recipe import VariableLayout
 from mmload.builder.sample_geometry import Pixels
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
-from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, IMAGES_EMPTIED, FieldSpec, Sample, has_images
+from mmload.records import (
+    BOXES,
+    BOXES_CUT,
+    BOXES_DROPPED,
+    IMAGES_EMPTIED,
+    MASK_BACKGROUND,
+    MASK_PIXELS,
+    MASK_VOID,
+    VOID,
+    FieldSpec,
+    Sample,
+    has_images,
+)
 from mmload.sources import SourceSplit
 from mmload.store.variable_rows import JPEG, RAW, Bytes, VariableRows, variable_rows
 
@@ -233,24 +245,30 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
         done = chain(sample, out)
         if done.encoded is not None and done.fields["images"] is not sample.fields["images"]:
             done = replace(done, encoded=None)
-        return _with_box_losses(sample, done)
+        return _with_counts(sample, done)
     except (ValueError, RuntimeError) as error:
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
 
 
-def _with_box_losses(read: Sample, done: Sample) -> Sample:
-    """Returns a transformed sample with all its losses: those of its source, and the boxes that transforms dropped."""
-    if "boxes" not in read.fields or "counts" not in read.fields:
-        return replace(done, losses=read.losses) if read.losses else done
-    before, after = int(read.fields["counts"]), int(done.fields["counts"])
-    cut = 0 if done.cut is None else int(done.cut.sum())
-    of_boxes = {
-        BOXES: before,
-        BOXES_DROPPED: before - after,
-        BOXES_CUT: cut,
-        IMAGES_EMPTIED: int(before > 0 and after == 0),
-    }
-    return replace(done, losses={**read.losses, **of_boxes})
+def _with_counts(read: Sample, done: Sample) -> Sample:
+    """Returns a transformed sample with all its losses: those of its source, and counts of boxes and of mask pixels."""
+    losses = dict(read.losses)
+    if "boxes" in read.fields and "counts" in read.fields:
+        before, after = int(read.fields["counts"]), int(done.fields["counts"])
+        losses |= {
+            BOXES: before,
+            BOXES_DROPPED: before - after,
+            BOXES_CUT: 0 if done.cut is None else int(done.cut.sum()),
+            IMAGES_EMPTIED: int(before > 0 and after == 0),
+        }
+    if "masks" in read.fields:
+        mask = read.fields["masks"]
+        losses |= {
+            MASK_PIXELS: mask.numel(),
+            MASK_BACKGROUND: int((mask == 0).sum()),
+            MASK_VOID: int((mask == VOID).sum()),
+        }
+    return replace(done, losses=losses) if losses else done
 
 
 def _check_sizes(sample: Sample) -> None:

@@ -16,7 +16,16 @@ import msgspec
 
 from mmload.builder.origins import SampleOrigin
 from mmload.errors import DamagedError
-from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED
+from mmload.records import (
+    BOXES,
+    BOXES_CUT,
+    BOXES_DROPPED,
+    CLIPPED,
+    IMAGES_EMPTIED,
+    MASK_BACKGROUND,
+    MASK_PIXELS,
+    MASK_VOID,
+)
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
@@ -28,7 +37,16 @@ from mmload.store.variable_rows import VariableRows
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNNAMED = (CLIPPED, BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED)
+UNNAMED = (
+    CLIPPED,
+    BOXES,
+    BOXES_DROPPED,
+    BOXES_CUT,
+    IMAGES_EMPTIED,
+    MASK_PIXELS,
+    MASK_BACKGROUND,
+    MASK_VOID,
+)
 """Losses that a person expects; of all others the first samples are named, as somebody has to look at them."""
 _FIRST = 3
 

@@ -28,7 +28,7 @@ from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
 from mmload.interop.shrink import ShortestMaxSize
-from mmload.sources.voc_tasks import VOID
+from mmload.records import VOID
 
 
 def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -> v2.Compose:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from mmload.pictures.drawing import (
-    VOID,
     VOID_COLOR,
     Color,
     Pixels,
@@ -31,6 +30,7 @@ from mmload.pictures.drawing import (
     size_of,
 )
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs, without_padding
+from mmload.records import VOID
 
 _PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11

@@ -16,9 +16,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from mmload.errors import one_line
-
-VOID = 255
-"""The value of masks where no class is known."""
+from mmload.records import VOID
 
 _GOLDEN = 0.61803398875  # turns of the color circle from class to class: neighbors differ, and no two of many are equal
 _OPACITY = 0.5

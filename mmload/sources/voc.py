@@ -1,11 +1,14 @@
 """A VOCdevkit: ``VOCdevkit/VOC2012/{JPEGImages,Annotations,ImageSets,SegmentationClass}``, for one of four tasks.
 
+Without a devkit, XML that lies beside images, or in a folder beside theirs, is read as well.
+
 All annotations are read once when the splits are found, to determine the largest number of boxes or the images to keep.
 An error in one image does not stop that: it becomes a SampleError when the image is read.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
-from mmload.records import Sample
+from mmload.records import VOID, Sample
+from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Links, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg, reading
 from mmload.sources.listing import ListedSplit, note_doubles
 from mmload.sources.voc_devkit import (
+    IMAGE_ENDINGS,
     VocAnnotation,
     default_sets,
+    find_annotated,
     find_years,
     is_stem,
     locate_lists,
@@ -28,7 +34,6 @@ from mmload.sources.voc_devkit import (
     read_list,
 )
 from mmload.sources.voc_tasks import (
-    VOID,
     Classification,
     Detection,
     Segmentation,
@@ -49,22 +54,22 @@ TASKS = ("detection", "classification", "segmentation", "single-label")
 BACKGROUND = "background"
 """Class 0 of masks; a list of classes may begin with it or leave it out."""
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
-
 
 @dataclass
 class VocSource:
     """A VOCdevkit.
 
     Attributes:
-        root: the folder ``VOCdevkit``, the one around it, or a single year's.
+        root: the folder ``VOCdevkit``, the one around it, or a single year's; or a folder of images with XML beside
+            them, as labelImg writes it, or of such a folder for each split, as Roboflow does.
         decoder: decodes images to pixels.
         task: "detection", "classification", "segmentation" or "single-label".
         year: which ``VOC<year>`` folder, or a list of them; None: the only one.
         image_set: which lists of ``ImageSets``: a name, a list of names (each a split of that name), or a table
             split -> name or names; a name may be ``year/name``. None: train, val and test, those that are there.
         classes: class names by index; "auto": those in the annotations, sorted, or the numbers in the masks; None:
-            PASCAL's twenty. For segmentation the background comes before them, whether the list begins with it or not.
+            PASCAL's twenty, or "auto" without a devkit. For segmentation the background comes before them, whether the
+            list begins with it or not.
         class_map: for single-label: VOC's class name -> the name in ``target_classes``.
         target_classes: for single-label: the other class list, by index; None: the map's names, sorted.
         one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
@@ -116,15 +121,22 @@ class VocSource:
 
     def _splits(self) -> dict[str, VocSplit]:
         lists = "Segmentation" if self.task == "segmentation" else "Main"
-        devkit, wanted = self._found(lists)
-        items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
-        task = self._task(devkit, [item for split in items.values() for item in split])
+        devkit, years = self._devkit(lists)
+        notes: dict[str, tuple[str, ...]] = {}
+        if years:
+            wanted = self._wanted(devkit, years, lists)
+            items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
+        else:
+            devkit, (items, notes) = self._root, self._annotated_items()
+        task = self._task(devkit, [item for split in items.values() for item in split], bool(years))
         splits = {name: self._split(devkit, name, split, task) for name, split in items.items()}
+        for name, own in notes.items():
+            splits[name].add_notes(own)
         note_doubles(splits)
         return splits
 
-    def _found(self, lists: str) -> tuple[Path, dict[str, list[tuple[str, str]]]]:
-        """Returns the devkit and the (year folder, list) pairs of each split; downloads what is missing."""
+    def _devkit(self, lists: str) -> tuple[Path, dict[str, str]]:
+        """Returns the devkit, and the folder of each year in it; downloads what is missing."""
         if self.download and self._root.parent.is_dir():
             self._root.mkdir(exist_ok=True)
         check_is_folder(self._root, "a VOCdevkit, or the folder around it")
@@ -132,11 +144,10 @@ class VocSource:
         if self.download:
             self._fetch(years, lists)
             devkit, years = find_years(self._root)
-        if not years:
-            raise SourceError(
-                f"{self._root} is not a VOCdevkit: no folder in it has JPEGImages and ImageSets; "
-                "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
-            )
+        return devkit, years
+
+    def _wanted(self, devkit: Path, years: Mapping[str, str], lists: str) -> dict[str, list[tuple[str, str]]]:
+        """Returns the (year folder, list) pairs of each split."""
         if not self._years and len(years) > 1:
             raise RecipeError(f"{devkit} holds several years ({', '.join(years)}); give the year, one or a list")
         chosen = self._years or list(years)
@@ -144,7 +155,34 @@ class VocSource:
             if year not in years:
                 raise SourceError(f"{devkit} has no year {year!r}; it has {', '.join(years)}")
         sets = self._sets or default_sets([devkit / years[year] for year in chosen], lists)
-        return devkit, {name: locate_lists(entries, chosen, years) for name, entries in sets.items()}
+        return {name: locate_lists(entries, chosen, years) for name, entries in sets.items()}
+
+    def _annotated_items(self) -> tuple[dict[str, list[VocItem]], dict[str, tuple[str, ...]]]:
+        """Returns the images of each split with an annotation, and notes, where there is no devkit."""
+        found = find_annotated(self._root)
+        if not found or self._years or self._sets or self.task == "segmentation":
+            beside = "XML beside images, which has no years, no lists and no masks" if found else "no XML beside images"
+            raise SourceError(
+                f"{self._root} is not a VOCdevkit: no folder in it has JPEGImages and ImageSets, there is {beside}; "
+                "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
+            )
+        items: dict[str, list[VocItem]] = {}
+        notes: dict[str, tuple[str, ...]] = {}
+        for split, (images, xml) in found.items():
+            self._links.check_folder(images)
+            self._links.check_folder(xml)
+            stems = sorted(path.stem for path in xml.iterdir() if path.suffix == ".xml")
+            folders = [folder.relative_to(self._root).as_posix() for folder in (images, xml)]
+            items[split] = [
+                _item(self._root, f"{folders[0]}/{stem}", self._links, annotation=f"{folders[1]}/{stem}.xml")
+                for stem in stems
+            ]
+            findings, known = Findings(), set(stems)
+            for path in sorted(images.iterdir()):
+                if path.suffix.lower() in IMAGE_ENDINGS and path.stem not in known:
+                    findings.add("images without an annotation (.xml) are left out", path.name)
+            notes[split] = findings.notes()
+        return items, notes
 
     def _fetch(self, years: Mapping[str, str], lists: str) -> None:
         from mmload.sources.download import download_voc
@@ -167,12 +205,15 @@ class VocSource:
             path = devkit / year / "ImageSets" / lists / f"{name}.txt"
             self._links.check(path)
             for stem in read_list(path):
-                items.append(_item(devkit, year, stem, self._links, annotated=self.task != "segmentation"))
+                beside = {"mask": f"{year}/SegmentationClass/{stem}.png"}
+                if self.task != "segmentation":
+                    beside = {"annotation": f"{year}/Annotations/{stem}.xml"}
+                items.append(_item(devkit, f"{year}/JPEGImages/{stem}", self._links, **beside))
         return items
 
-    def _task(self, devkit: Path, items: list[VocItem]) -> VocTask:
+    def _task(self, devkit: Path, items: list[VocItem], has_devkit: bool) -> VocTask:
         classes = tuple(self._classes)
-        if self._classes == "auto":
+        if self._classes == "auto" or (self.classes is None and not has_devkit):
             classes = _numbered_classes(devkit, items) if self.task == "segmentation" else _seen_classes(items)
         if self.task == "segmentation":
             return Segmentation(classes=classes if _is_background(classes[0]) else (BACKGROUND, *classes))
@@ -225,20 +266,21 @@ class VocSplit(ListedSplit[VocItem]):
         return Sample(item.image, {"images": pixels, **fields}, (height, width), losses, encoded=jpeg)
 
 
-def _item(devkit: Path, year: str, stem: str, links: Links, *, annotated: bool) -> VocItem:
-    base = f"{year}/JPEGImages/{stem}"
-    revisions = ((ending, links.revision(devkit / f"{base}{ending}")) for ending in IMAGE_ENDINGS)
+def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: str = "") -> VocItem:
+    """Returns the item of an image, of which the path without its ending is given, with an annotation or a mask."""
+    endings = (*IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS))
+    revisions = ((ending, links.revision(devkit / f"{base}{ending}")) for ending in endings)
     ending, image = next((pair for pair in revisions if pair[1] != "missing"), (".jpg", "missing"))
-    mask = f"{year}/SegmentationClass/{stem}.png"
-    if not annotated:
-        revision = f"{image} {links.revision(devkit / mask)}"
-        return VocItem(f"{base}{ending}", revision, "not annotated", mask, beside=mask)
-    annotation = f"{year}/Annotations/{stem}.xml"
-    revision = f"{image} {links.revision(devkit / annotation)}"
-    found = _annotation(devkit, annotation)
+    path, beside = posixpath.normpath(f"{base}{ending}"), posixpath.normpath(annotation or mask)
+    for folder in (posixpath.dirname(path), posixpath.dirname(beside)):
+        links.check_folder(devkit / folder)
+    revision = f"{image} {links.revision(devkit / beside)}"
+    if not annotation:
+        return VocItem(path, revision, "not annotated", beside=beside)
+    found = _annotation(devkit, beside)
     if isinstance(found, str):
-        return VocItem(f"{base}{ending}", revision, found, mask, beside=annotation)
-    return VocItem(f"{base}{ending}", revision, found.objects, mask, found.size, annotation)
+        return VocItem(path, revision, found, beside=beside)
+    return VocItem(path, revision, found.objects, found.size, beside)
 
 
 def _annotation(devkit: Path, name: str) -> VocAnnotation | str:
@@ -259,7 +301,7 @@ def _numbered_classes(devkit: Path, items: Sequence[VocItem]) -> tuple[str, ...]
     largest = 0
     for item in items:
         with suppress(SampleError):  # raised again when the sample is read
-            mask = read_mask(devkit, item.mask, item.image)
+            mask = read_mask(devkit, item.beside, item.image)
             largest = max(largest, int(mask.masked_fill(mask == VOID, 0).max()))
     return (BACKGROUND, *(f"class {number}" for number in range(1, largest + 1)))
 

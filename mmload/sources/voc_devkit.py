@@ -5,14 +5,22 @@ Document types are refused, so there are no entities to expand and nothing to fe
 
 from __future__ import annotations
 
-import math
+import posixpath
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
-from mmload.errors import SourceError
+from mmload.errors import SourceError, shown
 from mmload.runtime.regular_files import read_regular
+from mmload.sources.annotation_values import flag, number
+from mmload.sources.files import inner_name
+from mmload.store.manifest import is_name
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
+"""Endings of image files, also in upper case."""
 
 
 def read_list(path: Path) -> list[str]:
@@ -33,13 +41,29 @@ def read_list(path: Path) -> list[str]:
 
 
 def _listed_name(line: str, where: str) -> str:
-    """Returns the image name in a line, "" if there is none or the image does not have the list's class."""
-    name, *flag = line.split() or [""]
-    if len(flag) > 1 or (flag and flag[0] not in ("-1", "0", "1")):
+    """Returns the image name in a line, "" if there is none or the image does not have the list's class.
+
+    Tools also write the path of the image, of its annotation, or of both.
+    """
+    words = line.split()
+    paths = [_below_folders(word) for word in words]
+    if len(words) == 2 and paths[0] == paths[1]:
+        words = words[:1]
+    if len(words) > 2 or (len(words) == 2 and words[1] not in ("-1", "0", "1")):
         raise SourceError(f"{where}: {line[:60]!r} is not an image name")
-    if name and not is_stem(name):
-        raise SourceError(f"{where}: {name[:60]!r} is not a plain file name")
-    return name if flag in ([], ["1"]) else ""
+    if not words:
+        return ""
+    if inner_name(paths[0]) is None:
+        raise SourceError(f"{where}: {words[0][:60]!r} is not the name of a file in JPEGImages")
+    return paths[0] if words[1:] in ([], ["1"]) else ""
+
+
+def _below_folders(path: str) -> str:
+    """Returns a path relative to JPEGImages or Annotations, without the ending of an image or annotation."""
+    parts = path.replace("\\", "/").split("/")
+    first = max((place + 1 for place, part in enumerate(parts) if part in ("JPEGImages", "Annotations")), default=0)
+    stem, ending = posixpath.splitext("/".join(parts[first:]))
+    return stem if ending.lower() in (*IMAGE_ENDINGS, ".xml") else stem + ending
 
 
 def is_stem(name: str) -> bool:
@@ -62,6 +86,28 @@ def find_years(root: Path) -> tuple[Path, dict[str, str]]:
 
 def _is_year(folder: Path) -> bool:
     return (folder / "JPEGImages").is_dir() and (folder / "ImageSets").is_dir()
+
+
+def find_annotated(root: Path) -> dict[str, tuple[Path, Path]]:
+    """Returns split -> (folder of images, folder of annotations) where XML lies beside images, without a devkit.
+
+    The split is the root itself, named train, or each folder in it that has annotations.
+    """
+    for folders in ([root], sorted(filter(Path.is_dir, root.iterdir()))):
+        pairs = {"train" if folder == root else folder.name: _annotated(folder) for folder in folders}
+        splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
+        if splits:
+            return splits
+    return {}
+
+
+def _annotated(folder: Path) -> tuple[Path, Path] | None:
+    """Returns the folders of images and of annotations of a folder; None if it has no annotations."""
+    for name in ("", "annotations", "Annotations", "annotations/xmls"):
+        if any((folder / name).glob("*.xml")):
+            images = [folder / each for each in ("JPEGImages", "images", "Images") if name]
+            return next(filter(Path.is_dir, images), folder), folder / name
+    return None
 
 
 def default_sets(folders: list[Path], lists: str) -> dict[str, list[str]]:
@@ -127,7 +173,8 @@ def parse_annotation(data: bytes) -> VocAnnotation:
 
     Raises:
         ValueError: if it is not XML, has a document type (which VOC never has, and which attacks need), is no
-            annotation, or an object in it has no name or a side that is no number; the message says which.
+            annotation, or an object in it has no name, several names, or a side that is no number; the message says
+            which.
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"the annotation has {len(data):,} bytes, more than the limit of {MAX_BYTES:,}")
@@ -136,17 +183,21 @@ def parse_annotation(data: bytes) -> VocAnnotation:
         reader.parser.Parse(data, True)
     except (expat.ExpatError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f"malformed XML ({error})") from error
-    objects = tuple(_object(number, values) for number, values in enumerate(reader.objects, 1))
-    return VocAnnotation(objects, _size(reader.size))
+    objects = [each for place, texts in enumerate(reader.objects, 1) for each in _objects(place, texts)]
+    return VocAnnotation(tuple(objects), _size(reader.size))
 
 
 class _Reader:
-    """Expat's handlers; keeps the text under each object's known paths, and under ``size``."""
+    """Expat's handlers; keeps the texts under each object's known paths, and under ``size``.
+
+    An object may lie in an element such as ``<objects>``, and tags may be in upper case.
+    """
 
     def __init__(self) -> None:
-        self.objects: list[dict[str, str]] = []
+        self.objects: list[dict[str, list[str]]] = []
         self.size: dict[str, str] = {}
         self.path: list[str] = []
+        self.depth = 0  # of the object that is being read, 0 between objects
         self.text: list[str] = []
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = True
@@ -159,52 +210,64 @@ class _Reader:
         raise ValueError("the XML has a document type, which VOC annotations never have; entities are refused")
 
     def start(self, tag: str, _: object) -> None:
-        self.path.append(tag)
+        self.path.append(tag.lower())
         if len(self.path) > MAX_DEPTH:
             raise ValueError(f"the XML is over {MAX_DEPTH} elements deep")
         if self.path[0] != "annotation":
             raise ValueError(f"the XML is a <{self.path[0][:40]}>, not an <annotation>")
-        if self.path[1:] == ["object"]:
-            self.objects.append({})
+        if self.path[-1] == "object":
+            if self.depth:
+                raise ValueError("an <object> is in another one")
+            self.depth = len(self.path)
+            self.objects.append(defaultdict(list))
+        if not self.depth and self.path[-1] == "bndbox":
+            raise ValueError("a bndbox is in no <object>")
         self.text.clear()
 
     def end(self, _: str) -> None:
-        if len(self.path) > 2 and self.path[1] == "object":
-            self.objects[-1]["/".join(self.path[2:])] = "".join(self.text).strip()
+        if self.depth:
+            self.objects[-1]["/".join(self.path[self.depth :])].append("".join(self.text).strip())
+            if len(self.path) == self.depth:
+                self.depth = 0
         if self.path[1:-1] == ["size"]:
             self.size[self.path[-1]] = "".join(self.text).strip()
         self.text.clear()
         self.path.pop()
 
 
-def _object(number: int, values: dict[str, str]) -> VocObject:
-    name = values.get("name", "")
-    if not name:
-        raise ValueError(f"object {number} has no name")
-    difficult = values.get("difficult", "") or "0"
-    if difficult not in ("0", "1"):
-        raise ValueError(f"object {number} ({name}): difficult is {difficult[:40]!r}, expected 0 or 1")
-    if "bndbox" not in values:
-        return VocObject(name, difficult == "1", None)
-    xmin, ymin, xmax, ymax = (_side(number, name, side, values.get(f"bndbox/{side}", "")) for side in SIDES)
-    return VocObject(name, difficult == "1", (xmin, ymin, xmax, ymax))
+def _objects(place: int, texts: Mapping[str, list[str]]) -> list[VocObject]:
+    """Returns an object for each box of an ``<object>``, and one without a box if it has none."""
+    names = set(texts.get("name", ())) - {""}
+    if len(names) != 1:
+        several = f"the names {', '.join(map(shown, sorted(names)))}" if names else "no name"
+        raise ValueError(f"object {place} has {several}")
+    (name,) = names
+    where = f"object {place} ({name})"
+    try:
+        difficult = any(list(map(flag, texts.get("difficult", ()))))
+    except ValueError as error:
+        raise ValueError(f"{where}: difficult is {error}") from error
+    count = len(texts.get("bndbox", ()))
+    sides = [texts.get(f"bndbox/{side}", []) for side in SIDES]
+    wrong = next((side for side, found in zip(SIDES, sides, strict=True) if len(found) != count), None)
+    if wrong is not None:
+        raise ValueError(f"{where} has {count} bndbox and {len(texts.get(f'bndbox/{wrong}', ()))} {wrong}")
+    boxes = [tuple(map(partial(_side, where), SIDES, found)) for found in zip(*sides, strict=True)]
+    return [VocObject(name, difficult, box) for box in boxes or [None]]
 
 
 def _size(values: dict[str, str]) -> tuple[int, int] | None:
     """Returns (height, width); None if it is unknown: many tools write 0 or nothing."""
     try:
-        height, width = (float(values.get(side, "")) for side in ("height", "width"))
+        height, width = (number(values.get(side, "")) for side in ("height", "width"))
     except ValueError:
         return None
     valid = all(1 <= side < MAX_SIDE and side.is_integer() for side in (height, width))
     return (int(height), int(width)) if valid else None
 
 
-def _side(number: int, name: str, side: str, text: str) -> float:
+def _side(where: str, side: str, text: str) -> float:
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"object {number} ({name}): {side} is {text[:40]!r}, expected a number")
-    return value
+        return number(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: {side} is {error}") from error

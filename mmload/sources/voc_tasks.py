@@ -10,15 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from mmload.errors import SampleError
-from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
+from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID
 from mmload.sources.decode import FORMATS, LOSSY, libtiff_silenced, warnings_suppressed
 from mmload.sources.files import read_bytes
+from mmload.sources.objects import EDGE
 from mmload.sources.voc_devkit import VocObject
 from mmload.store.variable_rows import MAX_PIXELS
 
@@ -27,8 +29,13 @@ if TYPE_CHECKING:
 
 Box = tuple[float, float, float, float]
 
-VOID = 255
-"""The mask value of pixels that count for no class: borders and what the annotators could not decide."""
+_ROUNDED = (
+    "boxes reach over the edge of the image by a pixel and are cut there; if the files count pixels from 0, set "
+    "one_based=false"
+)
+"""Loss of a sample, and the text of its note."""
+
+_CODE = np.array([65536, 256, 1])  # red, green, blue as one number
 
 
 class VocItem(NamedTuple):
@@ -38,7 +45,6 @@ class VocItem(NamedTuple):
         image: its path relative to the devkit, which is its id.
         revision: changes when its files change.
         objects: its annotation's objects, or the reason why they cannot be read.
-        mask: its class mask's path relative to the devkit.
         size: (height, width) of the image by its annotation; None: not given.
         beside: path of the annotation or mask that belongs to the image, relative to the devkit.
     """
@@ -46,7 +52,6 @@ class VocItem(NamedTuple):
     image: str
     revision: str
     objects: tuple[VocObject, ...] | str
-    mask: str
     size: tuple[int, int] | None = None
     beside: str = ""
 
@@ -111,28 +116,26 @@ class Detection(VocTask):
         return {"boxes": boxes, "labels": labels, "difficult": difficult, "counts": torch.tensor(len(objects))}
 
     def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
-        """Returns how many boxes ``clip_boxes`` cut, and whether the annotation gives another image size."""
-        losses = {}
+        """Returns how many boxes were cut at the edge, and whether the annotation gives another image size."""
+        unclipped = [self._sides(each.box) for each in _objects(item) if each.box is not None]
+        losses = {CLIPPED if self.clip_boxes else _ROUNDED: sum(sides != _clipped(sides, size) for sides in unclipped)}
         if item.size not in (None, size):
             losses[SWAPPED_SIZE if item.size == size[::-1] else OTHER_SIZE] = 1
-        if not self.clip_boxes:
-            return losses
-        unclipped = [self._sides(each.box) for each in _objects(item) if each.box is not None]
-        return {**losses, CLIPPED: sum(sides != _clipped(sides, size) for sides in unclipped)}
+        return losses
 
     def _box(self, each: VocObject, size: tuple[int, int]) -> Box:
         if each.box is None:
             raise ValueError("it has no bndbox")
         height, width = size
-        x0, y0, x1, y1 = self._sides(each.box)
-        if self.clip_boxes:
-            x0, y0, x1, y1 = _clipped((x0, y0, x1, y1), size)
+        sides = self._sides(each.box)
+        inside = _clipped(sides, size)
         shown = f"the box xmin, ymin, xmax, ymax = {', '.join(f'{side:g}' for side in each.box)}"
-        if x1 <= x0 or y1 <= y0:
-            raise ValueError(f"{shown} is empty in the {width} x {height} image")
-        if x0 < 0 or y0 < 0 or x1 > width or y1 > height:
+        over = max(-sides[0], -sides[1], sides[2] - width, sides[3] - height)
+        if over > EDGE and not self.clip_boxes:
             raise ValueError(f"{shown} leaves the {width} x {height} image; clip_boxes cuts such boxes")
-        return x0, y0, x1, y1
+        if inside[2] <= inside[0] or inside[3] <= inside[1]:
+            raise ValueError(f"{shown} is empty in the {width} x {height} image")
+        return inside
 
     def _sides(self, box: Box) -> Box:
         """Returns the sides counted from 0, half-open."""
@@ -167,7 +170,7 @@ class Segmentation(VocTask):
 
     def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> dict[str, Tensor]:
         """Returns ``masks`` uint8 [H, W]: class indices, 255 = void."""
-        mask = read_mask(root, item.mask, item.image)
+        mask = read_mask(root, item.beside, item.image)
         if mask.shape != size:
             raise SampleError(
                 item.image,
@@ -211,7 +214,7 @@ class SingleLabel(VocTask):
 
 
 def read_mask(root: Path, name: str, sample: str) -> Tensor:
-    """Reads a class mask, palette or gray, as uint8 [H, W] of the indices in its file.
+    """Reads a class mask as uint8 [H, W]: the indices of a palette, gray levels, or the numbers of VOC's colors.
 
     Raises:
         SampleError: of ``sample``, if it is missing, broken, or of another kind.
@@ -223,15 +226,41 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
         with warnings_suppressed, libtiff_silenced, Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.format in LOSSY:
                 raise SampleError(sample, f"its mask {name} is a {image.format}, which does not keep class numbers")
-            if image.mode not in ("P", "L"):
-                raise SampleError(sample, f"its mask {name} is of mode {image.mode}; use palette or 8-bit gray")
             if image.width * image.height > MAX_PIXELS:
                 raise SampleError(sample, f"its mask {name} has over {MAX_PIXELS} pixels: a decompression bomb?")
-            return torch.from_numpy(np.array(image))
+            return torch.from_numpy(_class_numbers(np.array(image), image.mode))
     except (UnidentifiedImageError, ImportError) as error:  # the second as in mmload.sources.decode
         raise SampleError(sample, f"its mask {name} is not an image") from error
     except (OSError, SyntaxError, EOFError, IndexError, ValueError, Image.DecompressionBombError) as error:
         raise SampleError(sample, f"its mask {name} is broken ({error})") from error
+
+
+def _class_numbers(pixels: npt.NDArray[Any], mode: str) -> npt.NDArray[np.uint8]:
+    """Returns the class of each pixel, uint8 [H, W]; raises ValueError if the pixels do not say it."""
+    if mode in ("LA", "RGBA"):
+        if (pixels[..., -1] != 255).any():
+            raise ValueError("it has transparent pixels, of which the class is unclear")
+        pixels, mode = pixels[..., :-1], mode[:-1]
+    if mode == "RGB":
+        codes = pixels.astype(np.int64) @ _CODE
+        colors = voc_colors().astype(np.int64) @ _CODE
+        order = np.argsort(colors)
+        place = order[np.searchsorted(colors, codes, sorter=order).clip(max=len(colors) - 1)]
+        unknown = pixels[colors[place] != codes]
+        if len(unknown):
+            raise ValueError(f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes")
+        return place.astype(np.uint8)
+    if mode not in ("P", "L"):
+        raise ValueError(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")
+    return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]))
+
+
+def voc_colors() -> npt.NDArray[np.uint8]:
+    """Returns the color of each class, uint8 [256, 3], as VOC's devkit makes them: bits of the number, by threes."""
+    numbers = np.arange(256)[:, None, None]
+    places = np.arange(8)
+    bits = (numbers >> (3 * places + np.arange(3)[:, None])) & 1
+    return (bits << (7 - places)).sum(2).astype(np.uint8)
 
 
 def _clipped(sides: Box, size: tuple[int, int]) -> Box:

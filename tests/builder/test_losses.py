@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from building import resealed
 from conftest import mmload
@@ -15,6 +16,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.split_records import loss_sentences
 from mmload.errors import SampleError
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE
+from mmload.remote.opening import open as open_dataset
 from mmload.sources.voc import VocSource
 
 CROPPED = "boxes were dropped"
@@ -127,6 +129,30 @@ def test_build_and_info_warn_of_dropped_boxes_on_a_line_of_their_own(boxed: Devk
     for shown in (done, mmload("info", tmp_path / "out")):
         (line,) = [line for line in shown.stderr.splitlines() if CROPPED in line]
         assert line.startswith("mmload: warning: split train: 12 of 20 boxes were dropped")
+
+
+def test_boxes_that_count_from_0_are_cut_at_the_edge_with_a_note(devkit: Devkit, tmp_path: Path) -> None:
+    devkit.add("a", thing("dog", (0, 0, 3, 4)), thing("dog", (1, 1, 8, 6)))
+    devkit.list("train", "a")
+    build(recipe(devkit, tmp_path / "out", transforms=()))
+    (note,) = notes(tmp_path / "out")
+    assert "one_based=false: 1 (VOC2007/JPEGImages/a.jpg)" in note
+    boxes = open_dataset(tmp_path / "out")["train"][0].boxes
+    assert boxes.tolist() == [[0, 0, 3, 4], [0, 0, 8, 6]]
+
+
+def test_masks_of_0_and_255_are_warned_of(devkit: Devkit, tmp_path: Path) -> None:
+    options = {"task": "segmentation", "classes": ["thing"]}
+    devkit.add("a", mask=np.array([[0, 255, 0, 0]] * 6, np.uint8).repeat(2, axis=1))
+    devkit.add("bb", mask=np.zeros((6, 8), np.uint8))
+    devkit.list("train", "a", "bb", kind="Segmentation")
+    build(recipe(devkit, tmp_path / "void", options=options, transforms=()))
+    (warning,) = notes(tmp_path / "void", "warnings")
+    assert "no pixel of any class but 0" in warning
+    assert "12% are 255 (void)" in warning
+    devkit.add("bb", mask=np.ones((6, 8), np.uint8))
+    build(recipe(devkit, tmp_path / "right", options=options, transforms=()))
+    assert notes(tmp_path / "right", "warnings") == []
 
 
 def test_boxes_that_are_cut_at_the_edge_are_counted(devkit: Devkit, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.voc import PASCAL
+from mmload.sources.voc_tasks import voc_colors
 
 CELLS = ["RBC", "WBC", "Platelets"]
 
@@ -208,7 +209,7 @@ def test_wrong_masks_are_named(devkit: Devkit) -> None:
     masks = {
         "value": (np.full((6, 8), 21, np.uint8), "its mask has the value 21; classes are 0 to 20"),
         "size": (np.zeros((8, 6), np.uint8), "its mask is 6 x 8, the image 8 x 6"),
-        "color": (np.zeros((6, 8, 3), np.uint8), "of mode RGB"),
+        "color": (np.full((6, 8, 3), 9, np.uint8), r"its color \(9, 9, 9\) is none of VOC's colors"),
         "deep": (np.zeros((6, 8), np.uint16), "of mode I;16"),
         "none": (None, "no such file: VOC2007/SegmentationClass/none.png"),
     }
@@ -221,6 +222,34 @@ def test_wrong_masks_are_named(devkit: Devkit) -> None:
     for index, message in enumerate([*(message for _, message in masks.values()), "is not an image"]):
         with pytest.raises(SampleError, match=message):
             split.read(index)
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "LA", "RGB", "RGBA"])
+def test_masks_of_each_mode_give_the_numbers_of_the_classes(devkit: Devkit, mode: str) -> None:
+    numbers = np.array([[0, 1, 15, 255], [2, 20, 255, 0]] * 3, np.uint8).repeat(2, axis=1)
+    devkit.add("a", mask=numbers)
+    opaque = np.full((6, 8, 1), 255, np.uint8)
+    colors = np.array([(0, 0, 0), (128, 0, 0), (0, 128, 0)], np.uint8)  # of the first classes, as VOC's devkit has them
+    assert voc_colors()[:3].tolist() == colors.tolist()
+    pixels = {
+        "L": numbers,
+        "LA": np.concatenate([numbers[..., None], opaque], 2),
+        "RGB": voc_colors()[numbers],
+        "RGBA": np.concatenate([voc_colors()[numbers], opaque], 2),
+    }
+    if mode in pixels:
+        Image.fromarray(pixels[mode]).save(devkit.home / "SegmentationClass" / "a.png")
+    devkit.list("train", "a", kind="Segmentation")
+    read = devkit.splits(task="segmentation")["train"].read(0).fields["masks"]
+    assert read.numpy().tolist() == numbers.tolist()
+
+
+def test_masks_with_transparent_pixels_are_refused(devkit: Devkit) -> None:
+    devkit.add("a", mask=np.zeros((6, 8), np.uint8))
+    Image.fromarray(np.zeros((6, 8, 2), np.uint8)).save(devkit.home / "SegmentationClass" / "a.png")
+    devkit.list("train", "a", kind="Segmentation")
+    with pytest.raises(SampleError, match="transparent"):
+        devkit.splits(task="segmentation")["train"].read(0)
 
 
 def test_masks_of_a_lossy_format_are_refused(devkit: Devkit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import shutil
 import tarfile
 import threading
 from pathlib import Path
@@ -59,13 +60,73 @@ def test_lists_of_one_class_and_wrong_lines(devkit: Devkit) -> None:
     assert read_list(path) == ["a", "d"]
     path.write_text("a\r\nb\r\n", encoding="utf-8-sig", newline="")
     assert read_list(path) == ["a", "b"]
-    for line in ("../../etc/passwd", "a b", "a 1 2", "a 2", ".."):
+    for line in ("../../etc/passwd", "a b", "a 1 2", "a 2", "..", "JPEGImages/../../a.jpg", "/a.jpg"):
         path.write_text(f"a\n{line}\n")
         with pytest.raises(SourceError, match="line 2"):
             read_list(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SourceError, match="UTF-8"):
         read_list(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.jpg",
+        "a.JPG",
+        "a.xml",
+        "JPEGImages/a.jpg",
+        "./JPEGImages/a",
+        "/data/VOCdevkit/VOC2007/JPEGImages/a.jpg",
+        "D:\\VOC2007\\JPEGImages\\a.jpg",
+        "JPEGImages/a.jpg Annotations/a.xml",
+    ],
+)
+def test_list_of_paths_names_the_images(devkit: Devkit, line: str) -> None:
+    devkit.add("a", thing("cat"))
+    devkit.list("train", line)
+    sample = devkit.splits()["train"].read(0)
+    assert (sample.id, int(sample.fields["counts"])) == ("VOC2007/JPEGImages/a.jpg", 1)
+
+
+def test_list_of_names_with_dots_and_folders_finds_the_images(devkit: Devkit) -> None:
+    (devkit.home / "JPEGImages" / "sub").mkdir()
+    (devkit.home / "Annotations" / "sub").mkdir()
+    devkit.add("sub/2007.01", thing("cat"))
+    devkit.list("train", "sub/2007.01")
+    sample = devkit.splits()["train"].read(0)
+    assert (sample.id, int(sample.fields["counts"])) == ("VOC2007/JPEGImages/sub/2007.01.jpg", 1)
+
+
+@pytest.mark.parametrize(
+    ("images", "annotations", "splits"),
+    [
+        ("", "", ["train"]),
+        ("train", "train", ["train"]),
+        ("images", "annotations", ["train"]),
+        ("JPEGImages", "Annotations", ["train"]),
+        ("images", "annotations/xmls", ["train"]),
+        ("valid", "valid", ["valid"]),
+    ],
+)
+def test_xml_beside_images_is_read_without_a_devkit(
+    devkit: Devkit, tmp_path: Path, images: str, annotations: str, splits: list[str]
+) -> None:
+    devkit.add("a", thing("pigeon"), thing("crow", (2, 2, 5, 5)))
+    root = tmp_path / "plain"
+    for folder, file in ((images, devkit.home / "JPEGImages/a.jpg"), (annotations, devkit.home / "Annotations/a.xml")):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, root / folder / file.name)
+    shutil.copy(devkit.home / "JPEGImages/a.jpg", root / images / "unlabeled.jpg")
+    found = make_source("voc", root, Decoder(), {}).splits()
+    assert list(found) == splits
+    split = found[splits[0]]
+    assert (split.id(0), len(split)) == (f"{images}/a.jpg".lstrip("/"), 1)
+    assert split.classes == ("crow", "pigeon")
+    assert split.read(0).fields["boxes"].tolist() == [[0, 0, 3, 4], [1, 1, 5, 5]]
+    assert split.notes() == ("images without an annotation (.xml) are left out: 1 (unlabeled.jpg)",)
+    with pytest.raises(SourceError, match="no lists"):
+        make_source("voc", root, Decoder(), {"image_set": "train"}).splits()
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,17 @@ from mmload.sources.voc_devkit import parse_annotation
         ("<html></html>", "not an <annotation>"),
         ("<annotation><object></object></annotation>", "object 1 has no name"),
         (f"<annotation>{thing('cat', None)}</annotation>", "no bndbox"),
-        (f"<annotation>{thing('cat', ('a', 1, 2, 3))}</annotation>", "xmin is 'a', expected a number"),
+        (f"<annotation>{thing('cat', ('a', 1, 2, 3))}</annotation>", "xmin is 'a'"),
         (f"<annotation>{thing('cat', (1, 1, 'nan', 3))}</annotation>", "xmax is 'nan'"),
-        (f"<annotation>{thing('cat', (1, 1, 2))}</annotation>", "ymax is ''"),
+        (f"<annotation>{thing('cat', (1, 1, 2))}</annotation>", "has 1 bndbox and 0 ymax"),
         (f"<annotation>{thing('cat', (4, 1, 3, 2))}</annotation>", "is empty"),
+        (f"<annotation>{thing('cat', (0, 1, 0, 2))}</annotation>", "is empty"),
         (f"<annotation>{thing('cat', (20, 1, 30, 2))}</annotation>", "leaves the 8 x 6 image"),
         (f"<annotation>{thing('unicorn')}</annotation>", "'unicorn' is not one of the classes: aeroplane"),
         (f"<annotation>{thing('cat', difficult='x')}</annotation>", "difficult is 'x'"),
+        (f"<annotation>{thing('cat', extra='<name>dog</name>')}</annotation>", "object 1 has the names 'cat', 'dog'"),
+        (f"<annotation><object><name>cat</name>{thing('cat')}</object></annotation>", "in another one"),
+        ("<annotation><bndbox><xmin>1</xmin></bndbox></annotation>", "a bndbox is in no <object>"),
         ("<a>" * 40, "not an <annotation>"),
         ("<annotation>" + "<a>" * 40, "deep"),
         ("<!DOCTYPE a [<!ENTITY b 'c'>]><annotation>&b;</annotation>", "document type"),
@@ -46,6 +50,28 @@ def test_a_wrong_annotation_fails_alone(devkit: Devkit, xml: str, message: str) 
         split.read(0)
     assert caught.value.sample == "VOC2007/JPEGImages/bad.jpg"
     assert int(split.read(1).fields["counts"]) == 1
+
+
+CAT = ("cat", False, (1, 1, 3, 4))
+BOXES = "<bndbox>{}</bndbox><bndbox>{}</bndbox>".format(
+    *("".join(f"<{side}>{value}</{side}>" for side in ("xmin", "ymin", "xmax", "ymax")) for value in (1, 2))
+)
+
+
+@pytest.mark.parametrize(
+    ("xml", "expected"),
+    [
+        (f"<object><name>cat</name>{BOXES}</object>", [("cat", False, (1, 1, 1, 1)), ("cat", False, (2, 2, 2, 2))]),
+        (f"<objects>{thing('cat')}</objects>{thing('dog')}", [CAT, ("dog", False, (1, 1, 3, 4))]),
+        (thing("cat").replace("object", "Object").replace("name", "Name"), [CAT]),
+        (thing("cat", ("1.0", " 1 ", "3e0", "+4"), difficult="1.0"), [("cat", True, (1, 1, 3, 4))]),
+        (thing("cat", difficult=""), [CAT]),
+        (thing("cat", extra="<name>cat</name>"), [CAT]),
+        (thing("cat", extra="<part><name>head</name><bndbox><xmin>9</xmin></bndbox></part>"), [CAT]),
+    ],
+)
+def test_annotation_as_other_tools_write_it_keeps_every_object(xml: str, expected: list[object]) -> None:
+    assert list(parse_annotation(f"<annotation>{xml}</annotation>".encode()).objects) == expected
 
 
 def test_billion_laughs_and_outside_files_are_refused(tmp_path: Path) -> None:
