@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, SampleError, StoreError, choices
 from mmload.runtime.regular_files import read_regular
-from mmload.sources import HasChecksums, SourceSplit
+from mmload.sources import TIME_MARK, HasChecksums, SourceSplit
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SplitRecord
 
@@ -28,8 +28,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
-
-_TIME_DIGITS = 19  # of nanoseconds since 1970, from 2001 to 2286; no file has so many bytes
 
 
 class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -60,11 +58,11 @@ class _SampleLine(msgspec.Struct, gc=False):
 
 def _is_recent(revision: str, listed: int) -> bool:
     """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
-    return any(int(word) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
+    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
 
 
 def _is_time(word: str) -> bool:
-    return len(word) == _TIME_DIGITS and word.isdecimal()
+    return word.startswith(TIME_MARK) and word[1:].isdecimal()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,11 +195,11 @@ class SplitChanges:
         return bool(self.added or self.changed or self.removed)
 
 
-def compare_split(split: SourceSplit, stored: StoredSplit, *, same_classes: bool, checksum: bool) -> SplitChanges:
+def compare_split(split: SourceSplit, stored: StoredSplit, *, same_meaning: bool, checksum: bool) -> SplitChanges:
     """Finds the new, changed and removed samples of a split.
 
-    Without ``same_classes``, as the numbers of classes have changed, all samples count as changed. With ``checksum``,
-    the checksums of all samples' files are compared, not only where times leave doubts.
+    Without ``same_meaning``, as the source describes its rows otherwise now, all samples count as changed. With
+    ``checksum``, the checksums of all samples' files are compared, not only where times leave doubts.
     """
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row in range(len(stored.ids) - 1, -1, -1):
@@ -214,7 +212,7 @@ def compare_split(split: SourceSplit, stored: StoredSplit, *, same_classes: bool
             continue
         rows[index] = row = found.pop()
         doubtful = checksum or _is_recent(stored.origins[row].revision, stored.listed)
-        now = _same(split, index, stored.origins[row], doubtful) if same_classes else None
+        now = _same(split, index, stored.origins[row], doubtful) if same_meaning else None
         if now is not None:
             kept[index] = True
             if now is not stored.origins[row]:

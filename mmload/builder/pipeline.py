@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,6 +161,7 @@ def build_part(
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
     command: Sequence[str] = (),
 ) -> PartReport:
     """Builds a part of the shards; commits the dataset if all are finished then.
@@ -176,6 +177,7 @@ def build_part(
         threads: decoding threads of each process.
         processes: processes over shards.
         progress: called with (samples done, samples of this part).
+        on_note: of an update, called with each of :meth:`PlannedUpdate.notes`, before anything is written.
         command: the words after ``mmload``.
 
     Raises:
@@ -189,6 +191,9 @@ def build_part(
     recipe, engine = with_engine(recipe, None, threads, processes)
     arguments = on_error, max_errors, exclude, progress, command
     work = PlannedBuild(recipe, *arguments) if options is None else PlannedUpdate(recipe, options, *arguments)
+    if isinstance(work, PlannedUpdate) and on_note is not None:
+        for text in work.notes():
+            on_note(text)
     done = run_shards(work, engine, chosen, shared=True)
     if part is None and done.manifest is None:
         raise BuildError(_missing(done))

@@ -40,7 +40,7 @@ from mmload.errors import BuildError, RecipeError, SampleError, UsageError, coun
 from mmload.runtime.durable_files import remove
 from mmload.sources import FetchesAhead, KnowsBoxes, SourceSplit, make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.exclusion import Excluded, exclude_samples, samples_of
+from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
 from mmload.store.unfinished import PLAN_NAME
@@ -120,7 +120,7 @@ class PlannedBuild:
         check_apart(recipe.kind, recipe.root, recipe.out)
         TransformChain(recipe.transforms)  # checked before the source is read
         self.listed = time.time_ns()
-        self.splits, excluded = remaining_splits(recipe, exclude)
+        self.splits, excluded, self.gone = remaining_splits(recipe, exclude, self.excluded_before())
         recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
         self.recipe, self.progress = recipe, progress
         self.chain = TransformChain(recipe.transforms)
@@ -135,6 +135,10 @@ class PlannedBuild:
         self.done = self.total = self.built = self.skipped = 0
         self._first_decoded = math.inf  # on time.perf_counter()
         self.replaces: str | None = None
+
+    def excluded_before(self) -> Excluded:
+        """Returns the samples that the dataset at the destination excludes, which may be gone now; none for a build."""
+        return {}
 
     def inspect(self, *, overwrite: bool) -> Existing:
         """Inspects the destination; raises what :func:`inspect_destination` does."""
@@ -287,7 +291,7 @@ def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
         RecipeError: if the recipe has no root, or its options are invalid.
         SourceError: if the source cannot be read.
     """
-    return exclude_samples(_all_splits(recipe), recipe.exclude, require_all=False)
+    return exclude_samples(_all_splits(recipe), recipe.exclude)
 
 
 def _all_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
@@ -311,13 +315,24 @@ def _first_has_boxes(split: SourceSplit) -> bool:
     return False
 
 
-def remaining_splits(recipe: BuildRecipe, listed: str | Path | None) -> tuple[Mapping[str, SourceSplit], Excluded]:
-    """Returns the splits without the samples that the recipe and a list exclude, and all excluded samples."""
+def remaining_splits(
+    recipe: BuildRecipe, listed: str | Path | None, before: Excluded
+) -> tuple[Mapping[str, SourceSplit], Excluded, Excluded]:
+    """Returns the splits without the samples that the recipe and a list exclude, all excluded samples, and those gone.
+
+    The samples that were excluded ``before`` and are gone now stay excluded, whether or not they are named.
+    """
     splits, excluded = _all_splits(recipe), recipe.exclude
+    gone = absent(before, splits)
     if listed is not None:
-        named = samples_of(listed, splits)
-        excluded = {name: [*excluded.get(name, ()), *named.get(name, ())] for name in {*excluded, *named}}
-    return exclude_samples(splits, excluded, require_all=True), excluded
+        excluded = _joined(excluded, samples_of(listed, splits, gone))
+    check_there(excluded, splits, gone)
+    excluded = _joined(excluded, gone)
+    return exclude_samples(splits, excluded), excluded, gone
+
+
+def _joined(first: Excluded, second: Excluded) -> Excluded:
+    return {name: [*first.get(name, ()), *second.get(name, ())] for name in {*first, *second}}
 
 
 def fingerprint(splits: Mapping[str, SourceSplit]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,20 @@ from mmload.builder.planned_build import PlannedBuild, Progress, Summaries
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import row_order
 from mmload.builder.shard_layout import ShardLayout, ShardPlan, plan_shards, row_size
-from mmload.builder.split_records import objects_of, split_notes, split_warnings, write_list
+from mmload.builder.split_records import (
+    has_classes,
+    keep_meaning,
+    objects_of,
+    split_notes,
+    split_warnings,
+    write_list,
+)
 from mmload.builder.staging import Staging
-from mmload.builder.version_rows import RowsKind, VersionRows, VersionShards, has_classes
-from mmload.errors import BuildError, RecipeError
+from mmload.builder.version_rows import NewSplit, RowsKind, VersionRows, VersionShards
+from mmload.errors import BuildError, RecipeError, counted
+from mmload.records import FieldSpec
 from mmload.sources import HasChecksums, SourceSplit
-from mmload.sources.exclusion import only
+from mmload.sources.exclusion import Excluded, only
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import Manifest, SplitRecord
 from mmload.store.shard_table import ShardTable
@@ -89,9 +97,7 @@ class PlannedUpdate(PlannedBuild):
         command: Sequence[str],
     ) -> None:
         super().__init__(recipe, on_error, max_errors, exclude, progress, command)
-        self._options, self._place = options, self.out.resolve()
-        self._dataset = Dataset(self._place)
-        self.old = self._dataset.manifest
+        self._options = options
         self._stored: dict[str, StoredSplit] = {}
         self._listed_splits = self.splits
         self.changes = {name: self._compared(name, split) for name, split in self.splits.items()}
@@ -104,6 +110,14 @@ class PlannedUpdate(PlannedBuild):
             "samples": hashlib.sha256(b"".join(own.tobytes() for own in self._chosen.values())).hexdigest(),
             "folders": self._next_folders(),
         }
+
+    def excluded_before(self) -> Excluded:
+        """Opens the dataset, before the source is listed, and returns the samples that it excludes."""
+        self._place = self.out.resolve()
+        self._dataset = Dataset(self._place)
+        self.old = self._dataset.manifest
+        table = self.old.recipe.get("exclude")
+        return {name: self.old.excluded(name) for name in (table if isinstance(table, dict) else ())}
 
     def _next_folders(self) -> dict[str, int]:
         """Returns the number of each split's first new folder; that of an unfinished update, if it is still free."""
@@ -136,7 +150,7 @@ class PlannedUpdate(PlannedBuild):
         return compare_split(
             split,
             self._stored[name],
-            same_classes=record is None or _keep_numbers(record.classes, split.classes),
+            same_meaning=record is None or keep_meaning(record, split),
             checksum=self._options.checksum,
         )
 
@@ -159,6 +173,23 @@ class PlannedUpdate(PlannedBuild):
         found = self.changes.values()
         added, changed = sum(changes.added for changes in found), sum(changes.changed for changes in found)
         return added, changed, sum(changes.removed for changes in found) + gone
+
+    def notes(self) -> Iterator[str]:
+        """Yields sentences on what an update does besides what it counts, and why all rows of a split are changed."""
+        for name, ids in self.gone.items():
+            found = f"{counted(len(ids), 'excluded sample')} of split {name}, such as {ids[0]!r:.80}"
+            yield f"no longer in the source: {found}; what is excluded stays excluded if it comes back"
+        for name in (each for each in self.changes if each in self.old.splits):
+            split, record, changes = self._listed_splits[name], self.old.splits[name], self.changes[name]
+            if (tuple(split.classes), objects_of(split)) != (record.classes, record.objects):
+                built = "no row is built again for it" if keep_meaning(record, split) else "all rows are built again"
+                yield f"classes or keypoints of split {name} are other ones than before: {built}"
+            rows = changes.rows[[sample for sample in self._order(changes) if changes.rows[sample] >= 0]]
+            if self.any_changes and (moved := int((rows != np.sort(rows)).sum())):
+                yield (
+                    f"{moved:,} of {counted(len(rows), 'row')} of split {name} change their order, to that of a fresh "
+                    "build; add --append to keep it"
+                )
 
     def inspect(self, *, overwrite: bool) -> Existing:
         """Returns what is at the destination: it is finished if nothing has changed, or another part has committed."""
@@ -184,8 +215,9 @@ class PlannedUpdate(PlannedBuild):
         return {**self.plan, "fingerprint": self.old.fingerprint}
 
     def layout(self) -> ShardLayout:
-        kept = {name: record for name, record in self.old.splits.items() if name in self.splits}
-        made = self._layout_of({name: split for name, split in self.splits.items() if name not in kept})
+        fresh = {name: split for name, split in self.splits.items() if not self.changes[name].kept.any()}
+        kept = {name: record for name, record in self.old.splits.items() if name not in fresh}
+        made = self._layout_of(fresh)
         fields = {**made.fields, **{name: record.built_fields for name, record in kept.items()}}
         shard_samples = {**made.shard_samples, **{name: record.shard_samples for name, record in kept.items()}}
         layout = self.recipe.variable_layout
@@ -248,13 +280,13 @@ class PlannedUpdate(PlannedBuild):
             return False
         return old.classes == tuple(split.classes) and old.objects == objects_of(split)
 
-    def _kept_split(self, name: str) -> _NewSplit:
+    def _kept_split(self, name: str) -> NewSplit:
         """Returns a split that stays, and its subsets."""
         records = {own: record for own, record in self.old.splits.items() if name in (own, record.subset_of)}
         samples, origins = self._stored[name].samples, self._stored[name].origins
-        return _NewSplit(records, VersionRows(samples=samples, origins=origins, shard_rows=_NO_ROWS, targets=None))
+        return NewSplit(records, VersionRows(samples=samples, origins=origins, shard_rows=_NO_ROWS, targets=None))
 
-    def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> _NewSplit:
+    def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> NewSplit:
         """Returns a split that has changed, and its subsets; writes their lists."""
         from mmload.builder.missing_values import missing_values
 
@@ -274,18 +306,17 @@ class PlannedUpdate(PlannedBuild):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, of)
             else:
                 warnings.append(f"subset {subset} is gone, as none of its rows is left")
-        return _NewSplit(records, rows, (was_there - len(left_out), -was_there, was_there), warnings)
+        return NewSplit(records, rows, (was_there - len(left_out), -was_there, was_there), warnings)
 
     def commit(self, manifest: Manifest, staging: Staging) -> None:
         """Adds the version to the dataset; raises BuildError if the dataset has changed meanwhile."""
         staging.add_version(manifest, self.old.contents)
 
     def _kind(self, name: str, layout: ShardLayout, table: ShardTable) -> RowsKind:
-        old = self.old.splits.get(name)
         return RowsKind(
-            fields=layout.fields[name] if old is None else old.fields,
+            fields={**layout.fields[name], **self._added(name, layout)},
             classes=self._listed_splits[name].classes,
-            shard_samples=layout.shard_samples[name] if old is None else old.shard_samples,
+            shard_samples=layout.shard_samples[name],
             shards=table,
             objects=objects_of(self._listed_splits[name]),
         )
@@ -309,11 +340,17 @@ class PlannedUpdate(PlannedBuild):
 
                 targets = self._dataset[name].reader.gather("targets", torch.from_numpy(changes.rows[kept]))
                 shards.targets = dict(zip(kept.tolist(), targets.tolist(), strict=True))
-        added = {} if old is None else {field: spec for field, spec in old.fields.items() if spec.version}
         for plan in layout.plans.get(name, []):
+            added = self._added(name, layout)
             samples = chosen[plan.start : plan.stop].tolist()
             shards.add_built(self._listed_splits[name], samples, plan, finished[name, plan.index], paths, added)
         return shards
+
+    def _added(self, name: str, layout: ShardLayout) -> dict[str, FieldSpec]:
+        """Returns the fields that were added to a split, without those that its samples have now."""
+        old = self.old.splits.get(name)
+        fields = {} if old is None else old.fields
+        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields[name]}
 
     def _rows(self, name: str, shards: VersionShards) -> tuple[VersionRows, dict[int, int], list[tuple[str, str]]]:
         """Returns the rows in their order, the row of each sample, and the samples that were left out."""
@@ -350,25 +387,3 @@ class PlannedUpdate(PlannedBuild):
             stored = self._dataset[subset].files.shard_rows(np.arange(record.rows))
             rows = (row_of.get(each) for each in stored.tolist())
             yield subset, [now[row] for row in rows if row in now]
-
-
-class _NewSplit(NamedTuple):
-    """A split of a new version.
-
-    Attributes:
-        records: manifest entries of it and its subsets.
-        rows: its rows, of one that stays only with their lists.
-        counts: what samples that were left out add to the numbers of new, changed and removed rows.
-        warnings: sentences on it.
-    """
-
-    records: dict[str, SplitRecord]
-    rows: VersionRows
-    counts: tuple[int, int, int] = (0, 0, 0)
-    warnings: Sequence[str] = ()
-
-
-def _keep_numbers(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Returns whether the classes that were there before have the same numbers now; the last may be gone or new."""
-    common = min(len(before), len(now))
-    return tuple(now[:common]) == tuple(before[:common])

@@ -76,6 +76,28 @@ def objects_of(split: SourceSplit) -> ObjectsRecord | None:
     return split.objects() if isinstance(split, HasObjects) else None
 
 
+def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
+    """Returns whether each row has a class."""
+    targets = fields.get("targets")
+    return targets is not None and targets.dtype == "int64" and targets.shape == ()
+
+
+def keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
+    """Returns whether rows mean the same by the source's description of a split now: its classes, keypoints and flip.
+
+    Classes may be added at the end. The last ones may be gone where the revision of a row has its class, and none may
+    be gone or new where a row has a number for each. Names and skeletons of keypoints are in no row.
+    """
+    before, now = (each or ObjectsRecord() for each in (record.objects, objects_of(split)))
+    if (len(before.keypoints), before.flip) != (len(now.keypoints), now.flip):
+        return False
+    classes, fields = tuple(split.classes), record.built_fields
+    if "targets" in fields and not has_classes(fields):
+        return classes == record.classes
+    common = min(len(classes), len(record.classes)) if has_classes(fields) else len(record.classes)
+    return classes[:common] == record.classes[:common]
+
+
 def split_notes(split: SourceSplit, losses: Mapping[str, int], first: Mapping[str, list[str]]) -> list[str]:
     """Returns the source's notes on a split, and sentences on the losses of the build."""
     notes = split.notes() if isinstance(split, HasNotes) else ()

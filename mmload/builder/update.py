@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class UpdateReport(BuildReport):
         removed: number of rows whose samples are gone.
         version_before: number of the version before.
         gone: splits and subsets of that version of which the new one has no row.
+        needed: whether there was anything to do.
         dry_run: whether nothing was written.
     """
 
@@ -32,6 +33,7 @@ class UpdateReport(BuildReport):
     removed: int
     version_before: int
     gone: tuple[str, ...] = ()
+    needed: bool = True
     dry_run: bool = False
 
 
@@ -44,6 +46,7 @@ def update(
     exclude: str | Path | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
     command: Sequence[str] = (),
 ) -> UpdateReport:
     """Updates a dataset to its source: builds what is new or changed, and drops what is gone.
@@ -58,6 +61,7 @@ def update(
         exclude: a list of samples to leave out.
         engine: runs the shards; None: threads and processes of this machine, as many as it has cores for.
         progress: called with (samples done, new and changed samples).
+        on_note: called with each of :meth:`PlannedUpdate.notes`, before anything is written.
         command: the words after ``mmload``.
 
     Raises:
@@ -70,7 +74,15 @@ def update(
     began = time.perf_counter()
     recipe, engine = with_engine(recipe, engine)
     work = PlannedUpdate(recipe, options, on_error, max_errors, exclude, progress, command)
-    manifest = work.old if options.dry_run else completed(run_shards(work, engine, slice(None)), work)
+    if on_note is not None:
+        for text in work.notes():
+            on_note(text)
+    found = (
+        work.inspect(overwrite=False).finished
+        if options.dry_run
+        else completed(run_shards(work, engine, slice(None)), work)
+    )
+    manifest = found or work.old
     added, changed, removed = work.counts
     return UpdateReport(
         out=work.out,
@@ -84,5 +96,6 @@ def update(
         removed=removed,
         version_before=work.old.version,
         gone=tuple(name for name in work.old.splits if name not in manifest.splits),
+        needed=found is None or found.version != work.old.version,
         dry_run=options.dry_run,
     )

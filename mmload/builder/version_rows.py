@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from mmload.builder.finished_shards import BuildPaths, ShardSummary, first_names
 from mmload.builder.origins import SampleOrigin, origins_lines, parsed_origins, read_lists, sample_id
 from mmload.builder.shard_layout import ShardPlan
 from mmload.builder.shard_writer import json_lines
-from mmload.builder.split_records import columns, mean_std, skipped_in
+from mmload.builder.split_records import columns, has_classes, mean_std, skipped_in
 from mmload.errors import BuildError
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.sources import SourceSplit
@@ -67,12 +68,6 @@ class RowsKind:
             mean=record.mean,
             std=record.std,
         )
-
-
-def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
-    """Returns whether each row has a class."""
-    targets = fields.get("targets")
-    return targets is not None and targets.dtype == "int64" and targets.shape == ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +145,22 @@ class VersionRows:
                 shards_of=kind.shards_of,
             ),
         )
+
+
+class NewSplit(NamedTuple):
+    """Split of a new version.
+
+    Attributes:
+        records: manifest entries of it and its subsets.
+        rows: its rows, of one that stays only with their lists.
+        counts: what samples that were left out add to the numbers of new, changed and removed rows.
+        warnings: sentences on it.
+    """
+
+    records: dict[str, SplitRecord]
+    rows: VersionRows
+    counts: tuple[int, int, int] = (0, 0, 0)
+    warnings: Sequence[str] = ()
 
 
 def stored_rows(split: Split) -> VersionRows:

@@ -53,12 +53,12 @@ def build(options: BuildOptions) -> None:
         if options.in_parts:
             from mmload.builder.pipeline import build_part
 
-            sizes: dict[str, Any] = {"threads": options.threads, "processes": options.processes}
+            sizes: dict[str, Any] = {"threads": options.threads, "processes": options.processes, "on_note": note}
             part = build_part(recipe, options.part, options=updated, progress=progress, **sizes, **arguments)
         elif updated is not None:
             from mmload.builder.update import update
 
-            report = update(recipe, updated, progress=progress, engine=engine, **arguments)
+            report = update(recipe, updated, progress=progress, on_note=note, engine=engine, **arguments)
         else:
             from mmload.builder.pipeline import build as run
 

@@ -44,11 +44,11 @@ def of_build(report: BuildReport) -> str:
 
 
 def _of_update(report: UpdateReport) -> str:
+    if not report.needed:
+        return f"{report.out} is up to date: nothing to do"
     if report.dry_run:
         found = f"{report.added:,} new, {report.changed:,} changed, {report.removed:,} gone"
         return f"{report.out} would be updated: {found}; nothing was written"
-    if report.manifest.version == report.version_before:
-        return f"{report.out} is up to date: nothing to do"
     made = report.manifest.versions[-1]  # whose numbers are those of rows, without samples that were left out
     found = f"{made.added:,} new, {made.changed:,} changed, {made.removed:,} gone"
     left_out = f", {report.skipped:,} left out" if report.skipped else ""

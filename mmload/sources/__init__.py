@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "mmload.sources"
 """The entry point group that other packages name their sources in: ``mykind = "my_package.my_module:MySource"``."""
 
+TIME_MARK = "@"
+"""First character of a word of a revision that is a time of modification in nanoseconds."""
+
 
 class SourceSplit(Protocol):
     """One split of a source.
@@ -45,7 +48,11 @@ class SourceSplit(Protocol):
         """Returns the name of a sample, independent of where the source's root is; cheap."""
 
     def revision(self, index: int) -> str:
-        """Returns text that changes when the sample does (sizes, times, labels), for the fingerprint; cheap."""
+        """Returns text that changes when what :meth:`read` gives does, such as sizes, times and labels of files; cheap.
+
+        Times of files are words that begin with :data:`TIME_MARK`: if nothing else differs, an update compares the
+        checksums of the files. What all samples share, classes and :meth:`HasObjects.objects`, may be left out.
+        """
 
     def read(self, index: int) -> Sample:
         """Reads and decodes a sample; does not transform it.

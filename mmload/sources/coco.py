@@ -272,12 +272,13 @@ class CocoSplit(ListedSplit[CocoItem]):
         return own
 
     def revision(self, index: int) -> str:
-        """Returns size and time of the image, and a checksum of its objects."""
-        fault = self._objects.faults.get(index, "")
-        objects, digest = self._objects.of_image(index), crc32(fault.encode("utf-8", "surrogatepass"))
-        for values in (objects.boxes, *objects.per_box.values(), *objects.segments.values()):
+        """Returns size and time of the image, and a checksum of what the annotation file says of it."""
+        item, fault = self.items[index], self._objects.faults.get(index, "")
+        objects = self._objects.of_image(index)
+        digest = crc32(f"{item.height} {item.width} {item.segments} {fault}".encode("utf-8", "surrogatepass"))
+        numbers = (self._ids(index),) if self._meaning.is_panoptic else ()  # of the colors in the map
+        for values in (*numbers, objects.boxes, *objects.per_box.values(), *objects.segments.values()):
             digest = crc32(np.ascontiguousarray(values).tobytes(), digest)
-        item = self.items[index]
         return f"{item.revision} {item.id} {digest:08x}"
 
     def checksum(self, index: int) -> str:
@@ -321,6 +322,10 @@ class CocoSplit(ListedSplit[CocoItem]):
         }
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
 
+    def _ids(self, index: int) -> npt.NDArray[Any]:
+        """Returns the numbers of the objects of an image in the annotation file."""
+        return np.asarray(self._objects.ids[self._objects.starts[index] : self._objects.starts[index + 1]])
+
     def _segments(self, index: int, size: tuple[int, int], where: str) -> dict[str, npt.NDArray[Any]]:
         """Returns the masks of the segments of an image as run lengths, from its map of their numbers.
 
@@ -328,7 +333,7 @@ class CocoSplit(ListedSplit[CocoItem]):
             SampleError: if the map is missing or broken, or has other segments than the file lists.
         """
         item = self.items[index]
-        listed = self._objects.ids[self._objects.starts[index] : self._objects.starts[index + 1]].tolist()
+        listed = self._ids(index).tolist()
         numbers = _segment_numbers(self.root, item, size) if item.segments else np.zeros(size, np.int64)
         there = set(np.unique(numbers).tolist()) - {0, *self._objects.left_out.get(index, ())}
         if there != set(listed):

@@ -7,7 +7,6 @@ A line of a list is ``NAME``, or ``NAME``, a reason and perhaps a split, separat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,8 +98,18 @@ Excluded = Mapping[str, Sequence[str]]
 """Split -> ids of the samples to leave out."""
 
 
-def samples_of(path: str | Path, splits: Mapping[str, SourceSplit]) -> dict[str, list[str]]:
-    """Returns the ids of the samples that an exclusion list names, by split.
+def absent(excluded: Excluded, splits: Mapping[str, SourceSplit]) -> dict[str, list[str]]:
+    """Returns the excluded samples that the splits do not have, sorted."""
+    found = {}
+    for name, ids in excluded.items():
+        there = map(splits[name].id, range(len(splits[name]))) if name in splits else ()
+        if missing := set(ids).difference(there):
+            found[name] = sorted(missing)
+    return found
+
+
+def samples_of(path: str | Path, splits: Mapping[str, SourceSplit], gone: Excluded) -> dict[str, list[str]]:
+    """Returns the ids of the samples that an exclusion list names, by split, without those that are known to be gone.
 
     Raises:
         RecipeError: if the list cannot be read, or a line names no sample, or several; it names the line.
@@ -114,24 +123,38 @@ def samples_of(path: str | Path, splits: Mapping[str, SourceSplit]) -> dict[str,
             if name in wanted and found[split].setdefault(name, sample) != sample:
                 raise RecipeError(f"{path}: {name!r} names several samples of split {split}; rename one of their files")
     excluded: dict[str, list[str]] = {}
+    lost = {(own, listed(sample)) for name, ids in gone.items() for sample in ids for own in (name, "")}
     for entry in entries:
+        chosen = (names for name, names in found.items() if entry.split in ("", name))
+        if (entry.split, entry.name) in lost and not any(entry.name in names for names in chosen):
+            continue
         split = _split_of(entry, found, f"{path}, line {entry.line}: {entry.name!r}", splits)
         excluded.setdefault(split, []).append(found[split][entry.name])
     return excluded
 
 
-def exclude_samples(
-    splits: Mapping[str, SourceSplit], excluded: Excluded, *, require_all: bool
-) -> Mapping[str, SourceSplit]:
+def check_there(excluded: Excluded, splits: Mapping[str, SourceSplit], gone: Excluded) -> None:
+    """Checks that the splits have the excluded samples, but for those that are known to be gone.
+
+    Raises:
+        RecipeError: if they do not.
+    """
+    for name, ids in absent(excluded, splits).items():
+        missing = sorted(set(ids).difference(gone.get(name, ())))
+        if missing and name not in splits:
+            raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
+        if missing:
+            raise RecipeError(
+                f"exclude names {missing[0]!r}, which is not a sample of split {name}; run mmload where for the names"
+            )
+
+
+def exclude_samples(splits: Mapping[str, SourceSplit], excluded: Excluded) -> Mapping[str, SourceSplit]:
     """Returns the splits without the samples that are excluded, by their ids.
 
     Raises:
-        RecipeError: if ``require_all`` is set and an id is missing, or if a split would become empty.
+        RecipeError: if a split would become empty.
     """
-    if require_all:
-        for name in excluded:
-            if name not in splits:
-                raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
     remaining: dict[str, SourceSplit] = {}
     for name, split in splits.items():
         names = set(excluded.get(name, ()))
@@ -139,13 +162,6 @@ def exclude_samples(
             remaining[name] = split
             continue
         keep_mask = np.fromiter((split.id(index) not in names for index in range(len(split))), np.bool_, len(split))
-        if require_all:
-            missing = names - set(compress(map(split.id, range(len(split))), ~keep_mask))
-            if missing:
-                raise RecipeError(
-                    f"exclude names {min(missing)!r}, which is not a sample of split {name}; "
-                    "run mmload where for the names"
-                )
         if not keep_mask.any():
             raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave at least one")
         remaining[name] = only(split, np.flatnonzero(keep_mask))

@@ -26,6 +26,7 @@ from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
+from mmload.sources import TIME_MARK
 from mmload.sources.decode import Decoder
 from mmload.store.checksum import crc32
 
@@ -165,7 +166,7 @@ class Links:
             if not is_absent(error):
                 raise
             return "missing"
-        return f"{status.st_size} {status.st_mtime_ns}"
+        return f"{status.st_size} {TIME_MARK}{status.st_mtime_ns}"
 
     def check(self, path: str | Path) -> None:
         """Raises SourceError if a path leads out of the root, itself or by one of the folders that it names."""

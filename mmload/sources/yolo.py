@@ -200,9 +200,9 @@ class YoloSplit(ListedSplit[YoloItem]):
         return self._meaning.objects
 
     def revision(self, index: int) -> str:
-        """Returns sizes and times of the image and its labels."""
+        """Returns sizes and times of the image and its labels, and how many numbers a keypoint has there."""
         item = self.items[index]
-        return f"{item.revision} {item.label_revision}"
+        return f"{item.revision} {item.label_revision} {self._meaning.numbers}"
 
     def checksum(self, index: int) -> str:
         item = self.items[index]

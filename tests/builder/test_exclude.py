@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from python_datasets import MADE
 
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import splits_of
+from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, from_mapping
-from mmload.errors import RecipeError
+from mmload.builder.update import update
+from mmload.errors import BuildError, RecipeError
 from mmload.remote.opening import open as open_dataset
 
 ODD = (
@@ -231,3 +234,62 @@ def test_a_recipe_may_have_the_list_itself(source: Path, tmp_path: Path) -> None
     for wrong in (["class0/1.png"], {"train": "class0/1.png"}, {"train": [1]}):
         with pytest.raises(RecipeError, match="write a table of splits"):
             BuildRecipe(kind="imagefolder", exclude=wrong)  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("split", ["", "train"])
+@pytest.mark.parametrize("named", [True, False])
+def test_an_excluded_sample_that_is_gone_is_a_note_of_an_update(source, tmp_path, split, named):
+    made, line = recipe(source, tmp_path / "out"), f"class0/1.png\tblurred\t{split}"
+    build(made, exclude=excluding(tmp_path, line))
+    picture, again = source / "class0" / "1.png", tmp_path / "again.png"
+    picture.rename(again)
+    shutil.copy(again, source / "class0" / "new.png")
+    listed = excluding(tmp_path, *[line] * named)
+    notes = []
+    assert update(made, UpdateOptions(dry_run=True), exclude=listed, on_note=notes.append).added == 1
+    assert "no longer in the source: 1 excluded sample of split train" in "".join(notes)
+    assert (update(made, exclude=listed).added, update(made, exclude=listed).needed) == (1, False)
+    assert open_dataset(made.out).manifest.recipe["exclude"] == {"train": ["class0/1.png"]}
+    again.rename(picture)
+    if named:
+        assert not update(made, exclude=listed).needed
+    else:
+        with pytest.raises(BuildError, match="was built by another recipe"):
+            update(made, UpdateOptions(dry_run=True), exclude=listed)
+
+
+def test_an_update_names_an_exclusion_that_never_was_a_sample(source, tmp_path):
+    made = recipe(source, tmp_path / "out", exclude={"train": ["class0/1.png"]})
+    build(made)
+    (source / "class0" / "1.png").unlink()
+    assert not update(made).changed
+    with pytest.raises(RecipeError, match="line 1: 'class0/9.png' names no sample"):
+        update(made, exclude=excluding(tmp_path, "class0/9.png"))
+    with pytest.raises(RecipeError, match="exclude names 'no.png'"):
+        update(replace(made, exclude={"train": ["class0/1.png", "no.png"]}))
+
+
+def test_an_excluded_sample_of_a_split_that_is_gone_stops_no_update(tmp_path):
+    for split in ("train", "val"):
+        make_folder(tmp_path / "photos" / split, 2, ("a", "b"))
+    made = recipe(tmp_path / "photos", tmp_path / "out")
+    listed = excluding(tmp_path, "val/a/00.png\tbad\tval")
+    build(made, exclude=listed)
+    shutil.rmtree(tmp_path / "photos" / "val")
+    assert update(made, exclude=listed).gone == ("val",)
+
+
+def test_an_excluded_image_of_voc_that_is_gone_from_one_split_stays_in_the_other(
+    devkit: Devkit, tmp_path: Path
+) -> None:
+    for stem in ("a", "b", "c"):
+        devkit.add(stem, thing("dog"))
+    devkit.list("train", "a", "b")
+    devkit.list("val", "b", "c")
+    made, both = recipe(devkit.root, tmp_path / "out", kind="voc"), "VOC2007/JPEGImages/b.jpg"
+    build(made, exclude=excluding(tmp_path, f"{both}\tleak\tval"))
+    devkit.list("val", "c")
+    update(made, exclude=excluding(tmp_path, f"{both}\tleak\tval"))
+    assert both in ids(made.out)
+    with pytest.raises(BuildError, match="was built by another recipe"):
+        update(made, exclude=excluding(tmp_path, both))

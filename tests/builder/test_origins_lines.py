@@ -5,14 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mmload.builder.origins import SampleOrigin, origins_lines, parsed_origins, read_lists
+from mmload.builder.origins import (
+    SampleOrigin,
+    StoredSplit,
+    compare_split,
+    origins_lines,
+    parsed_origins,
+    read_lists,
+)
 from mmload.errors import DamagedError
 from mmload.store.checksum import crc32
 from mmload.store.manifest import read
 from mmload.store.shard_table import FileRecord
 
 
-@pytest.mark.parametrize("revision", ["3 1200 1700000000000000000", "été.png 1", "\udcff.png 1", 'a"\\\n 1'])
+@pytest.mark.parametrize("revision", ["3 1200 @1700000000000000000", "été.png 1", "\udcff.png 1", 'a"\\\n 1'])
 def test_lines_of_origins_are_read_as_they_were_written(revision: str) -> None:
     origins = [
         SampleOrigin(revision=revision, checksum="0f", sums=[2**40], squares=[2**50], pixels=9, losses={"clip": 2}),
@@ -34,3 +41,26 @@ def test_a_line_that_is_no_origin_is_named(out, line):
     message = r"origins\.jsonl, line 3 is not an object of the keys checksum, .*revision.*; build the dataset again"
     with pytest.raises(DamagedError, match=message):
         read_lists(out, "train", record)
+
+
+@pytest.mark.parametrize(
+    ("stored", "now", "kept"),
+    [
+        ("0 10 @1700000000000000000", "0 10 @1700000000000000000", True),
+        ("0 10 @1700000000000000000", "0 10 @1800000000000000000", True),  # of equal content
+        ("0 10 1700000000000000000", "0 10 1800000000000000000", False),
+        ("0 10 1700000000000000000", "0 10 @1700000000000000000", False),  # times of earlier datasets have no mark
+    ],
+)
+def test_only_marked_words_of_a_revision_are_times(stored, now, kept):
+    class OneFile:
+        classes = ()
+        __len__ = lambda self: 1  # noqa: E731
+        id = lambda self, index: "a"  # noqa: E731
+        revision = lambda self, index: now  # noqa: E731
+        checksum = lambda self, index: "0f"  # noqa: E731
+        read = None
+
+    before = StoredSplit(ids=["a"], origins=[SampleOrigin(revision=stored, checksum="0f")], listed=2 * 10**18)
+    changes = compare_split(OneFile(), before, same_meaning=True, checksum=False)
+    assert changes.kept.tolist() == [kept]

@@ -113,7 +113,31 @@ def test_appended_rows_come_last_and_others_keep_their_places(squares, source):
     assert names == [*(name for name in before if name != gone), added.relative_to(source).as_posix()]
 
 
+def test_an_update_that_leaves_the_appended_order_says_so_before_it_writes(squares, source, tmp_path):
+    change(source)
+    update(squares, UpdateOptions(append=True))
+    notes = []
+    assert not update(squares, on_note=notes.append).needed
+    assert notes == []
+    picture(source).unlink()
+    before = files_of(squares.out)
+    update(squares, UpdateOptions(append=True, dry_run=True), on_note=notes.append)
+    assert notes == []
+    update(squares, UpdateOptions(dry_run=True), on_note=notes.append)
+    (line,) = notes
+    assert line.startswith("14 of 14 rows of split train change their order")
+    assert files_of(squares.out) == before
+    update(squares)
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
+
+
+def test_a_dry_run_of_another_recipe_is_refused(squares):
+    with pytest.raises(BuildError, match="was built by another recipe"):
+        update(replace(squares, shuffle_seed=1), UpdateOptions(dry_run=True))
+
+
 def test_nothing_changed_makes_no_version(squares):
+    assert not update(squares, UpdateOptions(dry_run=True)).needed
     report = update(squares)
     assert (report.added, report.changed, report.removed, report.built) == (0, 0, 0, 0)
     assert report.manifest.version == 1

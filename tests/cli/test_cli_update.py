@@ -92,3 +92,16 @@ def test_verify_of_an_updated_dataset_does_not_lead_to_a_repair_that_is_refused(
     done = mmload("verify", words[3])
     assert done.returncode == 1
     assert done.stderr.endswith("1 fault; an updated dataset cannot be repaired; build it again with --overwrite\n")
+
+
+def test_notes_of_an_update_are_shown_by_a_dry_run_and_by_a_part(words):
+    bee = words[2] / "train" / "bee"
+    shutil.copy(bee / "00.png", bee / "-first.png")
+    assert mmload(*words, "--update", "--append").returncode == 0
+    done = mmload(*words, "--update", "--dry-run")
+    assert "is up to date: nothing to do" in done.stdout
+    (bee / "01.png").unlink()
+    done = mmload(*words, "--update", "--dry-run")
+    assert "would be updated: 0 new, 0 changed, 1 gone; nothing was written" in done.stdout
+    for more in (("--dry-run",), ("--part", "1/1")):
+        assert "add --append to keep it" in mmload(*words, "--update", *more).stderr
