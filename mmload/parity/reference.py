@@ -24,10 +24,10 @@ from mmload.errors import SampleError
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.pictures.instance_masks import SEGMENTS, of_boxes
 from mmload.records import PER_BOX
-from mmload.runtime.regular_files import open_regular, read_regular
+from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.coco import CocoSplit
-from mmload.sources.decode import FORMATS
+from mmload.sources.decode import FORMATS, without_png_extras
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.sources.sample_list import ListSplit
 from mmload.sources.voc import VocSplit
@@ -119,7 +119,8 @@ class ReferenceMaker:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                with open(path, "rb", opener=open_regular) as file, PIL.Image.open(file, formats=FORMATS) as image:
+                file = io.BytesIO(without_png_extras(read_regular(path), self.decoded.exif_orient))
+                with PIL.Image.open(file, formats=FORMATS) as image:
                     kind = kind_of(image)
                     opened = self.decoded(image)
                     return kind, opened, self._differs(image)

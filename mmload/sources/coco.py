@@ -22,7 +22,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample, mirrored_names
 from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, read_annotations
-from mmload.sources.decode import Decoder, warnings_suppressed
+from mmload.sources.decode import Decoder, warnings_suppressed, without_png_extras
 from mmload.sources.files import (
     Links,
     check_is_folder,
@@ -353,7 +353,7 @@ def _segment_numbers(root: Path, item: CocoItem, size: tuple[int, int]) -> npt.N
     """Reads a map of segments, int64 [H, W]: red + 256 green + 65,536 blue of each pixel; raises SampleError."""
     data = read_bytes(root, item.segments, item.file)
     try:
-        with warnings_suppressed, Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+        with warnings_suppressed, Image.open(io.BytesIO(without_png_extras(data)), formats=("PNG",)) as image:
             if image.size != size[::-1]:
                 raise ValueError("it has another size than the image")
             colors = np.asarray(image.convert("RGB")).astype(np.int64)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import read_regular
+from mmload.sources.file_kinds import describe_content
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS, CocoObjects, Segments
 
@@ -124,7 +125,8 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
     except msgspec.ValidationError as error:
         raise SourceError(f"{path} is no annotation file of COCO ({error})") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} is no JSON, or was cut off ({error}; it has {len(content):,} bytes)") from error
+        what = describe_content(content) or f"no JSON, or was cut off ({error}; it has {len(content):,} bytes)"
+        raise SourceError(f"{path} is {what}") from error
     categories = sorted(file.categories, key=lambda category: category.id)
     places = {image.id: place for place, image in enumerate(file.images)}
     if len(places) < len(file.images) or len({category.id for category in categories}) < len(categories):

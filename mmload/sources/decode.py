@@ -22,11 +22,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError, _imaging
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError, _imaging
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
 
 from mmload.errors import RecipeError
 from mmload.runtime import nvjpeg
+from mmload.sources.file_kinds import describe_content
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -241,14 +242,15 @@ class Decoder:
                 warnings_suppressed,
                 libtiff_silenced,
                 _truncated_refused,
-                Image.open(io.BytesIO(data), formats=FORMATS) as image,
+                Image.open(io.BytesIO(without_png_extras(data, self.exif_orient)), formats=FORMATS) as image,
             ):
                 _check_pixel_count(*image.size)
+                _check_is_no_thumbnail(image)
                 if self.mode == "L":
                     image.draft("L", None)  # the luma of a JPEG; no effect on other formats
                 pixels = np.array(self.converted(image))
         except (UnidentifiedImageError, ImportError) as error:  # Ultralytics' Image.open then imports another reader
-            raise ValueError("not an image in any format that mmload reads") from error
+            raise ValueError(f"not an image in any format that mmload reads{content_of(data)}") from error
         except Image.DecompressionBombError as error:
             raise ValueError(f"{error}") from error
         except _Refused:
@@ -316,6 +318,54 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
         return None
     _check_pixel_count(width, height)
     return (height, width) if colors in _COLORS else None
+
+
+_SUBFILE_TYPE, _SUB_IFDS = 254, 330  # tags of TIFF
+_PNG = b"\x89PNG\r\n\x1a\n"
+_ANCILLARY = 0x20  # the bit of a lower-case letter: a chunk without which a PNG can be decoded
+_DRAWN = (b"tRNS", b"acTL", b"fcTL", b"fdAT")
+"""Ancillary chunks that pixels depend on: transparency and frames."""
+_ORIENTED = (b"eXIf", b"tEXtRaw profile type exif\0", b"zTXtRaw profile type exif\0", b"iTXtXML:com.adobe.xmp\0")
+"""First bytes of ancillary chunks that may have an EXIF orientation."""
+
+
+def without_png_extras(data: bytes, exif_orient: bool = False) -> bytes:
+    """Returns a PNG without what its pixels, and its orientation if asked for, do not need; other files unchanged.
+
+    Pillow refuses a file whose texts or color profile unpack to more than 1 MiB, as ComfyUI's workflows and profiles
+    of Photoshop do. They are not unpacked here, so a small file cannot expand to a large one.
+    """
+    if not data.startswith(_PNG):
+        return data
+    parts, begin, place = [], 0, len(_PNG)
+    kept = (*_DRAWN, *_ORIENTED) if exif_orient else _DRAWN
+    while place + 12 <= len(data):
+        after = place + 12 + int.from_bytes(data[place : place + 4])
+        if after > len(data):  # cut off, which Pillow reports
+            break
+        if data[place + 4] & _ANCILLARY and not data.startswith(kept, place + 4):
+            parts.append(data[begin:place])
+            begin = after
+        place = after
+    return b"".join((*parts, data[begin:]))
+
+
+_SUBFILE_TYPE, _SUB_IFDS = 254, 330  # tags of TIFF
+
+
+def _check_is_no_thumbnail(image: Image.Image) -> None:
+    """Raises an error for a TIFF whose first picture is a small version of another one in the file."""
+    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
+    if tags.get(_SUBFILE_TYPE) == 1 and _SUB_IFDS in tags:
+        raise _Refused("its first picture is a thumbnail, as in raw photographs (DNG, NEF); develop it to JPEG or PNG")
+
+
+def content_of(data: bytes) -> str:
+    """Returns what a file is that is no image, or the text that it begins with, after a colon; "" if unknown."""
+    if what := describe_content(data):
+        return f": it is {what}"
+    start = " ".join(data[:40].decode("ascii", "replace").split())
+    return f": it is text that begins with {start!r}" if start.isprintable() and start.isascii() else ""
 
 
 class _Refused(ValueError):

@@ -20,6 +20,7 @@ from mmload.errors import SourceError
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
+from mmload.sources.file_kinds import describe_content
 from mmload.sources.listing import Listing, similar_names
 from mmload.store.manifest_text import unique_object
 
@@ -82,7 +83,10 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
     reader, newline = readers[suffix.lower()]
     try:
         stored = io.FileIO(str(path), opener=open_regular) if content is None else io.BytesIO(content)
-        with io.TextIOWrapper(io.BufferedReader(stored), encoding="utf-8-sig", newline=newline) as file:
+        buffered = io.BufferedReader(stored)
+        with io.TextIOWrapper(buffered, encoding="utf-8-sig", newline=newline) as file:
+            if what := describe_content(buffered.peek()):
+                raise SourceError(f"the list {path} is {what}")
             rows = Listing(ListRow, reader(file, str(path), columns))
     except OSError as error:
         raise SourceError(f"cannot read the list {path} ({error.strerror or error})") from error

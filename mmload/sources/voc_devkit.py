@@ -16,6 +16,7 @@ from xml.parsers import expat
 from mmload.errors import SourceError, shown
 from mmload.runtime.regular_files import read_regular
 from mmload.sources.annotation_values import flag, number
+from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import inner_name
 from mmload.store.manifest import is_name
 
@@ -178,6 +179,8 @@ def parse_annotation(data: bytes) -> VocAnnotation:
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"the annotation has {len(data):,} bytes, more than the limit of {MAX_BYTES:,}")
+    if what := describe_content(data):
+        raise ValueError(f"it is {what}")
     reader = _Reader()
     try:
         reader.parser.Parse(data, True)

@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from mmload.errors import SampleError
 from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID
-from mmload.sources.decode import FORMATS, LOSSY, libtiff_silenced, warnings_suppressed
+from mmload.sources.decode import FORMATS, LOSSY, content_of, libtiff_silenced, warnings_suppressed, without_png_extras
 from mmload.sources.files import read_bytes
 from mmload.sources.objects import EDGE
 from mmload.sources.voc_devkit import VocObject
@@ -223,14 +223,15 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
 
     data = read_bytes(root, name, sample)
     try:
-        with warnings_suppressed, libtiff_silenced, Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        file = io.BytesIO(without_png_extras(data))
+        with warnings_suppressed, libtiff_silenced, Image.open(file, formats=FORMATS) as image:
             if image.format in LOSSY:
                 raise SampleError(sample, f"its mask {name} is a {image.format}, which does not keep class numbers")
             if image.width * image.height > MAX_PIXELS:
                 raise SampleError(sample, f"its mask {name} has over {MAX_PIXELS} pixels: a decompression bomb?")
             return torch.from_numpy(_class_numbers(np.array(image), image.mode))
     except (UnidentifiedImageError, ImportError) as error:  # the second as in mmload.sources.decode
-        raise SampleError(sample, f"its mask {name} is not an image") from error
+        raise SampleError(sample, f"its mask {name} is not an image{content_of(data)}") from error
     except (OSError, SyntaxError, EOFError, IndexError, ValueError, Image.DecompressionBombError) as error:
         raise SampleError(sample, f"its mask {name} is broken ({error})") from error
 

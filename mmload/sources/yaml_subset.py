@@ -15,6 +15,7 @@ from typing import Any
 
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import read_regular
+from mmload.sources.file_kinds import describe_content
 
 _MOST = 2**20
 _KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:\[\]{},"'][^#:]*?)\s*:(?:\s+(.*)|)$""")
@@ -32,7 +33,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         SourceError: if it cannot be read, or is more than this part of YAML; names the line.
     """
     try:
-        text = read_regular(path, most=_MOST).decode("utf-8-sig")
+        content = read_regular(path, most=_MOST)
+        if what := describe_content(content):
+            raise SourceError(f"{path} is {what}")
+        text = content.decode("utf-8-sig")
     except OSError as error:
         raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
     except UnicodeDecodeError as error:

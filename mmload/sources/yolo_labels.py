@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mmload.errors import SourceError
 from mmload.records import ObjectsRecord, mirrored_names
+from mmload.sources.file_kinds import describe_content
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, no_polygons
 
@@ -42,8 +43,10 @@ def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
     """Returns the numbers in each line of a label file that is not empty, by its number.
 
     Raises:
-        ValueError: naming the line, if it is wrong, or the file has too many numbers.
+        ValueError: naming the line, if it is wrong, or the file has too many numbers or is something else.
     """
+    if what := describe_content(text):
+        raise ValueError(f"it is {what}")
     lines: dict[int, list[float]] = {}
     total = 0
     for number, line in enumerate(text.splitlines(), 1):

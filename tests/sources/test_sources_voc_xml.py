@@ -19,7 +19,7 @@ from mmload.sources.voc_devkit import parse_annotation
     [
         ("<annotation><object>", "malformed XML"),
         ("", "malformed XML"),
-        ("<html></html>", "not an <annotation>"),
+        ("<html></html>", "web page"),
         ("<annotation><object></object></annotation>", "object 1 has no name"),
         (f"<annotation>{thing('cat', None)}</annotation>", "no bndbox"),
         (f"<annotation>{thing('cat', ('a', 1, 2, 3))}</annotation>", "xmin is 'a'"),
