@@ -120,7 +120,7 @@ class CocoSource:
             check_is_folder(self._root, "the folder with the images' folders and annotations")
             splits = {name: self._split(name, file) for name, file in self._files().items()}
             self._check_categories(splits)
-            note_doubles(splits)
+            note_doubles(splits, self._links.notes())
             return splits
 
     def _check_categories(self, splits: Mapping[str, CocoSplit]) -> None:
@@ -207,7 +207,7 @@ class CocoSource:
         path = f"{folder}/{inner}" if folder else inner
         if "/" in inner:
             self._links.check_folder((self._root / path).parent)
-        revision = self._links.revision(f"{self._root}/{path}")
+        path, revision = self._links.find(self._root, path)
         if segments:
             name = inner_name(segments)
             if name is None:
@@ -215,7 +215,8 @@ class CocoSource:
             segments = Path(os.path.relpath(file.parent / file.stem / name, self._root)).as_posix()
             self._links.check_folder((self._root / segments).parent)
             if revision != "missing":
-                revision = f"{revision} {self._links.revision(self._root / segments)}"
+                segments, own = self._links.find(self._root, segments)
+                revision = f"{revision} {own}"
         return CocoItem(path, image.id, image.height, image.width, revision, segments)
 
 

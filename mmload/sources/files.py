@@ -12,15 +12,17 @@ import posixpath
 import stat
 import struct
 import threading
+import unicodedata
 import zipfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmload.errors import RecipeError, RemoteMissingError, SampleError, SourceError, UsageError
+from mmload.errors import RecipeError, RemoteMissingError, SampleError, SourceError, UsageError, counted
 from mmload.records import DTYPES, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
@@ -147,6 +149,38 @@ class Links:
             raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
         self.root, self.allow_outside = Path(root), allow_outside
         self._real_paths: dict[str, str] = {}
+        self._respelled: list[str] = []  # an example, once for each file
+
+    def find(self, folder: str | Path, name: str) -> tuple[str, str]:
+        """Finds a listed file, and returns its name relative to the folder and its :meth:`revision`.
+
+        If there is none of exactly this name, it is the only one whose name differs in nothing but the Unicode form, as
+        macOS writes names in another one, or the case of the ending. The caller has checked the folder of the name.
+
+        Raises:
+            SourceError: if the file is, or lies behind, a link out of the root.
+        """
+        revision = self.revision(os.path.join(folder, name))
+        if revision != "missing":
+            return name, revision
+        found = {}
+        for spelling in _spellings(name):
+            self.check_folder(os.path.dirname(os.path.join(folder, spelling)))
+            if (revision := self.revision(os.path.join(folder, spelling))) != "missing":
+                found[spelling] = revision
+        if len(found) != 1:
+            return name, "missing"
+        ((spelling, revision),) = found.items()
+        self._respelled.append(f"{name!a:.80} is {spelling!a:.80}" if not self._respelled else "")
+        return spelling, revision
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns a note on the files that :meth:`find` found under another name since the last call."""
+        respelled, self._respelled = self._respelled, []
+        if not respelled:
+            return ()
+        what = f"found by a name that differs in its Unicode form or the case of its ending: {respelled[0]}"
+        return (f"{counted(len(respelled), 'file')} {what}",)
 
     def revision(self, path: str | Path) -> str:
         """Returns a file's size and modification time, or ``missing``; the caller has checked its folder.
@@ -212,6 +246,19 @@ class Links:
                 self._real_paths.clear()
             real = self._real_paths[path] = os.path.realpath(path)
         return real
+
+
+def _spellings(name: str) -> list[str]:
+    """Returns the other spellings of a name: the Unicode forms of its folder and its stem, each case of the ending."""
+    folder, file = posixpath.split(name)
+    stem, ending = posixpath.splitext(file)
+    endings = (ending, ending.lower(), ending.upper(), ending.title())
+    parts = product(_unicode_forms(folder), _unicode_forms(stem), endings)
+    return sorted({posixpath.join(folder, stem + ending) for folder, stem, ending in parts} - {name})
+
+
+def _unicode_forms(text: str) -> set[str]:
+    return {text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)}
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

@@ -283,8 +283,12 @@ class ListedSplit(Generic[T]):
         return name
 
 
-def note_doubles(splits: Mapping[str, ListedSplit[Any]]) -> None:
-    """Adds a note to each split on images that are in it several times, or in an earlier split too."""
+def note_doubles(splits: Mapping[str, ListedSplit[Any]], others: tuple[str, ...] = ()) -> None:
+    """Adds a note to each split on images that are in it several times, or in an earlier split too.
+
+    The first split gets other notes on all of them, too.
+    """
+    next(iter(splits.values())).add_notes(others)
     doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
     for name, split in splits.items():
         split.add_notes(doubles[name])

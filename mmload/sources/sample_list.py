@@ -158,8 +158,8 @@ class ListSource:
             name = _split_name(row)
             if name not in items:
                 items[name] = Listing(Item)
-            file, revision = finder.find(row)
-            items[name].append(Item(row.id or "", file, row.label, revision))
+            listed, file, revision = finder.find(row)
+            items[name].append(Item(row.id or ("" if file == listed else listed), file, row.label, revision))
         del rows  # one listing of a million paths at a time is enough
         for name, members in items.items():
             _check_ids(name, members, path)
@@ -168,10 +168,12 @@ class ListSource:
         files_of_split = {name: (item.file for item in members) for name, members in items.items()}
         doubles = notes_on_doubles(files_of_split, "file", ", under different ids")
         files = Files(place, finder.urls, self.decoder)
-        return {
+        splits = {
             name: ListSplit(files, targets, members, (*targets.notes, *doubles[name]))
             for name, members in items.items()
         }
+        next(iter(splits.values())).add_notes(finder.notes())
+        return splits
 
 
 @dataclass(frozen=True)
@@ -253,13 +255,16 @@ class LocalFinder:
         self.urls: RemoteFiles | None = None
         self._endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
 
-    def find(self, row: ListRow) -> tuple[str, str]:
-        """Returns the file or URL of a row, and its revision; raises SourceError if it may not be read."""
+    def find(self, row: ListRow) -> tuple[str, str, str]:
+        """Returns the listed name of a row's file or URL, its own and its revision; SourceError if it may not be read.
+
+        The two names differ where :meth:`Links.find` finds it under another one.
+        """
         found = _of_url(row, self._folder, self._links.allow_outside) if is_url(row.path) else None
         if isinstance(found, Location):
             around = Location(found.scheme, found.bucket, posixpath.dirname(found.prefix))
             self.urls = self.urls or RemoteFiles(around)
-            return found.url, OBJECT
+            return found.url, found.url, OBJECT
         path = row.path if found is None else str(found)
         name = path if self._links.allow_outside else inner_name(path)
         if name is None or "\0" in name:
@@ -268,7 +273,11 @@ class LocalFinder:
             )
         path = os.path.join(self._folder, name)
         self._links.check_folder(os.path.dirname(path))
-        return self._by_ending(name, path) if self._by_id else (name, self._links.revision(path))
+        return name, *(self._by_ending(name, path) if self._by_id else self._links.find(self._folder, name))
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns a note on the files that were found under another name."""
+        return self._links.notes()
 
     def _by_ending(self, name: str, path: str) -> tuple[str, str]:
         """Finds an ID's file; tries the ending that was found last first, as most files share it."""
@@ -278,7 +287,8 @@ class LocalFinder:
                 self._endings.remove(ending)
                 self._endings.insert(0, ending)
                 return name + ending, revision
-        return name + ".pt", "missing"
+        found = (self._links.find(self._folder, name + ending) for ending in self._endings)
+        return next((each for each in found if each[1] != "missing"), (name + ".pt", "missing"))
 
 
 class RemoteFinder:
@@ -288,8 +298,8 @@ class RemoteFinder:
         self._files, self._allow_outside = files, allow_outside
         self.urls: RemoteFiles | None = files
 
-    def find(self, row: ListRow) -> tuple[str, str]:
-        """Returns the name or URL of a row's object; raises SourceError if it may not be read."""
+    def find(self, row: ListRow) -> tuple[str, str, str]:
+        """Returns the name or URL of a row's object, twice, and OBJECT; raises SourceError if it may not be read."""
         if is_url(row.path):
             found = _of_url(row, str(self._files), self._allow_outside)
             name = found.url if isinstance(found, Location) else None
@@ -297,7 +307,11 @@ class RemoteFinder:
             name = inner_name(row.path)
         if name is None:
             raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._files}; name an object below it")
-        return name, OBJECT
+        return name, name, OBJECT
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns no notes: objects are not looked for before they are read."""
+        return ()
 
 
 def _of_url(row: ListRow, folder: str, allowed: bool) -> object:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ class VocSource:
         splits = {name: self._split(devkit, name, split, task) for name, split in items.items()}
         for name, own in notes.items():
             splits[name].add_notes(own)
-        note_doubles(splits)
+        note_doubles(splits, self._links.notes())
         return splits
 
     def _devkit(self, lists: str) -> tuple[Path, dict[str, str]]:
@@ -268,19 +269,21 @@ class VocSplit(ListedSplit[VocItem]):
 
 def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: str = "") -> VocItem:
     """Returns the item of an image, of which the path without its ending is given, with an annotation or a mask."""
-    endings = (*IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS))
-    revisions = ((ending, links.revision(devkit / f"{base}{ending}")) for ending in endings)
-    ending, image = next((pair for pair in revisions if pair[1] != "missing"), (".jpg", "missing"))
-    path, beside = posixpath.normpath(f"{base}{ending}"), posixpath.normpath(annotation or mask)
-    for folder in (posixpath.dirname(path), posixpath.dirname(beside)):
-        links.check_folder(devkit / folder)
-    revision = f"{image} {links.revision(devkit / beside)}"
+    files = [posixpath.normpath(f"{base}{ending}") for ending in IMAGE_ENDINGS]
+    beside = posixpath.normpath(annotation or mask)
+    for each in (files[0], beside):
+        links.check_folder((devkit / each).parent)
+    exact = ((file, links.revision(devkit / file)) for file in files)
+    found_files = chain(exact, (links.find(devkit, file) for file in files))
+    name, image = next((each for each in found_files if each[1] != "missing"), (files[0], "missing"))
+    beside, own = links.find(devkit, beside)
+    revision = f"{image} {own}"
     if not annotation:
-        return VocItem(path, revision, "not annotated", beside=beside)
+        return VocItem(name, revision, "not annotated", beside=beside)
     found = _annotation(devkit, beside)
     if isinstance(found, str):
-        return VocItem(path, revision, found, beside=beside)
-    return VocItem(path, revision, found.objects, found.size, beside)
+        return VocItem(name, revision, found, beside=beside)
+    return VocItem(name, revision, found.objects, found.size, beside)
 
 
 def _annotation(devkit: Path, name: str) -> VocAnnotation | str:

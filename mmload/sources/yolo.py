@@ -109,7 +109,7 @@ class YoloSource:
             splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
             if not splits:
                 raise SourceError(f"{self._path} names no images; write train: images/train")
-            note_doubles(splits)
+            note_doubles(splits, self._links.notes())
             return splits
 
     def _split(self, body: Mapping[str, Any], key: str, meaning: YoloMeaning) -> YoloSplit:
@@ -177,7 +177,9 @@ class YoloSource:
         self._links.check_folder(path.parent)
         labels = _labels_of(file)
         self._links.check_folder((self._root / labels).parent)
-        return YoloItem(file, labels, self._links.revision(path), self._links.revision(self._root / labels))
+        file, revision = self._links.find(self._root, file)
+        labels, label_revision = self._links.find(self._root, labels)
+        return YoloItem(file, labels, revision, label_revision)
 
 
 class YoloSplit(ListedSplit[YoloItem]):
