@@ -15,7 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from mmload.errors import UsageError, choices
-from mmload.pictures.drawing import VOID, color_of, png
+from mmload.pictures.drawing import color_of, png
+from mmload.records import VOID
 from mmload.runtime.resources import check_threads, in_threads
 from mmload.store.dataset import Dataset, Split
 from mmload.store.row_cells import rows_of_class

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -155,13 +155,13 @@ def _corners(box: Array) -> Array:
 def _description(chosen: Sequence[ChosenSplit], task: str, names: Sequence[str]) -> str:
     """Returns the text of ``data.yaml``."""
     lines = ["path: .", *(f"{split.name}: images/{split.name}" for split, _ in chosen), "names:"]
-    lines += [f"  {index}: {json.dumps(name, ensure_ascii=False)}" for index, name in enumerate(names)]
+    lines += [f"  {index}: {_quoted(name)}" for index, name in enumerate(names)]
     if task == "keypoints":
         split = chosen[0].split
         points, objects = split.fields["keypoints"].shape[1], objects_of(split)
         lines += [f"kpt_shape: [{points}, 3]", *([f"flip_idx: {list(objects.flip)}"] if objects.flip else [])]
         if objects.keypoints:
-            lines.append(f"kpt_names: {{0: {json.dumps(list(objects.keypoints), ensure_ascii=False)}}}")
+            lines.append(f"kpt_names: {{0: [{', '.join(map(_quoted, objects.keypoints))}]}}")
     return "\n".join([*lines, ""])
 
 
@@ -186,3 +186,11 @@ def _stored(split: Split) -> Iterator[str]:
         if name in SEGMENTS[1] and not split.record.shards.bytes[f"{name}.bytes"].any():
             continue
         yield name
+
+
+def _quoted(text: str) -> str:
+    """Returns a text as YAML, in quotes and in one line."""
+    import yaml
+
+    quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=sys.maxsize)
+    return quoted.rstrip("\n")

@@ -23,7 +23,7 @@ from torchvision.transforms.v2 import functional as F
 from mmload.errors import SampleError
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.pictures.instance_masks import SEGMENTS, of_boxes
-from mmload.records import PER_BOX
+from mmload.records import PER_BOX, VOID
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.coco import CocoSplit
@@ -31,7 +31,6 @@ from mmload.sources.decode import FORMATS, without_png_extras
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.sources.sample_list import ListSplit
 from mmload.sources.voc import VocSplit
-from mmload.sources.voc_tasks import VOID
 from mmload.sources.yolo import YoloSplit
 from mmload.store.dataset import Split
 from mmload.store.variable_rows import JPEG

@@ -61,10 +61,11 @@ class ObjectFields(NamedTuple):
     losses: dict[str, int]
 
 
-def fields_of_objects(objects: ImageObjects, size: Size, clip: bool) -> ObjectFields:
+def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float | Array = EDGE) -> ObjectFields:
     """Returns the fields of an image's objects: boxes float32 [n, 4], what belongs to them, and ``counts``.
 
-    With ``clip``, boxes that leave the image are cut, and those of no area left out; else the image is rejected.
+    With ``clip``, boxes that leave the image are cut, and those of no area left out; else the image is rejected if one
+    leaves it by more than ``edge`` pixels, of all sides or each.
 
     Raises:
         ObjectError: if a box has no area, or leaves the image.
@@ -75,7 +76,7 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool) -> ObjectFi
     boxes = objects.boxes.reshape(-1, 4)
     inside = np.clip(boxes, 0, [width, height, width, height])
     has_area = (inside[:, 2] > inside[:, 0]) & (inside[:, 3] > inside[:, 1])
-    outside = (np.abs(inside - boxes) > EDGE).any(1)
+    outside = (np.abs(inside - boxes) > edge).any(1)
     if not clip:
         _check(boxes, has_area, outside, size)
     unsure = [name for name in objects.per_box if name not in PER_BOX]

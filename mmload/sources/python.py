@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.records import Sample
+from mmload.records import VOID, Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
 from mmload.sources.schema import Schema
 from mmload.sources.values import Key
-from mmload.sources.voc_tasks import VOID
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 

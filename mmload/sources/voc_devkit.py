@@ -8,7 +8,6 @@ from __future__ import annotations
 import posixpath
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
@@ -255,8 +254,12 @@ def _objects(place: int, texts: Mapping[str, list[str]]) -> list[VocObject]:
     wrong = next((side for side, found in zip(SIDES, sides, strict=True) if len(found) != count), None)
     if wrong is not None:
         raise ValueError(f"{where} has {count} bndbox and {len(texts.get(f'bndbox/{wrong}', ()))} {wrong}")
-    boxes = [tuple(map(partial(_side, where), SIDES, found)) for found in zip(*sides, strict=True)]
-    return [VocObject(name, difficult, box) for box in boxes or [None]]
+    if not count:
+        return [VocObject(name, difficult, None)]
+    xmin, ymin, xmax, ymax = (
+        [_side(where, side, text) for text in found] for side, found in zip(SIDES, sides, strict=True)
+    )
+    return [VocObject(name, difficult, box) for box in zip(xmin, ymin, xmax, ymax, strict=True)]
 
 
 def _size(values: dict[str, str]) -> tuple[int, int] | None:

@@ -250,7 +250,7 @@ def _class_numbers(pixels: npt.NDArray[Any], mode: str) -> npt.NDArray[np.uint8]
         unknown = pixels[colors[place] != codes]
         if len(unknown):
             raise ValueError(f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes")
-        return place.astype(np.uint8)
+        return np.asarray(place, np.uint8)
     if mode not in ("P", "L"):
         raise ValueError(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")
     return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]))
@@ -261,7 +261,7 @@ def voc_colors() -> npt.NDArray[np.uint8]:
     numbers = np.arange(256)[:, None, None]
     places = np.arange(8)
     bits = (numbers >> (3 * places + np.arange(3)[:, None])) & 1
-    return (bits << (7 - places)).sum(2).astype(np.uint8)
+    return np.asarray((bits << (7 - places)).sum(2), np.uint8)
 
 
 def _clipped(sides: Box, size: tuple[int, int]) -> Box:

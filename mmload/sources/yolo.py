@@ -10,15 +10,17 @@ import io
 import os
 import posixpath
 from codecs import BOM_UTF8
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
+import numpy as np
+
+from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.records import ObjectsRecord, Sample
 from mmload.runtime.regular_files import read_regular
+from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
@@ -32,18 +34,23 @@ from mmload.sources.files import (
 )
 from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
-from mmload.sources.yaml_subset import read_yaml
 from mmload.sources.yolo_labels import (
+    ABSENT,
+    EDGE_SHARE,
     MOST_LABEL_BYTES,
     TASKS,
     YoloMeaning,
     checked_lines,
     meaning_of,
     objects_of_lines,
+    read_description,
+    without_doubles,
 )
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
+_DOUBLES = "lines of labels are the same as an earlier one of their image, and are left out"
+_LABELS = ("labels", "Labels", "LABELS")
 _MOST_BYTES = 2**28  # of a list of images
 
 
@@ -92,6 +99,7 @@ class YoloSource:
         chosen = Path(self.root)
         self._root, self._path = (chosen, chosen / self.file) if chosen.is_dir() else (chosen.parent, chosen)
         self._links = Links(self._root, self.allow_outside)
+        self._labels: dict[str, list[str]] = {}  # folder of images -> folders that may have their labels
 
     def splits(self) -> Mapping[str, YoloSplit]:
         """Returns the splits train, val and test, as far as the description has them.
@@ -103,8 +111,9 @@ class YoloSource:
             if not self._path.is_file():
                 raise SourceError(f"no such file: {self._path}; give the folder with data.yaml")
             self._links.check(self._path)
-            body = read_yaml(self._path)
+            body = read_description(self._path)
             meaning = meaning_of(self._path, body, self.task)
+            body = {key: value for key, value in body.items() if value not in ABSENT}
             keys = {name: next(filter(body.get, names), None) for name, names in _SPLITS.items()}
             splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
             if not splits:
@@ -114,37 +123,41 @@ class YoloSource:
 
     def _split(self, body: Mapping[str, Any], key: str, meaning: YoloMeaning) -> YoloSplit:
         paths = body[key] if isinstance(body[key], list) else [body[key]]
-        files = (file for path in paths for file in self._images(self._place(str(path), body.get("path"))))
+        base = self._base(body.get("path"))
+        files = (file for path in paths for file in self._images(self._place(str(path), base), base))
         items = Listing(YoloItem, map(self._item, files))
         if not items:
             raise SourceError(f"{self._path}: {key} has no images in {', '.join(map(str, paths))}")
-        unlabeled = sum(item.label_revision == "missing" for item in items)
-        notes: tuple[str, ...] = ()
-        if unlabeled:
-            notes += (f"{counted(unlabeled, 'image')} without a label file: no objects",)
+        notes = _label_notes(items)
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
         notes += notes_on_flip(meaning.objects)
-        doubles = [each for each, count in Counter(meaning.classes).items() if count > 1]
-        if doubles:
-            notes += (f"several classes are named {doubles[0]!r:.60}: only the first can be chosen by its name",)
         return YoloSplit(self._root, self.decoder, self.clip_boxes, meaning, items, notes)
 
-    def _place(self, path: str, base: Any) -> Path:
+    def _place(self, path: str, base: Path) -> Path:
         """Returns the folder or list of images that a path of the description means."""
-        bases = [self._root / base] if isinstance(base, str) and (inner_name(base) or self.allow_outside) else []
-        for folder in (*bases, self._root):
-            for name in (path, path.removeprefix("../")):  # Roboflow's are relative to the folder of the images
-                found = folder / name
-                if found.exists() and (self.allow_outside or _is_below(found, self._root)):
+        for folder in (base, self._root):
+            # Roboflow's are relative to the folder of the images; tools on Windows write \\.
+            for name in (path, path.removeprefix("../"), path.replace("\\", "/")):
+                found = _in_any_case(folder, name)
+                if found is not None and (self.allow_outside or _is_below(found, self._root)):
                     return found
         raise SourceError(
-            f"{self._path} names {path}, which does not exist in {self._root}; correct it, or set allow_outside if it "
-            "is elsewhere"
+            f"{self._path} names {shown(path)}, which does not exist in {self._root}; correct it, or set allow_outside "
+            "if it is elsewhere"
         )
 
-    def _images(self, place: Path) -> Iterator[str]:
-        """Yields the images of a folder, sorted, or of a list of files, relative to the root."""
+    def _base(self, base: Any) -> Path:
+        """Returns the folder that ``path`` of the description means; the root if that is not in it."""
+        names = [base, base.replace("\\", "/")] if isinstance(base, str) else []
+        inner = [name for name in names if inner_name(name) or self.allow_outside]
+        return next(filter(Path.exists, (self._root / name for name in inner)), self._root)
+
+    def _images(self, place: Path, base: Path) -> Iterator[str]:
+        """Yields the images of a folder, sorted, or of a list of files, relative to the root.
+
+        A list has absolute paths, and paths relative to its own folder or to the description's ``path``.
+        """
         self._links.check(place)
         if place.is_dir():
             parents = [os.stat(parent) for parent in Path(os.path.abspath(place)).parents]
@@ -157,7 +170,7 @@ class YoloSource:
             ]
             yield from (Path(name).as_posix() for name in sorted(found))
             return
-        folder = Path(os.path.relpath(place.parent, self._root)).as_posix()
+        folders = [Path(os.path.relpath(folder, self._root)).as_posix() for folder in (place.parent, base)]
         inside = f"{Path(os.path.abspath(self._root)).as_posix()}/"  # of absolute paths
         try:
             text = read_regular(place, most=_MOST_BYTES).decode("utf-8-sig")
@@ -166,20 +179,40 @@ class YoloSource:
         for number, line in enumerate(io.StringIO(text, newline=None), 1):  # splitlines() splits at U+2028, too
             if not line.strip():
                 continue
-            name = posixpath.normpath(posixpath.join(folder, line.strip())).removeprefix(inside)
+            written = [line.strip(), line.strip().replace("\\", "/")]
+            names = [
+                posixpath.normpath(posixpath.join(folder, path)).removeprefix(inside)
+                for folder in folders
+                for path in written
+            ]
+            name = next((each for each in names if os.path.lexists(self._root / each)), names[0])
             if inner_name(name) is None and not self.allow_outside:
                 what = f"{line.strip()!r:.80} leaves {self._root}; set allow_outside to follow it"
                 raise SourceError(f"{place}, line {number}: {what}")
             yield name
 
     def _item(self, file: str) -> YoloItem:
-        path = self._root / file
-        self._links.check_folder(path.parent)
-        labels = _labels_of(file)
-        self._links.check_folder((self._root / labels).parent)
+        folder, stem = posixpath.split(posixpath.splitext(file)[0])
+        self._links.check_folder(self._root / folder)
         file, revision = self._links.find(self._root, file)
-        labels, label_revision = self._links.find(self._root, labels)
+        places = self._label_folders(folder)
+        found = (self._links.find(self._root, posixpath.join(place, f"{stem}.txt")) for place in places)
+        labels, label_revision = next(
+            (each for each in found if each[1] != "missing"), (posixpath.join(places[0], f"{stem}.txt"), "missing")
+        )
         return YoloItem(file, labels, revision, label_revision)
+
+    def _label_folders(self, folder: str) -> list[str]:
+        """Returns the folders that may have the labels of a folder of images: ``labels`` for ``images``, and itself."""
+        if folder not in self._labels:
+            parts = folder.split("/")
+            last = max((place for place, part in enumerate(parts) if part.lower() == "images"), default=None)
+            names = [] if last is None else ["/".join([*parts[:last], name, *parts[last + 1 :]]) for name in _LABELS]
+            places = [name for name in names if (self._root / name).is_dir()] or names[:1]
+            for place in places:
+                self._links.check_folder(self._root / place)
+            self._labels[folder] = [*places, folder]
+        return self._labels[folder]
 
 
 class YoloSplit(ListedSplit[YoloItem]):
@@ -223,28 +256,53 @@ class YoloSplit(ListedSplit[YoloItem]):
         pixels, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
         size = (pixels.shape[1], pixels.shape[2])
         lines: dict[int, list[float]] = {}
+        again = 0
         try:
             if item.label_revision != "missing":
                 text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES).removeprefix(BOM_UTF8)
                 lines = checked_lines(text, self._meaning)
-            found = fields_of_objects(objects_of_lines(list(lines.values()), size, self._meaning), size, self._clip)
+                lines, again = without_doubles(lines)
+            objects = objects_of_lines(list(lines.values()), size, self._meaning)
+            edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
+            found = fields_of_objects(objects, size, self._clip, edge)
         except ObjectError as error:
             where = f"{item.labels}, line {list(lines)[error.index]}"
             raise SampleError(item.file, f"{where}: {error.reason}") from error
         except ValueError as error:
             raise SampleError(item.file, f"{item.labels}, {error}") from error
         fields = {"images": pixels, **found.fields, **flip_field(self._meaning.objects)}
-        return Sample(item.file, fields, size, found.losses, encoded=jpeg, lists=found.lists)
+        losses = {**found.losses, _DOUBLES: again}
+        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
 
 
-def _labels_of(file: str) -> str:
-    """Returns the path of an image's label file: ``labels`` in place of the last folder ``images``."""
-    folders = file.split("/")
-    for place in range(len(folders) - 2, -1, -1):
-        if folders[place] == "images":
-            folders[place] = "labels"
-            break
-    return posixpath.splitext("/".join(folders))[0] + ".txt"
+def _label_notes(items: Listing[YoloItem]) -> tuple[str, ...]:
+    """Returns notes on images without labels, with labels beside them, and with those of another image."""
+    findings, owners = Findings(), dict[str, str]()
+    for item in items:
+        if item.label_revision == "missing":
+            findings.add("images without a label file have no objects", item.file)
+            continue
+        if posixpath.dirname(item.labels) == posixpath.dirname(item.file):
+            findings.add("images have their labels in a file beside them", item.file)
+        if owners.setdefault(item.labels, item.file) != item.file:
+            findings.add("images share their label file with another image", f"{owners[item.labels]} and {item.file}")
+    return findings.notes()
+
+
+def _in_any_case(folder: Path, name: str) -> Path | None:
+    """Returns an existing path below a folder, of which each part may be in another case; None if there is none."""
+    found = folder / name
+    if found.exists():
+        return found
+    for part in PurePosixPath(name).parts:
+        if not (folder / part).exists():
+            names = os.listdir(folder) if folder.is_dir() else []
+            others = [each for each in names if each.lower() == part.lower()]
+            if len(others) != 1:
+                return None
+            part = others[0]
+        folder = folder / part
+    return folder
 
 
 def _is_below(path: Path, root: Path) -> bool:

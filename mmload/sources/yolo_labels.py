@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import SourceError
+from mmload.errors import SourceError, shown
 from mmload.records import ObjectsRecord, mirrored_names
+from mmload.runtime.regular_files import read_regular
+from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, no_polygons
+
+if TYPE_CHECKING:
+    import yaml
 
 TASKS = ("detection", "instances", "keypoints", "rotated")
 MOST_LABEL_BYTES = 2**25
 """Bytes of a label file."""
 _MOST_NUMBERS = 1_000_000  # of a label file
+EDGE_SHARE = 0.01
+"""Share of the image by which a box may reach over its edge without being an error, as in Ultralytics: it is cut."""
+_TRACKED = 7  # numbers in a line of a tracker
+_MOST_YAML = 2**20
+ABSENT = ("", "~", "null", "Null", "NULL")
+"""Texts of a description that stand for nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +55,8 @@ class YoloMeaning:
 def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
     """Returns the numbers in each line of a label file that is not empty, by its number.
 
+    Seven numbers are a triangle only beside other polygons: alone, they are also a box with its confidence and track.
+
     Raises:
         ValueError: naming the line, if it is wrong, or the file has too many numbers or is something else.
     """
@@ -59,7 +74,20 @@ def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
                 lines[number] = _checked(list(map(float, words)), meaning)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
+    if meaning.task == "detection" and not any(len(line) > _TRACKED for line in lines.values()):
+        tracked = next((number for number, line in lines.items() if len(line) == _TRACKED and line[-1] % 1 == 0), None)
+        if tracked is not None:
+            raise ValueError(
+                f"line {tracked}: it has 7 numbers, expected 5: a box with its confidence and track, or a triangle? "
+                "Leave the last two out, or set task=instances for polygons"
+            )
     return lines
+
+
+def without_doubles(lines: Mapping[int, list[float]]) -> tuple[dict[int, list[float]], int]:
+    """Returns the lines that differ from all before them, and the number of the others."""
+    different = {tuple(line): number for number, line in reversed(list(lines.items()))}
+    return {number: lines[number] for number in sorted(different.values())}, len(lines) - len(different)
 
 
 def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
@@ -126,27 +154,88 @@ def _keypoints(
     return np.concatenate([found[..., :2] * scale * (shown > 0), shown], 2).astype(np.float32)
 
 
+def read_description(path: Path) -> dict[str, Any]:
+    """Reads ``data.yaml`` as a table of texts, lists and tables: names such as ``01`` and ``no`` stay as written.
+
+    Raises:
+        SourceError: if it cannot be read, is no YAML, or has a key twice.
+    """
+    import yaml
+
+    try:
+        content = read_regular(path, most=_MOST_YAML)
+        if what := describe_content(content):
+            raise SourceError(f"{path} is {what}")
+        body = yaml.load(content.decode("utf-8-sig"), _texts_loader())
+    except OSError as error:
+        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not UTF-8 text ({error})") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SourceError(f"{path} is no YAML that is read here ({' '.join(str(error).split()):.200})") from error
+    if not isinstance(body, dict):
+        raise SourceError(f"{path} is no table; write lines such as train: images/train")
+    return body
+
+
+@cache
+def _texts_loader() -> type[yaml.BaseLoader]:
+    """Returns a loader of YAML that makes each scalar a text, runs no tag, and refuses a key that occurs twice."""
+    import yaml
+
+    class TextsLoader(yaml.BaseLoader):
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):  # a few lines of them can stand for gigabytes
+                raise yaml.YAMLError(
+                    f"aliases are not read, write the value itself{parent.start_mark if parent else ''}"
+                )
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value]
+            twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+            if twice is not None:
+                raise yaml.YAMLError(f"the key {shown(twice)} occurs twice{node.start_mark}")
+            return super().construct_mapping(node, deep)
+
+    return TextsLoader
+
+
+def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
+    """Returns the names of the classes by index, of a list or table of names and their number; raises SourceError."""
+    table = dict(enumerate(names)) if isinstance(names, list) else {} if names in (None, *ABSENT) else names
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise SourceError(f"{path}: names is {shown(names)}; write a list or a table, such as names: [cat, dog]")
+    try:
+        named = {integer(number): name for number, name in table.items()}
+        most = max([0 if count in (None, *ABSENT) else integer(count), *(number + 1 for number in named)], default=0)
+    except ValueError as error:
+        raise SourceError(f"{path}: a number of a class or nc is wrong ({error})") from error
+    if len(named) < len(table):
+        raise SourceError(f"{path}: two keys of names are the same number; give each class its own")
+    if most < 1 or min(named, default=0) < 0:
+        raise SourceError(f"{path} has no names of classes from 0; write names: [cat, dog]")
+    if most > MAX_CLASSES:
+        raise SourceError(f"{path} has {most:,} classes, at most {MAX_CLASSES:,} are read; correct nc or names")
+    classes = tuple(named.get(number, str(number)) for number in range(most))
+    twice = next((name for name, found in Counter(classes).items() if found > 1), None)
+    if twice is not None:
+        raise SourceError(f"{path} has {classes.count(twice)} classes named {shown(twice)}; give each its own name")
+    return classes
+
+
 def meaning_of(path: Path, body: Mapping[str, Any], task: str | None) -> YoloMeaning:
     """Returns what labels stand for by a description.
 
     Raises:
         SourceError: if it contradicts itself.
     """
-    names = body.get("names")
-    if isinstance(names, list):
-        names = dict(enumerate(names))
+    classes = _class_names(path, body.get("names"), body.get("nc"))
     try:
-        table = {int(number): str(name) for number, name in names.items()} if names else {}
-        count = max([int(body.get("nc") or 0), *(number + 1 for number in table)], default=0)
-        shape = [int(number) for number in body.get("kpt_shape") or ()]
-        flip = tuple(int(number) for number in body.get("flip_idx") or ())
-    except (ValueError, TypeError, AttributeError) as error:
-        raise SourceError(f"{path}: names, nc, kpt_shape or flip_idx are malformed ({error})") from error
-    if not count:
-        raise SourceError(f"{path} has no names of classes; write names: [cat, dog]")
-    if count > MAX_CLASSES:
-        raise SourceError(f"{path} has {count:,} classes, at most {MAX_CLASSES:,} are read; correct nc or names")
-    classes = tuple(table.get(number, str(number)) for number in range(count))
+        shape = _integers(body.get("kpt_shape"))
+        flip = _integers(body.get("flip_idx"))
+    except (ValueError, TypeError) as error:
+        raise SourceError(f"{path}: kpt_shape or flip_idx is no list of integers ({error})") from error
     chosen = task or ("keypoints" if shape else "detection")
     if shape and chosen != "keypoints":
         raise SourceError(f"{path} has kpt_shape, so its lines are boxes and keypoints, not {chosen}; leave task out")
@@ -165,3 +254,8 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: str | None) -> YoloMea
     except ValueError as error:
         raise SourceError(f"{path}: flip_idx: {error}") from error
     return YoloMeaning(task=chosen, classes=classes, objects=record, numbers=shape[1])
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    """Returns a list of integers; empty if it is absent."""
+    return () if value in (None, *ABSENT) else tuple(map(integer, value))

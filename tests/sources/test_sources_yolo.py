@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+import yaml
+from coco_sets import noise
+from PIL import Image
 from yolo_sets import YoloSet
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.remote.opening import open as open_dataset
-from mmload.sources.yaml_subset import read_yaml
+from mmload.sources import make_source
+from mmload.sources.decode import Decoder
+from mmload.sources.yolo_labels import read_description
 
 
 def test_yolo_boxes_are_read_in_pixels(tmp_path):
@@ -26,7 +29,7 @@ def test_yolo_boxes_are_read_in_pixels(tmp_path):
     assert sample.fields["labels"].tolist() == [0, 1]
     assert sample.lists == {"boxes", "labels"}
     assert train.read(1).fields["counts"] == 0
-    assert train.notes() == ("1 image without a label file: no objects",)
+    assert train.notes() == ("images without a label file have no objects: 1 (images/train/b.png)",)
 
 
 def test_yolo_polygons_are_instances_or_boxes_around_them(tmp_path):
@@ -196,13 +199,22 @@ def test_yolo_description_errors_name_the_file(tmp_path):
     for text, expected in (
         ("names: [cat]\n", "names no images"),
         ("train: images/train\n", "no names of classes"),
-        ("train: elsewhere\nnames: [cat]\n", "names elsewhere, which does not exist"),
-        ("train: images/train\nnames: [cat\n", "line 2: a list or table does not end"),
+        ("names: cat\n", "names is 'cat'"),
+        ("names: {a: cat}\n", "'a' is not"),
+        ("names: {0: a, 0: b}\n", "the key '0' occurs twice"),
+        ("names: {0: a, 00: b}\n", "two keys of names are the same number"),
+        ("names: [a, b, a]\n", "has 2 classes named 'a'"),
+        ("names: [[a], b]\n", "write a list or a table"),
+        ("nc: many\n", "nc is wrong"),
+        ("a: &a [b, b]\nnames: [*a, *a]\n", "aliases are not read"),
+        ("- a\n", "is no table"),
+        ("train: elsewhere\nnames: [cat]\n", "names 'elsewhere', which does not exist"),
+        ("train: images/train\nnames: [cat\n", "no YAML that is read here"),
         ("train: images/train\nnames: [cat]\nkpt_shape: [3]\n", "kpt_shape is"),
         ("train: images/train\nnames: [cat]\nkpt_shape: [257, 3]\n", "has 257 keypoints, at most 256"),
         ("train: images/train\nnc: 1000001\n", "has 1,000,001 classes, at most 1,000,000"),
-        (f"names: {'[' * 100_000}\n", "too many lists or tables inside one another"),
-        ("names: {[a]: b}\n", "line 1: unhashable"),
+        (f"names: {'[' * 100_000}\n", "no YAML"),
+        ("names: {[a]: b}\n", "unhashable"),
         ("train: images/train\nnames: [cat]\nkpt_shape: [3, 3]\nflip_idx: [0, 0, 1]\n", "flip_idx"),
     ):
         made.describe(text)
@@ -213,48 +225,41 @@ def test_yolo_description_errors_name_the_file(tmp_path):
         made.splits(task="segment")
 
 
-def test_yaml_subset_reads_what_pyyaml_reads(tmp_path):
-    yaml = pytest.importorskip("yaml")
-    path = tmp_path / "data.yaml"
-    texts = (
-        "path: ../datasets/coco8 # dataset root dir\ntrain: images/train\nval: 'images/val'\ntest:\n\n"
-        'names:\n  0: person\n  1: "traffic light"\n  2: it\'s\n',
-        "nc: 3\nnames: ['a', \"b, c\", d e]\nshape: [17, 3]\nflip_idx:\n  [0, 2, 1,\n   4, 3]\n",
-        "names: {0: person, 1: 'dog # no comment'}\ntrain:\n- a/b\n- c\nval:\n  - d\nlast: true\nshare: 0.5\n",
-        "kpt_names:\n  0:\n    - nose\n    - left eye\n  1: [a, b]\nurl: https://a.b/c#d\n",
-    )
-    for text in texts:
-        path.write_text(text)
-        assert read_yaml(path) == yaml.safe_load(text)
-    path.write_text("download: |\n  import os\n  x: [\nnames: [a]\n")
-    assert read_yaml(path) == {"names": ["a"]}
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("{0: 01, 1: 02, 2: 1}", ("01", "02", "1")),
+        ("[010, 1_000, 0x10]", ("010", "1_000", "0x10")),
+        ("[true, false]", ("true", "false")),
+        ("[null, ~]", ("null", "~")),
+        ("[1.0, 2.10]", ("1.0", "2.10")),
+        ("[no, 2020-01-01, 1e3]", ("no", "2020-01-01", "1e3")),
+        ("{1: b, 0: a}", ("a", "b")),
+        ("{'0': a, 1.0: b}", ("a", "b")),
+        ("{0: a, 2: c}", ("a", "1", "c")),
+        ("\n- a # a comment\n- it's\n- 'b, c'", ("a", "it's", "b, c")),
+        ("&classes [a, b]", ("a", "b")),
+    ],
+)
+def test_yolo_names_are_read_as_they_are_written(tmp_path, names, expected):
+    made = YoloSet(tmp_path)
+    made.image("a")
+    made.describe(f"train: images/train\nval: ~\ntest:\nnc:\nnames: {names}\ndownload: |\n  import os\n  x: [\n")
+    assert list(made.splits()) == ["train"]
+    assert made.splits()["train"].classes == expected
 
 
 @pytest.mark.parametrize(
     "name", ['a " # b', "it's # c", "tab\there\n", "caf\u00e9 \U0001f600", "\u2028 \x85 \\", "\x07\x1b\0"]
 )
-def test_yaml_subset_reads_names_in_quotes_as_they_were_written(tmp_path, name):
-    yaml = pytest.importorskip("yaml")
+def test_yolo_names_in_quotes_are_read_as_they_were_written(tmp_path, name):
     path = tmp_path / "data.yaml"
     for text in (
-        f"names:\n  0: {json.dumps(name, ensure_ascii=False)}  # as mmload exports it\n",
         yaml.dump({"names": {0: name}}, width=1000),
         yaml.dump({"names": [name]}, width=1000, allow_unicode=True, default_style='"'),
     ):
         path.write_text(text, encoding="utf-8")
-        assert read_yaml(path)["names"] in ([name], {0: name})
-
-
-@pytest.mark.parametrize(
-    "text", ['["a", "b]', '["a\\q"]', "'a' b", '"a', '["\\Uffffffff"]', "&a [b]", "[!!str 1]", "*a"]
-)
-def test_yaml_subset_refuses_what_it_cannot_read(tmp_path, text):
-    (tmp_path / "data.yaml").write_text(f"names: {text}\n")
-    with pytest.raises(SourceError, match="data.yaml, line 1: "):
-        read_yaml(tmp_path / "data.yaml")
-    (tmp_path / "data.yaml").write_text('"a\\": b\n')
-    with pytest.raises(SourceError, match="data.yaml, line 1: "):
-        read_yaml(tmp_path / "data.yaml")
+        assert read_description(path)["names"] in ([name], {"0": name})
 
 
 def test_yolo_build_stores_what_was_read(tmp_path):
@@ -312,9 +317,96 @@ def test_yolo_link_back_to_a_parent_is_not_followed(tmp_path):
     assert [train.id(index) for index in range(len(train))] == ["images/train/a.png"]
 
 
-def test_yolo_classes_of_one_name_are_noted(tmp_path):
+TRACKED = "0 0.684115 0.800463 0.153646 0.0935185 0.575787 1"
+
+
+def test_yolo_box_with_its_confidence_and_track_is_refused(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.5 0.5 0.5 0.5", TRACKED)
+    with pytest.raises(SampleError, match="line 2: it has 7 numbers, expected 5"):
+        made.splits()["train"].read(0)
+
+
+def test_yolo_triangle_beside_other_polygons_is_a_polygon(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.1 0.1 0.5 0.1 0.5 1", "0 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5")
+    boxes = made.splits()["train"].read(0).fields["boxes"]
+    np.testing.assert_allclose(boxes, [[4, 2, 20, 20], [4, 2, 20, 10]], rtol=1e-6)
+    made.image("b", "0 0.1 0.1 0.5 0.1 0.5 1")
+    fields = made.splits(task="instances")["train"].read(1).fields
+    np.testing.assert_allclose(fields["polygons"], [[4, 2], [20, 2], [20, 20]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        ("a/images", "a/images"),
+        ("a", "a"),
+        ("Images/train", "labels/train"),
+        ("Images/train", "Labels/train"),
+        ("images/a/images", "images/a/labels"),
+    ],
+)
+def test_yolo_labels_are_found_where_tools_put_them(tmp_path, images, labels):
+    for folder in (images, labels):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise(20, 40, 0)).save(tmp_path / images / "x.png")
+    (tmp_path / labels / "x.txt").write_text("1.0 0.5 0.5 0.5 0.5")
+    (tmp_path / "data.yaml").write_text(f"train: {images.lower()}\nnames: [cat, dog]\n")
+    (train,) = make_source("yolo", tmp_path, Decoder(), {}).splits().values()
+    assert train.read(0).fields["labels"].tolist() == [1]
+    beside = ("images have their labels in a file beside them: 1 (" + f"{images}/x.png)",)
+    assert train.notes() == (beside if images == labels else ())
+
+
+def test_yolo_images_that_share_a_label_file_are_noted(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.5 0.5 0.5 0.5")
+    Image.fromarray(noise(20, 40, 1)).save(tmp_path / "images/train/a.jpg")
+    made.image("b")
+    (train,) = made.splits().values()
+    assert train.notes() == (
+        "images share their label file with another image: 1 (images/train/a.jpg and images/train/a.png)",
+        "images without a label file have no objects: 1 (images/train/b.png)",
+    )
+
+
+def test_yolo_lines_that_occur_twice_are_one_object_and_noted(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.5 0.5 0.5 0.5", "1 0.5 0.5 0.5 0.5", "0 0.50 0.5 0.5 0.5")
+    sample = made.splits()["train"].read(0)
+    assert sample.fields["labels"].tolist() == [0, 1]
+    assert list(filter(None, sample.losses.values())) == [1]
+
+
+@pytest.mark.parametrize("size", [(20, 40), (2000, 4000)])
+@pytest.mark.parametrize(("x", "is_read"), [(0.7545, True), (0.7655, False)])
+def test_yolo_box_may_reach_over_the_edge_by_a_share_of_the_image(tmp_path, size, x, is_read):
+    made = YoloSet(tmp_path)
+    made.image("a", f"0 {x} 0.5 0.5 0.5", size=size)
+    (train,) = made.splits().values()
+    if is_read:
+        np.testing.assert_allclose(train.read(0).fields["boxes"][0, 2], size[1])
+    else:
+        with pytest.raises(SampleError, match="leaves the"):
+            train.read(0)
+
+
+@pytest.mark.parametrize(
+    ("description", "line"),
+    [
+        ("train: lists/train.txt", "../images/train/a.png"),
+        ("path: images\ntrain: ../lists/train.txt", "./train/a.png"),
+        ("path: .\ntrain: lists/train.txt", "./images/train/a.png"),
+        ("path: .\ntrain: lists\\train.txt", "images\\train\\a.png"),
+        ("train: .\\Images\\Train", ""),
+    ],
+)
+def test_yolo_paths_are_relative_to_path_or_to_the_list(tmp_path, description, line):
     made = YoloSet(tmp_path)
     made.image("a", "1 0.5 0.5 0.5 0.5")
-    made.describe("train: images/train\nnames: [cat, cat]\n")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "train.txt").write_text(f"{line}\n")
+    made.describe(f"{description}\nnames: [cat, dog]\n")
     (train,) = made.splits().values()
-    assert train.notes() == ("several classes are named 'cat': only the first can be chosen by its name",)
+    assert (train.id(0), train.read(0).fields["labels"].tolist()) == ("images/train/a.png", [1])
