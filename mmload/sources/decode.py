@@ -322,9 +322,8 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
 
 _SUBFILE_TYPE, _SUB_IFDS = 254, 330  # tags of TIFF
 _PNG = b"\x89PNG\r\n\x1a\n"
-_ANCILLARY = 0x20  # the bit of a lower-case letter: a chunk without which a PNG can be decoded
 _DRAWN = (b"tRNS", b"acTL", b"fcTL", b"fdAT")
-"""Ancillary chunks that pixels depend on: transparency and frames."""
+"""Chunks that pixels depend on among the ancillary ones, whose names begin with a lower-case letter."""
 _ORIENTED = (b"eXIf", b"tEXtRaw profile type exif\0", b"zTXtRaw profile type exif\0", b"iTXtXML:com.adobe.xmp\0")
 """First bytes of ancillary chunks that may have an EXIF orientation."""
 
@@ -337,20 +336,15 @@ def without_png_extras(data: bytes, exif_orient: bool = False) -> bytes:
     """
     if not data.startswith(_PNG):
         return data
-    parts, begin, place = [], 0, len(_PNG)
     kept = (*_DRAWN, *_ORIENTED) if exif_orient else _DRAWN
-    while place + 12 <= len(data):
+    parts, place = [_PNG], len(_PNG)
+    while place < len(data):
         after = place + 12 + int.from_bytes(data[place : place + 4])
-        if after > len(data):  # cut off, which Pillow reports
-            break
-        if data[place + 4] & _ANCILLARY and not data.startswith(kept, place + 4):
-            parts.append(data[begin:place])
-            begin = after
+        is_extra = data[place + 4 : place + 5].islower() and not data.startswith(kept, place + 4)
+        if not is_extra or after > len(data):  # Pillow reports a chunk that is cut off
+            parts.append(data[place:after])
         place = after
-    return b"".join((*parts, data[begin:]))
-
-
-_SUBFILE_TYPE, _SUB_IFDS = 254, 330  # tags of TIFF
+    return b"".join(parts)
 
 
 def _check_is_no_thumbnail(image: Image.Image) -> None:

@@ -149,7 +149,7 @@ class Links:
             raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
         self.root, self.allow_outside = Path(root), allow_outside
         self._real_paths: dict[str, str] = {}
-        self._respelled: list[str] = []  # an example, once for each file
+        self._respelled: list[str] = []  # the first as an example, and an empty text for each other
 
     def find(self, folder: str | Path, name: str) -> tuple[str, str]:
         """Finds a listed file, and returns its name relative to the folder and its :meth:`revision`.
@@ -160,27 +160,23 @@ class Links:
         Raises:
             SourceError: if the file is, or lies behind, a link out of the root.
         """
-        revision = self.revision(os.path.join(folder, name))
-        if revision != "missing":
-            return name, revision
-        found = {}
-        for spelling in _spellings(name):
-            self.check_folder(os.path.dirname(os.path.join(folder, spelling)))
-            if (revision := self.revision(os.path.join(folder, spelling))) != "missing":
-                found[spelling] = revision
+        revision, found = self.revision(os.path.join(folder, name)), dict[str, str]()
+        if revision == "missing":
+            revisions = ((each, self.revision(os.path.join(folder, each))) for each in _spellings(name))
+            found = {each: revision for each, revision in revisions if revision != "missing"}
         if len(found) != 1:
-            return name, "missing"
+            return name, revision
         ((spelling, revision),) = found.items()
+        self.check(os.path.join(folder, spelling))
         self._respelled.append(f"{name!a:.80} is {spelling!a:.80}" if not self._respelled else "")
         return spelling, revision
 
     def notes(self) -> tuple[str, ...]:
         """Returns a note on the files that :meth:`find` found under another name since the last call."""
-        respelled, self._respelled = self._respelled, []
-        if not respelled:
-            return ()
-        what = f"found by a name that differs in its Unicode form or the case of its ending: {respelled[0]}"
-        return (f"{counted(len(respelled), 'file')} {what}",)
+        count, first = len(self._respelled), "".join(self._respelled)
+        self._respelled = []
+        what = f"found by a name that differs in its Unicode form or the case of its ending: {first}"
+        return (f"{counted(count, 'file')} {what}",) if count else ()
 
     def revision(self, path: str | Path) -> str:
         """Returns a file's size and modification time, or ``missing``; the caller has checked its folder.

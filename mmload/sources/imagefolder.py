@@ -34,6 +34,7 @@ from mmload.sources.files import (
     reading,
     walk,
 )
+from mmload.sources.imagenet import KAGGLE_FOLDER, KAGGLE_TABLE, read_validation_classes
 from mmload.sources.listing import ListedSplit, Listing, check_fraction, similar_names, with_held_out
 from mmload.store.manifest import is_name
 
@@ -129,6 +130,9 @@ UNREAD = frozenset(
 
 SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
 
+SPLIT_WORDS = (*SPLIT_NAMES, "training", "testing")
+"""Names of split folders in lower case, of which a class is suspicious."""
+
 
 class ImageFile(NamedTuple):
     """One image: its path relative to the root with forward slashes, its class's index, its file's revision."""
@@ -193,23 +197,57 @@ class ImageFolderSource:
 
     def _found(self) -> Mapping[str, ImageFolderSplit]:
         self._tree.check_folder("", "the folder that holds one subfolder per class")
-        names, notes = self._split_names()
+        table, labels, base = "", dict[str, str](), ""
+        if self.split_folders is None:
+            base = KAGGLE_FOLDER if "ILSVRC" in self._tree.folders("") else ""
+            table, labels = self._validation_classes(base)
+        names, notes = self._split_names(base, flat=["images"] if labels else [])
         if not names:
-            splits = {"train": self._scan("", ())}
+            splits = {"train": self._scan(base, ())}
         else:
-            splits = {name: self._scan(name, notes if name == names[0] else ()) for name in names}
+            splits = {name: self._scan(posixpath.join(base, name), notes if name == names[0] else ()) for name in names}
             _check_same_classes(self._tree, splits)
+        if labels:
+            splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
         return splits if self.val_fraction is None else self._hold_out(splits, self.val_fraction)
 
-    def _split_names(self) -> tuple[list[str], tuple[str, ...]]:
-        """Returns the split folders, and a note on folders beside them."""
+    def _validation_classes(self, base: str) -> tuple[str, dict[str, str]]:
+        """Returns the table of the images in ``val`` and their classes, if ``val`` has no class folders but a table."""
+        has_both = {"train", "val"}.issubset(self._tree.folders(base))
+        inner = self._tree.folders(posixpath.join(base, "val")) if has_both else None
+        return read_validation_classes(self._tree.place) if inner in ([], ["images"]) else ("", {})
+
+    def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:
+        """Returns the images below a folder with the classes in a table, ordered as if they lay in class folders."""
+        indices, files = {name: index for index, name in enumerate(classes)}, []
+        for name in self._tree.files(folder):
+            if name.lower().endswith(EXTENSIONS):
+                label = labels.get(posixpath.splitext(posixpath.basename(name))[0], "")
+                if label not in indices:
+                    raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
+                files.append(ImageFile(name, indices[label], self._tree.revision(name)))
+        listing = Listing(ImageFile, sorted(files, key=lambda file: (file.target, file.name)))
+        return ImageFolderSplit(self._tree.place, self.decoder, classes, listing, (f"classes are those in {table}",))
+
+    def _split_names(self, base: str, flat: list[str]) -> tuple[list[str], tuple[str, ...]]:
+        """Returns the split folders, none of which holds only ``flat``, and a note on folders beside them."""
         if self.split_folders is not None:
             for name in self.split_folders:
                 self._tree.check_folder(name, "split_folders that are there")
             return list(self.split_folders), ()
-        folders = set(self._tree.folders(""))
-        names = [name for name in SPLIT_NAMES if name in folders and self._tree.folders(name)]
-        beside = sorted(folders - set(names))
+        folders = set(self._tree.folders(base))
+        inner = {
+            name: self._tree.folders(posixpath.join(base, name)) for name in folders if name.lower() in SPLIT_WORDS
+        }
+        names = [name for name in SPLIT_NAMES if inner.get(name, []) not in ([], flat)]
+        if not names and inner and (any(inner.values()) or len(inner) == len(folders)):
+            raise SourceError(
+                f"{self._tree.display_name(base)} has folders that are named as splits and not as classes "
+                f"({', '.join(sorted(inner))}); if they hold class folders, name them in split_folders; if they hold "
+                "images without classes, use a source of kind coco, yolo or list; if they are classes, add "
+                "--set split_folders=[]"
+            )
+        beside = sorted(folders - set(names) - ({"val"} if flat else set()))
         if not names or not beside:
             return names, ()
         shown = ", ".join(beside[:5]) + (", ..." if len(beside) > 5 else "")
@@ -219,7 +257,10 @@ class ImageFolderSource:
         folder = self._tree.display_name(split)
         classes = tuple(self._tree.folders(split))
         if not classes:
-            raise SourceError(f"no class folders in {folder}; an ImageFolder has one subfolder of images per class")
+            raise SourceError(
+                f"no class folders in {folder}; an ImageFolder has one subfolder of images per class; of ImageNet give "
+                f"the folder that holds train and val, whose classes {KAGGLE_TABLE} lists"
+            )
         files = Listing(ImageFile)
         empty, unread = [], Counter[str]()
         for target, name in enumerate(classes):
@@ -240,6 +281,10 @@ class ImageFolderSource:
         if unread:
             kinds = ", ".join(f"{count} .{ending}" for ending, count in sorted(unread.items()))
             notes += (f"not read, as an ImageFolder has no such endings: {kinds}; convert them to .jpg or .png",)
+        if len(classes) == 1 and self._tree.folders(posixpath.join(split, classes[0])):
+            notes += (
+                f"all images are of one class, {classes[0]}; if its folders are classes or splits, give it as ROOT",
+            )
         return ImageFolderSplit(self._tree.place, self.decoder, classes, files, (*notes, *_odd_names(classes)))
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:

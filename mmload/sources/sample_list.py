@@ -130,7 +130,9 @@ class ListSource:
         links = Links(folder if self.folder and inner_name(self.folder) is None else root, self.allow_outside)
         links.check_folder(folder)
         finder = LocalFinder(str(folder), links, by_id=path.suffix.lower() == ".json")
-        return self._splits(folder, path, read_rows(path, self.columns or {}), finder)
+        splits = self._splits(folder, path, read_rows(path, self.columns or {}), finder)
+        next(iter(splits.values())).add_notes(links.notes())
+        return splits
 
     def _remote_splits(self, root: Location) -> dict[str, ListSplit]:
         path = root if self.file is None else _location_below(root, self.file, "file")
@@ -168,12 +170,10 @@ class ListSource:
         files_of_split = {name: (item.file for item in members) for name, members in items.items()}
         doubles = notes_on_doubles(files_of_split, "file", ", under different ids")
         files = Files(place, finder.urls, self.decoder)
-        splits = {
+        return {
             name: ListSplit(files, targets, members, (*targets.notes, *doubles[name]))
             for name, members in items.items()
         }
-        next(iter(splits.values())).add_notes(finder.notes())
-        return splits
 
 
 @dataclass(frozen=True)
@@ -275,10 +275,6 @@ class LocalFinder:
         self._links.check_folder(os.path.dirname(path))
         return name, *(self._by_ending(name, path) if self._by_id else self._links.find(self._folder, name))
 
-    def notes(self) -> tuple[str, ...]:
-        """Returns a note on the files that were found under another name."""
-        return self._links.notes()
-
     def _by_ending(self, name: str, path: str) -> tuple[str, str]:
         """Finds an ID's file; tries the ending that was found last first, as most files share it."""
         for ending in self._endings:
@@ -308,10 +304,6 @@ class RemoteFinder:
         if name is None:
             raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._files}; name an object below it")
         return name, name, OBJECT
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns no notes: objects are not looked for before they are read."""
-        return ()
 
 
 def _of_url(row: ListRow, folder: str, allowed: bool) -> object:
