@@ -6,7 +6,9 @@ The public names, in the order data flows. Everything loads on first use, so tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmload.lazy import importer
 
 __version__ = "1.0.0rc1"
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from mmload.builder.subsets import remove_subset, save_subset
     from mmload.interop.torchvision import torchvision_equivalent
     from mmload.loader import Loader
-    from mmload.remote.opening import open
+    from mmload.remote.opening import open as open
 
 _HOMES = {
     "BuildRecipe": "mmload.builder.recipe",
@@ -37,7 +39,7 @@ _HOMES = {
     "torchvision_equivalent": "mmload.interop.torchvision",
 }
 
-__all__ = [
+__all__ = [  # all public names but open: a star import must not replace a builtin
     "Batch",
     "BuildRecipe",
     "Collate",
@@ -45,7 +47,6 @@ __all__ = [
     "Returns",
     "add_field",
     "build",
-    "open",
     "remove_field",
     "remove_subset",
     "save_subset",
@@ -53,17 +54,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name, or a module such as ``mmload.augment``, on first use (PEP 562)."""
-    import importlib
-    from importlib.util import find_spec
-
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if not name.startswith("_") and find_spec(f"mmload.{name}") is not None:
-        return importlib.import_module(f"mmload.{name}")
-    raise AttributeError(f"module 'mmload' has no attribute {name!r}")
+__getattr__ = importer(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, "open", "__version__"]

@@ -12,6 +12,7 @@ import mmload
 PACKAGE = Path(mmload.__file__).parent
 
 ROOMS = (
+    "lazy",
     "errors",
     "records",
     "pictures",

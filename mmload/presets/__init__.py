@@ -6,7 +6,7 @@ Each function names its source, to the file and commit, and everything that diff
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -38,6 +38,10 @@ from mmload.augment import (
 from mmload.augment.arguments import LONGEST_SIDE, integer, number, numbers
 from mmload.augment.collate import Collate
 from mmload.errors import shown
+from mmload.lazy import importer
+
+if not TYPE_CHECKING:  # else every wrong name would have a type
+    __getattr__ = importer(__name__)
 
 __all__ = [
     "airbench",
