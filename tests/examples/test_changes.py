@@ -20,6 +20,7 @@ from conftest import make_folder
 from devkits import voc_dataset
 
 import mmload
+from mmload.augment import ColorJitter, RandAugment, RandomApply
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 
@@ -176,10 +177,47 @@ def test_timm_train(photos: Path) -> None:
         assert shapes == [((3, 24, 24), True)] * batches
 
 
-def test_timm_train_refuses_what_it_would_leave_out(photos: Path) -> None:
-    class Parser:
-        def error(self, message: str) -> None:
-            raise SystemExit(message)
+class Parser:
+    """Stands in for timm's parser."""
 
-    with pytest.raises(SystemExit, match=r"not with mmload: \['aa'\]"):
-        ran("timm_train", 0, 1, 2, args=timm_arguments(photos, aa="rand-m9-mstd0.5"), parser=Parser())
+    def error(self, message: str) -> None:
+        raise SystemExit(message)
+
+
+@pytest.mark.parametrize(
+    ("aa", "steps", "jitter"),
+    [
+        (None, [], 0.4),
+        ("rand-m9-mstd0.5-inc1", ["RandomApply", "RandomApply"], 0),
+        ("rand-m7-n1-p0.3-inc1", ["RandomApply"], 0),
+        ("augmix-m5-w4", ["AugMix"], 0),
+        ("original-mstd0.5", ["AutoAugment"], 0),
+        ("3a", ["RandomChoice"], 0.4),
+    ],
+)
+def test_timm_train_policy_becomes_its_steps(photos: Path, aa: str, steps: list[str], jitter: float) -> None:
+    config = {"input_size": (3, 24, 24), "mean": (0.485, 0.456, 0.406), "std": (0.2,) * 3}
+    given = {"device": torch.device("cpu"), "data_config": config, "train_interpolation": "bilinear"}
+    arguments = timm_arguments(photos, aa=aa, color_jitter=0.4)
+    space = ran("timm_train", 0, 1, 2, 3, args=arguments, parser=Parser(), **given)
+    made = list(space["loader_train"].collate.steps)
+    assert [type(step).__name__ for step in made[3:-3]] == steps
+    assert repr(made[-3]) == repr(ColorJitter(*(jitter,) * 3))
+    if aa == "rand-m9-mstd0.5-inc1":
+        one = RandAugment(1, 27, 31, interpolation="bilinear", fill=(124.0, 116.0, 104.0))
+        assert repr(made[3]) == repr(RandomApply([one], p=0.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"aug_repeats": 3}, r"\['aug_repeats'\]"),
+        ({"aa": "rand-m9-mstd0.5"}, "--aa rand-m9-mstd0.5; give rand-mM"),
+        ({"aa": "rand-m9-inc1-tweights"}, "tweights"),
+        ({"aa": "augmix-d2"}, "augmix-d2"),
+        ({"aa": "originalr"}, "originalr"),
+    ],
+)
+def test_timm_train_refuses_what_it_would_leave_out(photos: Path, arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(SystemExit, match=f"not with mmload: .*{named}"):
+        ran("timm_train", 0, 1, 2, args=timm_arguments(photos, **arguments), parser=Parser())
