@@ -115,7 +115,8 @@ class Loader:
             function, in order. None: the Batch, or the tuple of a Views.
         subprocess: whether the threads run in a process of their own, so that batches take no time of a training loop
             that keeps the interpreter busy, nor wait for it. Starting it takes some seconds. Batches are the same; they
-            lie in memory that both processes map. Only for batches on the CPU, and on Linux.
+            lie in memory that both processes map: clone what a forked process is to use. Only for batches on the CPU,
+            and on Linux.
 
     Attributes:
         dataset: the split, subset or concatenation that is read; ``len(loader.dataset)`` is its number of rows.
