@@ -281,10 +281,14 @@ def _draw_bars(axes: Any, rows: list[Row]) -> None:
 
 
 def _draw_ceilings(axes: Any, record: Record, rows: list[Row]) -> None:
-    """Draws a line for each ceiling that limits one of the rows; an arrow for ceilings that are off the scale."""
+    """Draws a line for each ceiling that limits one of the rows; an arrow for ceilings that are off the scale.
+
+    A ceiling that a row passes has a label, but no line: its measurement was disturbed.
+    """
     most = max(max(row.epochs) for row in rows)
     limits = [row for row in record.rows if row.rate and row.name in {each.ceiling for each in rows}]
-    near = [row for row in limits if row.rate <= _OFF_SCALE * most]
+    disturbed = {row.ceiling for row in rows if row.passes_limit}
+    near = [row for row in limits if row.rate <= _OFF_SCALE * most and row.name not in disturbed]
     axes.set_xlim(0, 1.12 * max([most, *(row.rate for row in near)]))
     for row in near:
         axes.axvline(row.rate, color=COLORS["ceiling"], lw=1.6, ls=(0, (5, 3)))
@@ -292,6 +296,8 @@ def _draw_ceilings(axes: Any, record: Record, rows: list[Row]) -> None:
         is_near = row in near
         text = f"{row.name}, {number(row.rate)}"
         label = f"limit: {text} " if is_near else f"limit, off the scale: {text} \u2192"
+        if row.name in disturbed:
+            label = f"limit not drawn, its measurement was disturbed: {row.name} "
         at = (row.rate if is_near else axes.get_xlim()[1], 1.0)
         style = {"fontsize": 10, "va": "bottom", "ha": "right", "color": COLORS["ceiling"]}
         place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
