@@ -18,7 +18,7 @@ from mmload.view.report import BINS, ClassRows, DatasetReport
 from mmload.view.report_pictures import breakable, copies, one_line_of, outliers, sheets
 from mmload.view.training import Training
 
-_MOST_BARS = 60
+_MOST_BARS, _EXTREMES = 40, 10  # classes; of more than that, the largest and the smallest
 _MOST_LEFT_OUT, _MOST_LINES = 20, 200  # the last: of a recorded check
 _STEP = 256 // BINS
 # Contrast with the page, light / dark (WCAG): text 15.9 / 13.1, quiet 5.7 / 7.9, bars 4.6 / 5.3.
@@ -97,10 +97,10 @@ def _findings(facts: Mapping[str, Any], report: DatasetReport) -> str:
     copied = report.copied
     rows: list[tuple[str, object]] = [
         ("rows", f"{facts['rows']:,} in {counted(len(facts['splits']), 'split')}, {bytes_text(facts['bytes'])}"),
-        ("in two splits", counted(copied.across, "picture") if copied.across else "no picture"),
-        ("in several rows", counted(copied.count, "picture") if copied.count else "no picture"),
+        ("pictures in two splits", f"{copied.across:,}" if copied.across else "none"),
+        ("pictures in several rows", f"{copied.count:,}" if copied.count else "none"),
         ("outliers", counted(len(report.outliers), "finding") if report.outliers else "none"),
-        ("left out", counted(left_out, "sample") if left_out else "no sample"),
+        ("samples left out", f"{left_out:,}" if left_out else "none"),
     ]
     return _table(rows)
 
@@ -137,10 +137,12 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
     if split.name in report.brightness:
         counts = report.brightness[split.name].tolist()
         names = [f"{bin_ * _STEP} to {bin_ * _STEP + _STEP - 1}" for bin_ in range(BINS)]
-        parts.append("<h3>Brightness</h3><p class=quiet>Rows by their mean gray, 0 black to 255 white.</p>")
+        parts.append(
+            "<h3>Brightness</h3><p class=quiet>Rows by their mean brightness, from 0 (black) to 255 (white).</p>"
+        )
         filled = np.flatnonzero(counts)
         listed = [(names[bin_], [counts[bin_]]) for bin_ in range(filled[0], filled[-1] + 1)]
-        parts.append(_bars(("mean gray", "rows"), listed))
+        parts.append(_bars(("mean brightness", "rows"), listed))
         parts.append(_sizes(report.sizes[split.name]))
     return "".join(parts)
 
@@ -159,12 +161,14 @@ def _classes(classes: Sequence[Mapping[str, Any]], found: ClassRows | None) -> s
     if not any(count[0] for count in counts):
         return ""
     ordered = sorted(zip(names, counts, strict=True), key=lambda one: -one[1][0])
-    listed, text = ordered, ""
-    if len(ordered) > _MOST_BARS:
-        half = _MOST_BARS // 2
-        listed = ordered[:half] + ordered[-half:]
-        text = f"<p class=quiet>The {half} largest and the {half} smallest of {len(ordered):,} classes.</p>"
-    return f"<h3>Classes</h3>{text}{_bars(heads, listed)}"
+    if len(ordered) <= _MOST_BARS:
+        return f"<h3>Classes</h3>{_bars(heads, ordered)}"
+    rows = [count[0] for _, count in ordered]
+    if all(count == ordered[0][1] for _, count in ordered):
+        return f"<h3>Classes</h3><p>Each of the {len(rows):,} classes has {counted(rows[0], 'row')}.</p>"
+    lead = f"{len(rows):,} classes with {rows[-1]:,} to {rows[0]:,} rows each, median {np.median(rows):,.0f}."
+    shown = f"The {_EXTREMES} largest and the {_EXTREMES} smallest:"
+    return f"<h3>Classes</h3><p>{lead} {shown}</p>{_bars(heads, ordered[:_EXTREMES] + ordered[-_EXTREMES:])}"
 
 
 def _boxes(found: BoxFacts | None) -> str:
@@ -173,15 +177,16 @@ def _boxes(found: BoxFacts | None) -> str:
         return ""
     images = int(found.per_image.sum())
     lead = (
-        f"{counted(found.total, 'box', 'boxes')} in {counted(images, 'image')}, {found.total / images:.1f} on average, "
-        f"{found.most:,} at most; {found.per_image[0]:,} without any. Sizes are roots of areas, in stored pixels."
+        f"{counted(found.total, 'box', 'boxes')} in {counted(images, 'image')}: {found.total / images:.1f} per image, "
+        f"{found.most:,} at most; {counted(int(found.per_image[0]), 'image')} without boxes. The size of a box is "
+        "the square root of its area, in pixels of the stored image."
     )
     charts = "".join(
         _bars(heads, _filled(edges, counts))
         for heads, edges, counts in (
             (("size", "boxes"), SIDES, found.sizes),
-            (("width : height", "boxes"), ASPECTS, found.aspects),
-            (("boxes", "images"), PER_IMAGE, found.per_image),
+            (("width / height", "boxes"), ASPECTS, found.aspects),
+            (("boxes per image", "images"), PER_IMAGE, found.per_image),
         )
     )
     return f"<h3>Boxes</h3><p class=quiet>{lead}</p>{charts}"
@@ -189,8 +194,8 @@ def _boxes(found: BoxFacts | None) -> str:
 
 def _filled(edges: Sequence[float], counts: npt.NDArray[np.int64]) -> list[tuple[str, list[int]]]:
     """Returns the bins from the first filled one to the last, by name, each with its count."""
-    names = [f"{first:g} to below {last:g}" for first, last in zip(edges[:-1], edges[1:], strict=True)]
-    names.append(f"from {edges[-1]:g}")
+    names = [f"{first:g} to under {last:g}" for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    names.append(f"{edges[-1]:g} or more")
     filled = np.flatnonzero(counts)
     return [(names[place], [int(counts[place])]) for place in range(filled[0], filled[-1] + 1)]
 
@@ -206,14 +211,14 @@ def _sizes(sizes: npt.NDArray[np.int64]) -> str:
     counts = np.histogram(shorter, bins=edges)[0].tolist()
     names = [f"{first:,} to {last - 1:,}" for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
     median = np.median(known, axis=0)
-    lead = f"Of the originals; the median image has {median[1]:,.0f} x {median[0]:,.0f} pixels."
-    chart = _bars(("pixels", "rows"), [(name, [count]) for name, count in zip(names, counts, strict=True)])
-    return f"<h3>Shorter side</h3><p class=quiet>{lead}</p>{chart}"
+    lead = f"Source images by their shorter side. The median image is {median[1]:,.0f} wide and {median[0]:,.0f} high."
+    chart = _bars(("pixels", "images"), [(name, [count]) for name, count in zip(names, counts, strict=True)])
+    return f"<h3>Sizes of the source images</h3><p class=quiet>{lead}</p>{chart}"
 
 
 def _code(dataset: Dataset, training: Training) -> str:
     split = next((split for split in dataset.values() if len(split)), None)
-    return _program(training.code(split)) if split is not None else "<p>It has no rows to load.</p>"
+    return _program(training.code(split)) if split is not None else "<p>The dataset has no rows to load.</p>"
 
 
 def _decimals(values: Sequence[float]) -> str:
@@ -225,13 +230,13 @@ def _left_out(facts: Mapping[str, Any]) -> str:
     parts = []
     for name, split in facts["splits"].items():
         if split["excluded"]:
-            parts.append(f"<p>{counted(split['excluded'], 'sample')} of split {escape(name)}, by --exclude.</p>")
+            parts.append(f"<p>{counted(split['excluded'], 'sample')} of split {escape(name)}, named by --exclude.</p>")
         skipped = split["skipped"]
         if skipped["count"]:
             first = _table([(one["id"], one["reason"]) for one in skipped["first"][:_MOST_LEFT_OUT]])
-            listed = breakable(skipped["file"])
-            parts.append(f"<p>{skipped['count']:,} of split {escape(name)}, all listed in {listed}:</p>{first}")
-    return "".join(parts) or "<p>Every sample of the source has its row.</p>"
+            lead = f"{counted(skipped['count'], 'sample')} of split {escape(name)}, with errors; all are listed in"
+            parts.append(f"<p>{lead} {breakable(skipped['file'])}:</p>{first}")
+    return "".join(parts) or "<p>No sample of the source was left out.</p>"
 
 
 def _checks(facts: Mapping[str, Any]) -> str:
@@ -240,7 +245,7 @@ def _checks(facts: Mapping[str, Any]) -> str:
     for name, result in facts["checks"].items():
         found = _FOUND[name](result) if isinstance(result, dict) else ""
         date = f" of {escape(one_line_of(result.get('date'))[:10])}" if isinstance(result, dict) else ""
-        missing = f"<p class=quiet>Not recorded: <code>mmload {name} --record</code> does.</p>"
+        missing = f"<p class=quiet>Not recorded; <code>mmload {name} --record</code> records it.</p>"
         parts.append(f"<h3>{name.capitalize()}{date}</h3>{found or missing}")
     return "".join(parts)
 
@@ -249,8 +254,8 @@ def _verify(result: Mapping[str, Any]) -> str:
     faults = result.get("faults")
     if type(faults) is not int:
         return ""
-    compared = ", and equals its source" if result.get("compared") else ""
-    return f"<p>{counted(faults, 'fault') if faults else f'The dataset is whole{compared}'}.</p>"
+    compared = ", and all rows equal the source" if result.get("compared") else ""
+    return f"<p>{counted(faults, 'fault') if faults else f'No faults{compared}'}.</p>"
 
 
 def _parity(result: Mapping[str, Any]) -> str:
@@ -259,7 +264,9 @@ def _parity(result: Mapping[str, Any]) -> str:
         return ""
     states = [one.get("state") for one in verdicts]
     failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
-    lead = f"{failed:,} of {counted(judged, 'check')} fail." if failed else f"{counted(judged, 'check')}, none fails."
+    lead = (
+        f"{failed:,} of {counted(judged, 'check')} failed." if failed else f"{counted(judged, 'check')}, none failed."
+    )
     rows = [[one.get(key, "") for key in ("part", "name", "state", "text")] for one in verdicts]
     return f"<p>{lead}</p>{_columns(('part', 'check', 'result', 'measured'), rows)}"
 
@@ -273,7 +280,7 @@ def _bench(result: Mapping[str, Any]) -> str:
         rows.append([one.get("name", ""), known, part, one.get("ceiling", ""), one.get("differs", "")])
     verdict = result.get("verdict")
     lead = f"<p>{escape(one_line_of(verdict))}</p>" if verdict else ""
-    heads = ("loader", "images/s", "of its ceiling", "ceiling", "differs")
+    heads = ("loader", "images/s", "of limit", "limit", "what differs")
     return lead + (_columns(heads, rows) if rows else "")
 
 

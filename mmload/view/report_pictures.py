@@ -44,7 +44,7 @@ def sheets(split: Split, training: Training, splits: int) -> str:
         cells = cells_of_rows(split, first_rows(split, shown))
     except MmloadError:  # no images, or no rows
         return '<p class="quiet">There are no images to show.</p>'
-    more = ", of all classes" if split.classes else ""
+    more = ", spread over the classes" if split.classes and len(cells) < len(split) else ""
     rest = f"; <code>mmload browse {breakable(split.folder.title)}</code> shows all" if len(cells) < len(split) else ""
     return (
         f"<h3>Stored rows</h3><figure><figcaption>{len(cells):,} of {counted(len(split), 'row')}{more}{rest}"
@@ -65,11 +65,11 @@ def _trained(split: Split, training: Training, count: int) -> str:
         if training.made is not None:
             raise
         return (
-            f"{head}<p class=quiet>These rows cannot be drawn by the usual steps, {steps}; give others with "
+            f"{head}<p class=quiet>The usual steps, {steps}, cannot be applied to these rows; name others with "
             "--augment.</p>"
         )
     lines = [[cell, *line] for cell, line in zip(cells_of_rows(split, rows), drawn, strict=True)]
-    text = f"{counted(len(rows), 'row')}, each as it is stored and in {counted(draws, 'epoch')} of {steps}"
+    text = f"{counted(len(rows), 'row')}: first as stored, then in {counted(draws, 'epoch')} of {steps}"
     grids = "".join(_grid(line, len(lines[0]), split) for line in lines)
     return f"{head}<figure><figcaption>{text}</figcaption>{grids}</figure>"
 
@@ -79,13 +79,13 @@ def _evaluated(split: Split, count: int) -> str:
     steps = evaluation_steps(split.fields)
     head = "<h3>As evaluation sees them</h3>"
     if not steps:
-        return f"{head}<p class=quiet>As they are stored: evaluation takes no random steps.</p>"
+        return f"{head}<p class=quiet>The rows as they are stored: evaluation applies no random steps.</p>"
     cells = [
         cell
         for line in drawn_cells(split, Training(steps=steps).collate(split), first_rows(split, count), draws=1)
         for cell in line
     ]
-    text = f"<code>{escape(steps)}</code>; evaluation takes no random steps"
+    text = f"<code>{escape(steps)}</code>; evaluation applies no random steps"
     return f"{head}<figure><figcaption>{text}</figcaption>{_grid(cells, _COLUMNS, split)}</figure>"
 
 
@@ -116,14 +116,20 @@ def _legend(cells: Sequence[Cell], classes: Sequence[str]) -> str:
 def copies(dataset: Dataset, copied: CopiedPictures) -> str:
     """Shows pictures that several rows show, two of these side by side."""
     if not copied.count:
-        return "<p>No row shows the picture of another, as far as thumbnails of 16 x 16 grays tell.</p>"
-    unlisted = "" if copied.complete else " There are more, which were not listed: too many rows are alike."
+        return (
+            "<p>No picture was found in more than one row. The search compares small gray versions of all rows: it "
+            "finds copies that were resized, encoded again or made brighter, not cropped or mirrored ones.</p>"
+        )
+    unlisted = "" if copied.complete else " There are more: too many rows look alike to list them all."
+    across = "None of them is in two splits"
+    if copied.across:
+        across = f"{copied.across:,} of them in two splits: what a model was trained on does not test it"
     lead = (
-        f"<p>{counted(copied.count, 'picture')} in several rows, {copied.rows:,} in all; {copied.across:,} in two "
-        f"splits: what a model has learned by heart from one is no test in the other.{unlisted}</p>"
+        f"<p>{counted(copied.count, 'picture')} found in more than one row, {copied.rows:,} rows in all. "
+        f"{across}.{unlisted}</p>"
     )
     hidden = copied.count - len(copied.first)
-    rest = f"<p class=quiet>{counted(hidden, 'more picture')}.</p>" if hidden else ""
+    rest = f"<p class=quiet>{counted(hidden, 'more picture')}; --findings FILE lists all.</p>" if hidden else ""
     return f'{lead}<ul class="grid">{"".join(_pair(dataset, one) for one in copied.first)}</ul>{rest}'
 
 
@@ -133,8 +139,8 @@ def _pair(dataset: Dataset, copied: CopiedPicture) -> str:
         for split, row in copied.rows[:2]
         for cell in cells_of_rows(dataset[split], [row])
     )
-    names = [f"{split} {row}, {dataset[split].source(row).id}" for split, row in copied.rows]
-    alike = "equal" if copied.equal else f"alike, {copied.correlation:.3f}"
+    names = [f"{split} row {row}, {dataset[split].source(row).id}" for split, row in copied.rows]
+    alike = "equal pixels" if copied.equal else f"nearly the same, correlation {copied.correlation:.3f}"
     others = [*names[2:], *([f"{copied.count - len(names):,} more"] if copied.count > len(names) else [])]
     also = f"; also {'; '.join(others)}" if others else ""
     text = breakable(f"{alike}: {names[0]} and {names[1]}{also}")
@@ -145,13 +151,15 @@ def outliers(dataset: Dataset, found: Sequence[Outlier]) -> str:
     """Shows rows that stand out, with what they were made of."""
     if not found:
         return (
-            "<p>No row is nearly black, nearly white or of one color; no original is three times as long as wide.</p>"
+            "<p>No row is nearly black, nearly white or of one color, and no source image is more than three times as "
+            "long as wide.</p>"
         )
     items = []
     for one in found[:_MOST_OUTLIERS]:
         split = dataset[one.split]
         pictures = "".join(_picture(cell, split) for cell in cells_of_rows(split, [one.row]))
-        text = breakable(f"{one.reason}: {one.split} {one.row}, {split.source(one.row).id}")
+        text = breakable(f"{one.reason}: {one.split} row {one.row}, {split.source(one.row).id}")
         items.append(f"<li>{pictures}<span>{text}</span></li>")
-    lead = f"<p>{counted(len(found), 'finding')}, the most conspicuous first.</p>"
+    rest = f"; {_MOST_OUTLIERS} are shown, --findings FILE lists all" if len(found) > _MOST_OUTLIERS else ""
+    lead = f"<p>{counted(len(found), 'finding')}, the most conspicuous first{rest}.</p>"
     return f'{lead}<ul class="cells" style="--columns:{_COLUMNS}">{"".join(items)}</ul>'

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import complaint, mmload
+from picture_folders import picture
 from PIL import Image
 from written_datasets import of_tensors
 
@@ -140,8 +141,26 @@ def test_datasets_without_images_or_rows_have_a_page(odd: Dataset, dataset: Data
     out = tmp_path / "page.html"
     assert mmload("report", dataset.path, "-o", out).returncode == 0
     text = out.read_text(encoding="utf-8")
-    assert "No row shows the picture of another" in text
-    assert "Every sample of the source has its row." in text
+    assert "No picture was found in more than one row" in text
+    assert "No sample of the source was left out." in text
+
+
+def test_report_page_of_many_classes_shows_no_wall_of_equal_bars(tmp_path: Path) -> None:
+    pages = []
+    for name in ("equal", "unequal"):
+        for number in range(42):
+            picture(tmp_path / f"photos/{number:02d}/0.png", number)
+        build(BuildRecipe(kind="imagefolder", root=tmp_path / "photos", out=tmp_path / name, transforms=square(8)))
+        done = mmload("report", tmp_path / name, "-o", tmp_path / f"{name}.html")
+        assert done.returncode == 0, done.stderr
+        pages.append((tmp_path / f"{name}.html").read_text(encoding="utf-8").split("<h3>Classes</h3>")[1])
+        picture(tmp_path / "photos/07/1.png", 99)
+    equal, unequal = (page.split("<h3>")[0] for page in pages)
+    assert "Each of the 42 classes has 1 row." in equal
+    assert 'class="bar' not in equal
+    assert "42 classes with 1 to 2 rows each, median 1." in unequal
+    assert unequal.count('class="bar"') == 20
+    assert unequal.index(">07<") < unequal.index(">00<")
 
 
 def test_what_cannot_be_written_is_one_line(dataset: Dataset, tmp_path: Path) -> None:
@@ -206,17 +225,17 @@ def test_every_kind_of_rows_has_a_page_with_what_was_recorded(every_kind: Datase
     done = mmload("report", every_kind.path, "-o", out)
     assert done.returncode == 0, done.stderr
     text = out.read_text(encoding="utf-8")
-    assert "cannot be drawn" not in text
+    assert "cannot be applied" not in text
     assert text.count("As training sees them") == 4  # each split but the one without images
     assert text.count("There are no images to show.") == 1
     for words in ("RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)", "RandomCrop(24, padding=3)", "Crop(70)"):
         assert words in text
-    assert "1 check, none fails." in text
+    assert "1 check, none failed." in text
     assert "&lt;b&gt;1 level&lt;/<wbr>b&gt;" in text
     assert "It is &lt;fast&gt;." in text
     assert "1,234" in text
     assert "not measured" in text
-    assert "The dataset is whole, and equals its source." in text
+    assert "No faults, and all rows equal the source." in text
 
 
 @pytest.mark.parametrize("name", kinds())
