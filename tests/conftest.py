@@ -47,9 +47,6 @@ settings.load_profile("repeat")
 
 os.environ["MMLOAD_QUIET"] = "1"  # a busy machine would add lines to what tests compare
 
-REAL = (Path(__file__).parents[2] / "shared" / "data").resolve()
-
-
 LONGEST = (
     "test_bench_cli.py",
     "test_variable_bench.py",
@@ -69,14 +66,6 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first: one that starts last would leave cores idle at the end of a parallel run."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder of real photographs."""
-    if not REAL.is_dir():
-        pytest.skip(f"no real photographs at {REAL}")
-    return REAL
 
 
 def make_folder(

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cifar_files import write_cifar10
 from conftest import complaint, contents, make_folder, mmload
+from devkit import Devkit, thing
 
 from mmload import __version__
 from mmload.errors import BuildError
@@ -79,18 +81,19 @@ def test_a_recipe_builds_with_paths_from_the_command_line_or_its_own(folder: Pat
     assert (tmp_path / "a" / "dataset.json").read_bytes() == (tmp_path / "b" / "dataset.json").read_bytes()
 
 
-def test_other_sources_take_their_options_and_tell_their_notes(tmp_path: Path, real_data: Path) -> None:
-    done = mmload("build", "cifar10", real_data / "cifar10_short", tmp_path / "cifar")
+def test_other_sources_take_their_options_and_tell_their_notes(tmp_path: Path, devkit: Devkit) -> None:
+    done = mmload("build", "cifar10", write_cifar10(tmp_path / "batches"), tmp_path / "cifar")
     assert done.returncode == 0, done.stderr
     assert "note on train: not the original CIFAR10" in done.stdout
-    assert {name: len(split) for name, split in open_dataset(tmp_path / "cifar").items()} == {
-        "train": 1500,
-        "test": 300,
-    }
+    built = {name: len(split) for name, split in open_dataset(tmp_path / "cifar").items()}
+    assert built == {"train": 7 + 8 + 9 + 10 + 11, "test": 12}
+    devkit.add("a", thing("raccoon", (1, 2, 8, 6)))
+    devkit.list("train", "a")
     words = ["--size", 128, "--task", "detection", "--set", "classes=auto", "--set", 'image_set=["train"]']
-    done = mmload("build", "voc", real_data / "raccoon_voc", tmp_path / "voc", *words)
+    done = mmload("build", "voc", devkit.root, tmp_path / "voc", *words)
     assert done.returncode == 0, done.stderr
     split = open_dataset(tmp_path / "voc")["train"]
+    assert split.classes == ("raccoon",)
     assert split[:4].boxes.shape[2] == 4
     assert split.fields["images"].shape == (3, 128, 128)
 

@@ -203,15 +203,14 @@ def test_an_unknown_split_is_refused(dataset: Dataset) -> None:
         Loader(dataset.path, split="val")
 
 
-def test_images_larger_than_a_crop_are_what_collate_gives(tmp_path: Path, real_data: Path) -> None:
+def test_images_larger_than_a_crop_are_what_collate_gives(tmp_path: Path, photos: Path) -> None:
     from mmload.builder.pipeline import build
     from mmload.builder.recipe import BuildRecipe, square
 
-    root = real_data / "hymenoptera"
-    out = tmp_path / "bees"
-    build(BuildRecipe(kind="imagefolder", root=root, out=out, transforms=square(256)))
+    out = tmp_path / "photos-256"
+    build(BuildRecipe(kind="imagefolder", root=photos, out=out, transforms=square(256)))
     collate = mmload.Collate(RandomCrop(224), RandomHorizontalFlip(), Normalize.imagenet())
-    split = mmload.open(out)["val"]
+    split = mmload.open(out)["train"]
     for batch in Loader(split, batch_size=16, shuffle=True, seed=3, collate=collate):
         rows = split[batch.ids]
         assert torch.equal(batch.images, collate(rows.replace(seeds=sample_seeds(3, 0, batch.ids))).images)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cifar_files import write_cifar10
 from torch import nn
 from torchvision.transforms import InterpolationMode, v2
 
@@ -193,9 +194,9 @@ def test_airbench_of_94_and_96_percent() -> None:
         assert len(rest) == (2 if moved == 4 else 1)
 
 
-def test_airbench_on_cifar(real_data: Path, tmp_path: Path) -> None:
+def test_airbench_on_cifar(tmp_path: Path) -> None:
     """Every row shows its other side in the next epoch, and every cutout is a square of 12 pixels."""
-    root = real_data / "cifar10_short"
+    root = write_cifar10(tmp_path / "batches", rows=40)
     build(BuildRecipe(kind="cifar10", root=root, out=tmp_path / "cifar"), threads=2)
     rows = open_dataset(tmp_path / "cifar")["train"]
     with Loader(rows, batch_size=64, collate=presets.airbench(translate=0), tier="memory") as loader:
@@ -208,7 +209,7 @@ def test_airbench_on_cifar(real_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ffcv_on_real_rows(rows: Split) -> None:
+def test_ffcv_on_rows(rows: Split) -> None:
     recipe = presets.ffcv_rn50(dtype=torch.float16, memory_format=torch.channels_last)
     with Loader(rows.subset(range(3)), collate=recipe) as loader:
         for epoch, side in ((0, 160), (75, 192), (87, 192)):
@@ -218,16 +219,15 @@ def test_ffcv_on_real_rows(rows: Split) -> None:
 
 
 @pytest.fixture(scope="module")
-def rows(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Split:
+def rows(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Split:
     """Photographs at 256 x 256. Read-only: shared by the module."""
     out = tmp_path_factory.mktemp("recipes") / "photos-256"
-    root = real_data / "hymenoptera"
-    build(BuildRecipe(kind="imagefolder", root=root, out=out, transforms=square(256)), threads=2)
-    return open_dataset(out)["val"]
+    build(BuildRecipe(kind="imagefolder", root=photos, out=out, transforms=square(256)), threads=2)
+    return open_dataset(out)["train"]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_real_rows_go_through(name: str, rows: Split) -> None:
+def test_rows_go_through(name: str, rows: Split) -> None:
     recipe = PUBLISHED[name][0]()
     with Loader(rows.subset(range(6)), batch_size=3, shuffle=True, seed=1, collate=recipe) as loader:
         made = [batch if isinstance(batch, tuple) else (batch,) for batch in loader]

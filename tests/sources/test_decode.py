@@ -77,6 +77,19 @@ def test_alpha_lies_over_the_background(
     assert np.abs(decoded(encoded(image, kind, **options), background=background) - over(image, levels)).max() <= 1
 
 
+@pytest.mark.parametrize("background", [255, 0, (200, 10, 90)])
+def test_decode_palette_with_alpha_lies_over_the_background(background: int | tuple[int, int, int]) -> None:
+    levels = background if isinstance(background, tuple) else (background,) * 3
+    data = encoded(Image.fromarray(NOISE).quantize(16), "PNG", transparency=bytes([0, 128] + [255] * 14))
+    image = Image.open(io.BytesIO(data))
+    assert image.mode == "P"
+    got = decoded(data, background=background)
+    assert np.abs(got - over(image, levels)).max() <= 1
+    clear = np.array(image.convert("RGBA"))[..., 3] == 0
+    assert clear.any()
+    assert (got[clear] == levels).all()
+
+
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_gray_with_alpha(mode: str) -> None:
     gray = Image.merge("LA", [Image.fromarray(NOISE[..., 0]), Image.fromarray(ALPHA)])

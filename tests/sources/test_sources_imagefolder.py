@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from parity_stores import make_photos
 from picture_folders import folder_of
 from torchvision.datasets import ImageFolder
 
@@ -40,12 +41,13 @@ def assert_same(split, root: Path, **options) -> None:
         assert (split.read(index).fields["images"].numpy() == expected).all()
 
 
-def test_real_photos_are_torchvisions(real_data: Path) -> None:
-    root = real_data / "hymenoptera"
-    splits = source(root).splits()
+def test_photographs_are_torchvisions(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        make_photos(tmp_path / name)
+    splits = source(tmp_path).splits()
     assert list(splits) == ["train", "val"]
     for name, split in splits.items():
-        assert_same(split, root / name)
+        assert_same(split, tmp_path / name)
 
 
 def test_nested_folders_extensions_and_hidden_files(tmp_path: Path) -> None:

@@ -18,7 +18,20 @@ from mmload.sources.decode import Decoder
 from mmload.sources.voc import PASCAL
 from mmload.sources.voc_tasks import voc_colors
 
-CELLS = ["RBC", "WBC", "Platelets"]
+
+def filled(devkit: Devkit, classes: list[str]) -> Path:
+    """Fills a devkit: 4 images to train with, 3 to validate, of 1 to 4 things each, some difficult, with masks."""
+    rng = np.random.default_rng(len(classes))
+    for split, count in (("train", 4), ("val", 3)):
+        names = [f"{split}{'x' * number}" for number in range(count)]
+        for number, name in enumerate(names):
+            corners = rng.uniform(1, 4, (number + 1, 2)).round(1)
+            boxes = np.concatenate([corners, corners + 2], 1).tolist()
+            things = [thing(classes[at % len(classes)], tuple(box), difficult=at % 2) for at, box in enumerate(boxes)]
+            devkit.add(name, *things, mask=rng.choice(np.array([0, 1, 20, 255], np.uint8), (6, 8)))
+        devkit.list(split, *names)
+        devkit.list(split, *names, kind="Segmentation")
+    return devkit.root
 
 
 def plain_boxes(sample: dict, classes: list[str]) -> tuple[list, list, list]:
@@ -33,11 +46,10 @@ def plain_boxes(sample: dict, classes: list[str]) -> tuple[list, list, list]:
 
 
 @pytest.mark.parametrize(
-    ("folder", "year", "classes"),
-    [("bccd_voc", "2007", CELLS), ("raccoon_voc", "2007", ["raccoon"]), ("labelme_voc_mini", "2012", list(PASCAL))],
+    ("year", "classes"), [("2007", ["RBC", "WBC", "Platelets"]), ("2007", ["raccoon"]), ("2012", list(PASCAL))]
 )
-def test_real_detection_is_torchvisions(real_data: Path, folder: str, year: str, classes: list[str]) -> None:
-    root = real_data / folder
+def test_detection_is_torchvisions(tmp_path: Path, year: str, classes: list[str]) -> None:
+    root = filled(Devkit(tmp_path, year), classes)
     options = {} if year == "2012" else {"classes": classes}
     splits = make_source("voc", root, Decoder(), options).splits()
     assert list(splits) == ["train", "val"]
@@ -61,11 +73,12 @@ def test_real_detection_is_torchvisions(real_data: Path, folder: str, year: str,
         assert len(split.read(0).fields["boxes"]) == most
 
 
-def test_real_segmentation_is_torchvisions(real_data: Path) -> None:
-    root = real_data / "labelme_voc_mini"
+def test_segmentation_is_torchvisions(tmp_path: Path) -> None:
+    root = filled(Devkit(tmp_path, "2012"), list(PASCAL))
     split = make_source("voc", root, Decoder(), {"task": "segmentation"}).splits()["train"]
     plain = torchvision.datasets.VOCSegmentation(root, year="2012", image_set="train")
     assert split.classes[:2] == ("background", "aeroplane")
+    assert len(split) == len(plain) == 4
     for index in range(len(plain)):
         image, mask = plain[index]
         fields = split.read(index).fields

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cifar_files import write_cifar10
+from devkit import Devkit, thing
 
 import mmload
 from mmload import parity
@@ -49,11 +51,13 @@ def test_build_verify_repair(out: str, folder: Path) -> None:
     assert len(mmload.Loader(out, batch_size=2)) == 9
 
 
-def test_sources(folder: Path, real_data: Path) -> None:
+def test_sources(folder: Path, devkit: Devkit, tmp_path: Path) -> None:
+    devkit.add("a", thing("cat"))
+    devkit.list("train", "a")
     assert len(make_source("imagefolder", str(folder), Decoder(), {}).splits()["train"]) == 18
     assert len(ImageFolderSource(str(folder), Decoder()).splits()["train"]) == 18
-    assert VocSource(str(real_data / "raccoon_voc"), Decoder(), classes="auto").splits()["train"].classes
-    assert Cifar10Source(str(real_data / "cifar10_short"), Decoder()).splits()["train"].read(0)
+    assert VocSource(str(devkit.root), Decoder(), classes="auto").splits()["train"].classes
+    assert Cifar10Source(str(write_cifar10(tmp_path)), Decoder()).splits()["train"].read(0)
     assert PythonSource(".", Decoder(), dataset="torchvision.datasets:FakeData").splits()
 
 

@@ -29,12 +29,6 @@ def copies_study() -> Iterator[ModuleType]:
         yield module
 
 
-def test_copies_of_real_photographs_are_found_and_nothing_else(real_data: Path, copies_study: ModuleType) -> None:
-    found, _, others, _ = copies_study.study(sorted(real_data.glob("imagenet120/train/*/*.JPEG"))[:25], 25, 96)
-    assert others == 0
-    assert found == dict.fromkeys(copies_study.KINDS, 1.0)
-
-
 def test_copies_of_drawn_pictures_are_found_and_nothing_else(photos: Path, copies_study: ModuleType) -> None:
     found, pairs, others, _ = copies_study.study(sorted(photos.rglob("*.*"))[:16], 16, 64)
     assert others == 0

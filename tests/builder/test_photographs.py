@@ -1,4 +1,4 @@
-"""The whole way on real photographs, against torchvision's own ImageFolder, transforms and functional results."""
+"""The whole way on photographs, against torchvision's own ImageFolder, transforms and functional results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from parity_stores import make_photos
 from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -19,13 +20,13 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.store.dataset import Dataset
 
 
-@pytest.fixture(scope="module", params=["imagenet120", "hymenoptera"])
-def built(
-    request: pytest.FixtureRequest, real_data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Dataset]:
-    root = real_data / request.param
-    out = tmp_path_factory.mktemp("real") / request.param
-    build(BuildRecipe(kind="imagefolder", root=root, out=out, transforms=square(256)))
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
+    place = tmp_path_factory.mktemp("photographs")
+    root, out = place / "photos", place / "out"
+    for name in ("train", "val"):
+        make_photos(root / name)
+    build(BuildRecipe(kind="imagefolder", root=root, out=out, transforms=square(48)))
     return root, mmload.open(out)
 
 
@@ -43,7 +44,7 @@ def test_rows_labels_and_classes_are_those_of_torchvision(built: tuple[Path, Dat
 def test_pixels_are_torchvisions(built: tuple[Path, Dataset]) -> None:
     """The stored JPEG rows equal v2.Resize + CenterCrop of what Pillow decodes."""
     root, dataset = built
-    reference = v2.Compose([v2.PILToTensor(), v2.Resize(256, antialias=True), v2.CenterCrop(256)])
+    reference = v2.Compose([v2.PILToTensor(), v2.Resize(48, antialias=True), v2.CenterCrop(48)])
     for name, split in dataset.items():
         folder = ImageFolder(str(root / name), reference)
         for index in range(0, len(split), 7):
@@ -51,13 +52,13 @@ def test_pixels_are_torchvisions(built: tuple[Path, Dataset]) -> None:
             assert (split[index].images.to(torch.int16) - expected).abs().max() <= 1
 
 
-def test_a_png_row_is_exact(real_data: Path, tmp_path: Path) -> None:
-    source = next((real_data / "imagenet120" / "train").glob("*/*"))
+def test_a_png_row_is_exact(photos: Path, tmp_path: Path) -> None:
+    source = next(photos.glob("*/*.jpg"))
     (tmp_path / "png" / "one").mkdir(parents=True)
     Image.open(source).convert("RGB").save(tmp_path / "png" / "one" / "a.png")
-    build(BuildRecipe(kind="imagefolder", root=tmp_path / "png", out=tmp_path / "out", transforms=square(256)))
+    build(BuildRecipe(kind="imagefolder", root=tmp_path / "png", out=tmp_path / "out", transforms=square(48)))
     pixels = torch.from_numpy(np.array(Image.open(tmp_path / "png" / "one" / "a.png"))).permute(2, 0, 1)
-    expected = F.center_crop(F.resize(pixels, [256], antialias=True), [256])
+    expected = F.center_crop(F.resize(pixels, [48], antialias=True), [48])
     assert torch.equal(mmload.open(tmp_path / "out")["train"][0].images, expected)
 
 
@@ -72,10 +73,10 @@ def test_batches_equal_torchvisions_functional_result(built: tuple[Path, Dataset
     """Each sample is some crop of its row, flipped or not; both end offsets come up; normalized within 1e-6."""
     split = next(iter(built[1].values()))
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    plain = mmload.Collate(RandomCrop(254), RandomHorizontalFlip(), dtype=torch.uint8)
-    normal = mmload.Collate(RandomCrop(254), RandomHorizontalFlip(), Normalize(mean, std))
+    plain = mmload.Collate(RandomCrop(46), RandomHorizontalFlip(), dtype=torch.uint8)
+    normal = mmload.Collate(RandomCrop(46), RandomHorizontalFlip(), Normalize(mean, std))
     offsets = set()
-    for epoch in range(2):
+    for epoch in range(4):
         loaders = [mmload.Loader(split, batch_size=32, shuffle=True, seed=1, collate=c) for c in (plain, normal)]
         for loader in loaders:
             loader.set_epoch(epoch)
@@ -99,5 +100,5 @@ def _offset(stored: torch.Tensor, cut: torch.Tensor) -> tuple[int, int]:
 
 def test_a_crop_as_large_as_the_image_is_the_image(built: tuple[Path, Dataset]) -> None:
     split = next(iter(built[1].values()))
-    batch = next(iter(mmload.Loader(split, batch_size=8, collate=mmload.Collate(RandomCrop(256), dtype=torch.uint8))))
+    batch = next(iter(mmload.Loader(split, batch_size=8, collate=mmload.Collate(RandomCrop(48), dtype=torch.uint8))))
     assert torch.equal(batch.images, split[:8].images)
