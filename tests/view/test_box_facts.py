@@ -51,5 +51,5 @@ def test_report_has_a_chart_of_boxes(tmp_path):
     dataset = open_dataset(coco_dataset(tmp_path, "detection"))
     text = _boxes(report(dataset).boxes["train"])
     assert "2.5 per image" in text
-    assert "width : height" in text
+    assert "width / height" in text
     assert text.count("<table") == 3
