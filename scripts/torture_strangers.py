@@ -146,6 +146,46 @@ def ask(dataset: Path, source: dict[str, Any]) -> None:
     (dataset / "train" / "samples.jsonl").write_text("")
 
 
+def links(folder: Path) -> str:
+    """Datasets of which a folder is a link to that of another dataset; what was done, in words.
+
+    Raises:
+        DifferenceError: if a command changes the other dataset, or an answer is not one line.
+    """
+    source = make_source(folder / "photos", 12)
+    good, evil = folder / "good", folder / "evil"
+    build(recipe(source, good), threads=1)
+    (folder / "rows.txt").write_text("0\n1\n")
+    for more in (["--split", "train", "--rows", folder / "rows.txt"], ["--remove"]):
+        words: list[object] = ["subset", good, "few", *more]
+        check_line(words, command(words), (0,))
+    sorted(source.rglob("*.jpg"))[0].unlink()
+    before = {path: path.read_bytes() for path in good.rglob("*") if path.is_file()}
+    refused = Counter[str]()
+    for link in ("train", "versions", "train/000000"):
+        for words in (
+            ["gc", evil],
+            ["gc", evil, "--compact"],
+            ["build", "imagefolder", source, evil, "--size", 16, "--update"],
+            ["subset", evil, "few", "--split", "train", "--rows", folder / "rows.txt"],
+            ["repair", evil, "--source", source],
+            ["verify", evil],
+        ):
+            shutil.copytree(good, evil)
+            shutil.rmtree(evil / link)
+            (evil / link).symlink_to(good / link)
+            answer = command(words)
+            check_line(words, answer, (0, 1, 2))
+            refused["is a link"] += "is a link" in answer.err
+            if {path: path.read_bytes() for path in good.rglob("*") if path.is_file()} != before:
+                raise DifferenceError(f"mmload {shown(words)} changed what {link} leads to")
+            shutil.rmtree(evil)
+            shutil.rmtree(folder / ".evil.building", ignore_errors=True)
+    if not refused["is a link"]:
+        raise DifferenceError("no command named a link")
+    return f"3 links, 6 commands each: nothing behind them changed, {refused['is a link']} named the link"
+
+
 VALUES = ("nan", "-1", "0", "1e400", "99999999999999999999", "true", "''", '"\\u0000"', "[]", "[[[[]]]]", "{}",
           "1979-05-27", '"../../x"', '"/dev/zero"', '"\\n"', "inf", "-inf",
           "0x7fffffffffffffff", '"nearest"', "[1, 'a', {}]", '"1e9GiB"')  # fmt: skip

@@ -26,6 +26,7 @@ from mmload.runtime.durable_files import write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
+from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name
 from mmload.store.row_reader import memory_of
 from mmload.store.shard_table import FileRecord, ShardTable, file_name
@@ -145,11 +146,14 @@ class _Column:
 
     def write(self) -> list[FileRecord]:
         """Writes the files of all shards that are not finished; returns the records of all."""
+        table = self.split.record.shards
+        folders = [self.split.record.shard_folder(self.split.name, shard) for shard in range(len(table))]
+        check_no_links(self.split.path, folders)
         done = list(self.finished())
         if callable(self.values) and not self._gives_same(done):
             done = [None] * len(done)
         rows = self._rows_of_shards()
-        starts = np.concatenate([[0], np.cumsum(self.split.record.shards.rows)]).tolist()
+        starts = np.concatenate([[0], np.cumsum(table.rows)]).tolist()
         return [
             record or self._write_shard(shard, rows[start:stop])
             for shard, (record, start, stop) in enumerate(zip(done, starts, starts[1:], strict=False))

@@ -21,7 +21,7 @@ from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import is_partial, remove
 from mmload.runtime.regular_files import is_same, is_within
-from mmload.store.dataset_folder import dataset_files
+from mmload.store.dataset_folder import dataset_files, first_link
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.unfinished import PLAN_NAME, is_staging_folder, staging_folder
@@ -157,13 +157,11 @@ def remove_dataset(folder: Path) -> bool:
     """
     with suppress(StoreError):  # without a manifest, no file is known to belong to the dataset
         own = owned_files(folder, read(folder))
-        folders = [name for name in sorted(own.folders, key=len) if is_real_folder(folder / name)]
-        real = {name for name in folders if "/" not in name or name.partition("/")[0] in folders}
         for name in own.files:
-            if name.rpartition("/")[0] in real:
+            if first_link(folder, name) is None:
                 _remove_file(folder / name)
-        for name in reversed(folders):
-            if name in real:
+        for name in sorted(own.folders, key=len, reverse=True):
+            if first_link(folder, name) is None:
                 _remove_if_empty(folder / name)
         for entry in [*folder.iterdir()]:
             if is_partial(entry.name, FILE_NAME):
@@ -225,7 +223,7 @@ def _is_of_manifest(name: str) -> bool:
 
 def _remove_file(path: Path) -> None:
     """Removes a regular file; keeps a link, or a folder with a file's name."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         if stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
 
@@ -333,7 +331,8 @@ def remove_set_aside(folder: Path) -> None:
     with suppress(OSError):  # a folder that may not be listed
         leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
     for leftover in leftovers:
-        with suppress(OSError):  # another process is removing it, too
+        with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
+            check_made_by_build(leftover, has_plan=False)
             remove_working_folder(leftover)
 
 

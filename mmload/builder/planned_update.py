@@ -45,7 +45,8 @@ from mmload.records import FieldSpec
 from mmload.sources import HasChecksums, SourceSplit
 from mmload.sources.exclusion import Excluded, only
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import Manifest, SplitRecord
+from mmload.store.dataset_folder import check_no_links
+from mmload.store.manifest import Manifest, SplitRecord, shard_name
 from mmload.store.shard_table import ShardTable
 from mmload.store.unfinished import unfinished_plan
 from mmload.store.versions import next_shard_folders, next_version, with_version
@@ -230,6 +231,7 @@ class PlannedUpdate(PlannedBuild):
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
 
     def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
+        check_no_links(self._place, (f"{plan.split}/{shard_name(plan.index)}" for plan in plans))
         try:
             super().build_shards(layout, plans, staging, engine)
         except RecipeError as error:

@@ -22,6 +22,7 @@ from mmload.builder.staging import Staging, drop_leftovers
 from mmload.builder.verify import Fault, Progress, check_built, job_of, recipe_at, verify
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import sync_folder
+from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import Manifest, read, shard_name
 from mmload.store.shard_table import file_name, files_of
 
@@ -51,7 +52,7 @@ def repair(
 
     Raises:
         UsageError: if the dataset requires permissions that only ``trust`` grants.
-        StoreError: if there is no readable manifest.
+        StoreError: if there is no readable manifest, or a split's folder is a link.
         BuildError: if the source has changed, so that some faults could not be repaired; all others are.
     """
     path = Path(path)
@@ -63,7 +64,7 @@ def repair(
     check_built(manifest, path)
     _check_of_build(path, manifest, faults)
     recipe = recipe_at(manifest, path, source, trust)
-    _check_own_folders(path, {fault.split for fault in faults})
+    check_no_links(path, {fault.split for fault in faults if (path / fault.split).exists()})  # dangling: moved aside
     with Staging(path.resolve()) as staging:
         if read(path).contents != manifest.contents:
             raise BuildError(f"{path} was changed by another command meanwhile; run the repair again")
@@ -164,17 +165,6 @@ def _check_of_build(path: Path, manifest: Manifest, faults: Iterable[Fault]) -> 
             raise BuildError(
                 f"{fault} in {path}, of a subset, which no source can repair; save the subset again, or remove it: "
                 f"mmload subset {path} {fault.split} --remove"
-            )
-
-
-def _check_own_folders(root: Path, names: Iterable[str]) -> None:
-    """Rejects to repair files behind a link: they may belong to another dataset. A dangling link is moved aside."""
-    for name in names:
-        folder = root / name
-        if folder.is_symlink() and folder.exists():
-            raise BuildError(
-                f"{folder} is a link to {folder.resolve()}, and a repair changes nothing behind links; "
-                "move the folder itself there, then repair"
             )
 
 

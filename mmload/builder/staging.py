@@ -100,7 +100,7 @@ class Staging:
         try:
             self._lock = self._enter()
         except OSError as error:
-            advice = f"make {out.parent} writable" if os.path.lexists(out) else "choose another place"
+            advice = f"make {out.parent} writable, with some room" if os.path.lexists(out) else "choose another place"
             raise BuildError(f"cannot write beside {out} ({error.strerror}); {advice}") from error
         self.paths = self.paths.with_plan()
 
@@ -244,8 +244,8 @@ class Staging:
             raise BuildError(f"{other} is writing {self.out}; wait for it to end")
         if not os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
             return False
+        check_only_own(folder)
         if not self.shared:
-            check_only_own(folder)
             self.await_workers()
             self._recover()
             remove(folder / PARTS)  # of processes that were killed: the lock says that none is running

@@ -7,6 +7,7 @@ removed last, so a kill leaves files that the next call finds.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -31,16 +32,18 @@ from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import dataset_files
+from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, ORIGINS_NAME, SKIPPED_NAME, Manifest, SplitRecord, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_reader import read_rows
 from mmload.store.shard_table import ShardRecord, ShardTable, files_of
+from mmload.store.unfinished import staging_folder
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
 
 COMPACT = "compact"
 """The change of a version whose rows were moved together."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
 _NUMBERED = re.compile(r"(samples|skipped|origins)\.[0-9]+\.jsonl|rows\.[0-9]+\.memmap")
@@ -65,14 +68,21 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
 
     Raises:
         UsageError: if ``keep`` is below 1.
-        StoreError: if there is no finished dataset.
+        StoreError: if there is no finished dataset, or a file to remove lies behind a link.
         BuildError: if a build or an update of it is running, or a file cannot be removed.
     """
     if keep < 1:
         raise UsageError(f"keep is {keep}; the current version is always kept, so give 1 or more")
     path = Path(path).resolve()
     read(path)
-    with Staging(path) as staging:  # which completes an update that was killed while it moved files
+    try:
+        staging = Staging(path)  # which completes an update that was killed while it moved files
+    except BuildError as error:
+        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+        if not is_full or os.path.lexists(staging_folder(path)):
+            raise
+        return _remove_unused(path, keep, dry_run)  # there is no update to complete, and this makes room
+    with staging:
         try:
             return _remove_unused(path, keep, dry_run)
         finally:
@@ -87,18 +97,38 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             versions = versions_of(manifest, path)
             dropped = tuple(version.number for version in versions[:-keep])
             kept = msgspec.structs.replace(manifest, versions=versions[-keep:]) if manifest.versions else manifest
-            unused = [(name, (path / name).stat().st_size) for name in _unused_files(path, manifest, kept)]
+            names = list(_unused_files(path, manifest, kept))
+            check_no_links(path, names)
+            unused = [(name, (path / name).stat().st_size) for name in names]
             if not dry_run:
+                manifests = [name for name in names if _MANIFEST.fullmatch(name)]
+                others = [name for name in names if name not in manifests]
                 if dropped:
-                    write_atomically(path / FILE_NAME, kept.dumps())
-                for name, _ in sorted(unused, key=lambda each: bool(_MANIFEST.fullmatch(each[0]))):
-                    (path / name).unlink()
-                _remove_empty_folders(path, {name.rpartition("/")[0] for name, _ in unused})
+                    _write_manifest(path, kept, others)
+                for name in (*others, *manifests):
+                    (path / name).unlink(missing_ok=True)
+                _remove_empty_folders(path, {name.rpartition("/")[0] for name in names})
     except OSError as error:
         raise BuildError(
             f"cannot remove {error.filename or path} ({error.strerror}); run the same command again"
         ) from error
     return Unused(versions=dropped, files=len(unused), bytes=sum(size for _, size in unused))
+
+
+def _write_manifest(path: Path, manifest: Manifest, unused: list[str]) -> None:
+    """Writes the manifest without the dropped versions.
+
+    On a full disk it removes the unused files first: a kill then leaves versions in the manifest that cannot be read.
+    """
+    text = manifest.dumps()
+    try:
+        write_atomically(path / FILE_NAME, text)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        for name in unused:
+            (path / name).unlink()
+        write_atomically(path / FILE_NAME, text)
 
 
 def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[str]:
@@ -111,7 +141,7 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
             with suppress(StoreError):
                 known |= {file.name for file in dataset_files(loads(read_regular(file).decode(), str(file)))}
             known |= {name}
-    yield from (name for name in sorted(known - needed) if (path / name).is_file() and not (path / name).is_symlink())
+    yield from (name for name in sorted(known - needed) if (path / name).is_file())
     for split, record in manifest.splits.items():
         names = {"meta.json", *(f"{name}.memmap" for name in files_of(record.fields))}
         for entry in _entries(path / split):

@@ -11,7 +11,7 @@ import msgspec
 
 from mmload.errors import BuildError, StoreError
 from mmload.runtime.durable_files import folder_lock, remove_partials, sync_folder, write_atomically
-from mmload.store.dataset_folder import dataset_files
+from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.versions import versions_of
@@ -24,6 +24,7 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
 
     Raises:
         BuildError: if the dataset has another version meanwhile, or a file of the new version is missing.
+        StoreError: if a folder that is written to is a link.
         OSError: if a file system operation fails.
     """
     with folder_lock(out):
@@ -40,6 +41,7 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest, after: str) -> None
                 moved[file.name] = file.record.bytes
             elif not _is_there(out / file.name, file.record.bytes):
                 raise BuildError(f"{file.name} of the new version of {out} is missing; run the command again")
+        check_no_links(out, (f"{VERSIONS}/{current.version}.json", *moved))
         for name, size in moved.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -39,7 +39,7 @@ from mmload.runtime.durable_files import (
     sync_folder,
     write_atomically,
 )
-from mmload.store.dataset_folder import DatasetFile, dataset_files, open_folder
+from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_folder
 from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.versions import kept_manifests, versions_of
@@ -293,6 +293,10 @@ class _Pull:
     def copy_missing(self, files: list[DatasetFile]) -> Copied:
         """Copies the missing files."""
         missing = [file for file in files if not self._is_there(file)]
+        names = [FILE_NAME, *(file.name for file in files)]
+        check_no_links(self._folder.parent, (f"{self._folder.name}/{name}" for name in names))
+        if self._other is not None:
+            check_no_links(self._other, (file.name for file in files if not _has(self._other, file)))
         total, wanted = (sum(file.record.bytes for file in some) for some in (files, missing))
         done = total - wanted
         for folder in {(self._folder / file.name).parent for file in missing}:
@@ -325,10 +329,11 @@ def _add_files(work: Path, place: Path, earlier: Manifest, manifest: Manifest, f
         now = read(place)
         if now.contents != earlier.contents:
             raise MmloadError(f"{place} was changed by another command meanwhile; run this one again")
-        for file in files:
-            if not _has(place, file):
-                (place / file.name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(work / file.name, place / file.name)
+        names = [file.name for file in files if not _has(place, file)]
+        check_no_links(place, (f"{VERSIONS}/{now.version}.json", *names))
+        for name in names:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(work / name, place / name)
         if now.contents != manifest.contents:
             (place / VERSIONS).mkdir(exist_ok=True)
             own = work / FILE_NAME

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from building import make_pictures, recipe
 import mmload
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import VariableLayout
+from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.update import update
 from mmload.builder.verify import verify
@@ -70,6 +73,35 @@ def test_kept_versions_can_be_opened(made):
     assert remove_unused(made.out, keep=2).versions == (1, 2)
     for number, rows in expected.items():
         assert_same_rows(mmload.open(made.out, version=number)["train"], rows)
+
+
+@pytest.mark.parametrize("has_working_folder", [False, True])
+def test_a_full_disk_is_no_obstacle(source, tmp_path, has_working_folder):
+    place = tmp_path / "disk"
+    place.mkdir()
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "x", place]).returncode
+    ):
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        made = recipe(source, place / "out")
+        build(made)
+        sorted(source.rglob("*.*"))[0].unlink()
+        update(made)
+        if has_working_folder:
+            Staging(made.out).__exit__(None, None, None)
+        rows = rows_of(mmload.open(made.out)["train"])
+        with suppress(OSError), open(place / "hog", "wb", buffering=0) as hog:
+            while True:
+                hog.write(bytes(4096))
+        assert remove_unused(made.out).versions == (1,)
+        assert verify(made.out) == []
+        assert_same_rows(mmload.open(made.out)["train"], rows)
+        assert {path.name for path in place.iterdir()} == {"out", "hog"}
+        assert not (made.out / "versions").exists()
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_dry_run_removes_nothing(made):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from building import make_pictures, recipe
-from conftest import complaint, mmload
+from conftest import complaint, contents, mmload
 from s3_server import Bucket
 
 from mmload.builder.pipeline import build
@@ -157,3 +157,26 @@ def test_the_commands_take_a_version(made: BuildRecipe, bucket: Bucket, tmp_path
     log = mmload("log", f"{bucket.url}/photos").stdout.splitlines()
     assert [line.split()[0] for line in log] == ["version", "2", "1"]
     assert "copied" in mmload("pull", f"{bucket.url}/photos", tmp_path / "back", "--version", 2).stdout
+
+
+@pytest.mark.parametrize(
+    "link", ["evil/train", "evil/versions", ".evil.pulling/dataset", ".evil.pulling/dataset/train"]
+)
+def test_a_pull_writes_nothing_behind_links(made: BuildRecipe, bucket: Bucket, tmp_path: Path, link: str) -> None:
+    change(made)
+    good = tmp_path / "good"
+    shutil.copytree(made.out, good)
+    shutil.copytree(made.out, tmp_path / "evil")
+    change(made)
+    push(made.out, bucket.url)
+    place = tmp_path / link
+    if link.startswith(".evil"):
+        work = tmp_path / ".evil.pulling"
+        (work / "dataset").mkdir(parents=True)
+        (work / "contents").write_text(open_dataset(made.out).manifest.contents)
+    shutil.rmtree(place, ignore_errors=True)
+    place.symlink_to(good / place.name if place.name != "dataset" else good)
+    before = contents(good)
+    with pytest.raises(StoreError, match=f"{link} is a link to .*, and nothing is written or removed behind links"):
+        pull(bucket.url, tmp_path / "evil")
+    assert contents(good) == before
