@@ -32,6 +32,7 @@ _SECRETS = (
 )
 
 _SHOWN = 80
+_LONGEST = 600
 
 
 class MmloadError(Exception):
@@ -40,7 +41,9 @@ class MmloadError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return without_secrets(super().__str__())
+        """Returns the message; of a long one, as texts of a user's files may make it, its begin and its end."""
+        text = without_secrets(super().__str__())
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST * 3 // 4]} ... {text[-_LONGEST // 4 + 5 :]}"
 
 
 class UsageError(MmloadError):

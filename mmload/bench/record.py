@@ -19,6 +19,7 @@ from mmload.bench.measure import Measurement
 from mmload.bench.task import Task
 from mmload.bench.train import BesideSample
 from mmload.errors import MmloadError, UsageError
+from mmload.runtime.durable_files import write_atomically
 from mmload.runtime.regular_files import read_regular
 
 FORMAT = "mmload bench"
@@ -162,7 +163,7 @@ def write_json(body: Mapping[str, Any], path: Path) -> None:
         MmloadError: if it cannot be written.
     """
     try:
-        path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        write_atomically(path.resolve(), json.dumps(body, indent=1) + "\n")
     except OSError as error:
         raise MmloadError(f"cannot write the record {path} ({error.strerror})") from error
 

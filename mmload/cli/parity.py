@@ -11,8 +11,8 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.terminal import check_different, check_target, progress_bar, show
-from mmload.errors import MmloadError, SourceError, UsageError
+from mmload.cli.terminal import check_different, check_target, progress_bar, show, write_result
+from mmload.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from mmload.parity import ParityReport
@@ -71,7 +71,7 @@ def parity(given: ParityArguments) -> None:
     lines = checks.table(report).split("\n")
     for file, text in ((given.json_file, _json), (given.html_file, checks.page)):
         if file is not None:
-            _write(file, text(report))
+            write_result(file, text(report))
             lines.append(f"written: {file}")
     if given.record:
         checks.record(given.dataset, report)
@@ -83,10 +83,3 @@ def parity(given: ParityArguments) -> None:
 
 def _json(report: ParityReport) -> str:
     return json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise MmloadError(f"cannot write {file} ({error.strerror})") from error

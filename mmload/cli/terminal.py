@@ -106,6 +106,8 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in _SYSTEM:
         place = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{place}; {_SYSTEM[error.errno]}"
+    if isinstance(error, FileNotFoundError) and not error.filename:  # of tempfile, if no place for files can be written
+        return f"{error.strerror}; raise the limit of file sizes (ulimit -f), or set TMPDIR to a place with room"
     number = re.search(r"\((\d+)\)$", str(error)) if isinstance(error, RuntimeError) else None
     if number and int(number[1]) in _SYSTEM:  # torch reports system errors so
         return f"{error}; {_SYSTEM[int(number[1])]}"

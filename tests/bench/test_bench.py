@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -161,6 +162,18 @@ def test_report_failures_with_one_reason_are_listed_once() -> None:
 def test_columns_of_great_ratios_stay_apart() -> None:
     fast = row("mmload.Loader", "mmload", 690 * 1065.1)
     assert rates(record(STOCK, fast))[2].split()[-3:] == ["698k..772k", "1,065x", "-"]
+
+
+def test_a_record_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (99, limits[1]))
+    try:
+        with pytest.raises(MmloadError, match="cannot write the record"):
+            write_json({"notes": "x" * 999}, tmp_path / "a.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
 
 
 def test_a_record_comes_back_from_its_file(whole: Record, tmp_path: Path) -> None:

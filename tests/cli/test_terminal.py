@@ -95,6 +95,10 @@ def test_outputs_that_are_closed_or_full_for_both_change_nothing_of_the_end(word
     [
         (OSError(errno.ENOSPC, "No space left on device", "/t/a"), "No space left on device: /t/a; free some space"),
         (OSError(errno.EFBIG, "File too large"), "File too large; raise the limit of file sizes"),
+        (
+            FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),
+            "or set TMPDIR to a place",
+        ),
         (MemoryError(), "out of memory (no more could be had); ask for less"),
         (RuntimeError("unable to resize file </t/a>: File too large (27)"), "(27); raise the limit of file sizes"),
         (RuntimeError("lost count (3)"), "RuntimeError: lost count (3) (this is a bug in mmload"),
@@ -119,6 +123,13 @@ def test_terminal_name_of_several_lines_is_shown_in_one(name: str, capsys: pytes
         raise MmloadError(f"no such folder: {name}")
     said = capsys.readouterr().err
     assert said.splitlines() == [f"mmload: no such folder: {name.encode('unicode_escape').decode()}"]
+
+
+def test_a_message_with_a_long_text_of_a_file_keeps_its_begin_and_its_advice() -> None:
+    text = str(MmloadError(f"a.yaml names {'x' * 5000}, which does not exist; correct it"))
+    assert len(text) <= 600
+    assert text.startswith("a.yaml names xxx")
+    assert text.endswith("xxx, which does not exist; correct it")
 
 
 ODD = "\x1b]0;owned\x07\u202egnp.tac"
