@@ -214,6 +214,7 @@ class BatchWorker:
             out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
         if tier.rows.spec.is_list:
             read_lists(tier, self._split.reader.lists(name), rows, out)
+            self._split.reader.check_parts(name, rows.numpy(), out.numpy())
         else:
             tier.gather_into(rows, out)
         return out

@@ -130,6 +130,33 @@ def without_padding(fields: Mapping[str, Array]) -> dict[str, Array]:
 
 _SCALE = 5  # points per pixel along a boundary, as in pycocotools
 
+def parts_fault(entries: Array, values: Array, lengths: Array, boxes: Array, pixels: Array) -> tuple[int, str] | None:
+    """Returns the first of B rows whose polygons or run lengths fit neither its boxes nor its image, and the reason.
+
+    Args:
+        entries: int [B, m, 2], index of the box and number of values of each polygon or mask, with zeros behind.
+        values: points [B, n, 2] or runs [B, n], with zeros behind.
+        lengths: int64 [B], number of values of each row.
+        boxes: int64 [B], number of boxes.
+        pixels: int64 [B], number of pixels of the image.
+    """
+    box, count = np.moveaxis(entries.astype(np.int64), 2, 0)
+    wrong = {
+        "it has other numbers of values than its polygons or masks": (count < 0).any(1) | (count.sum(1) != lengths),
+        "a polygon or mask is of a box that the row does not have": (
+            (count > 0) & ((box < 0) | (box >= boxes[:, None]))
+        ).any(1),
+    }
+    if values.ndim == 2:
+        covered = np.pad(values.cumsum(1, dtype=np.int64), ((0, 0), (1, 0)))
+        ends = np.minimum(count.clip(0, values.shape[1]).cumsum(1), values.shape[1])
+        sums = np.diff(np.take_along_axis(covered, ends, 1), prepend=0)
+        wrong["its runs do not cover the image"] = ((values < 0) | (values > pixels[:, None])).any(1) | (
+            (count > 0) & (sums != pixels[:, None])
+        ).any(1)
+    return next(((int(where.argmax()), reason) for reason, where in wrong.items() if where.any()), None)
+
+
 
 def _columns_of_polygon(points: Array, height: int, width: int) -> tuple[Mask, int]:
     """Returns the columns that a polygon shows in, bool [columns, H], and the number of the first.
@@ -185,22 +212,20 @@ def masks_of_boxes(fields: Mapping[str, Array], height: int, width: int) -> npt.
 def rectangles_of_runs(runs: Array, height: int) -> npt.NDArray[np.float32]:
     """Returns polygons that cover the pixels of run lengths exactly: float32 [n, 4, 2], a rectangle per run and column.
 
-    Equal runs of neighboring columns become one rectangle.
+    Equal runs of neighboring columns become one rectangle. Memory is of the size of the runs, whatever they cover.
     """
     ends = np.cumsum(runs, dtype=np.int64)
-    starts, ends = ends[:-1:2], ends[1::2]
-    starts, ends = starts[: len(ends)][ends > starts[: len(ends)]], ends[ends > starts[: len(ends)]]
-    columns = (ends - 1) // height - starts // height + 1
-    run = np.repeat(np.arange(len(starts)), columns)
-    column = starts[run] // height + np.arange(len(run)) - np.repeat(np.cumsum(columns) - columns, columns)
-    top = np.maximum(starts[run] - column * height, 0)
-    bottom = np.minimum(ends[run] - column * height, height)
-    order = np.lexsort((column, bottom, top))
-    top, bottom, column = top[order], bottom[order], column[order]
-    is_first = np.ones(len(top), np.bool_)
-    is_first[1:] = (top[1:] != top[:-1]) | (bottom[1:] != bottom[:-1]) | (column[1:] != column[:-1] + 1)
-    first = np.flatnonzero(is_first)
-    last = np.append(first[1:], len(top)) - 1
-    x0, x1, y0, y1 = column[first], column[last[: len(first)]] + 1, top[first], bottom[first]
+    starts, ends = ends[: len(ends) // 2 * 2].reshape(-1, 2).T
+    starts, ends = starts[ends > starts], ends[ends > starts]
+    first, last = starts // height, (ends - 1) // height
+    begins = np.stack([first, starts - first * height, first + 1, np.minimum(ends - first * height, height)], 1)
+    middles = np.stack([first + 1, 0 * first, last, 0 * first + height], 1)[last > first + 1]
+    rests = np.stack([last, 0 * last, last + 1, ends - last * height], 1)[last > first]
+    parts = np.concatenate([begins, middles, rests])  # x0, y0, x1, y1: part of a column, whole columns, part of one
+    parts = parts[np.lexsort((parts[:, 0], parts[:, 3], parts[:, 1]))]
+    is_first = np.ones(len(parts) + 1, np.bool_)
+    is_first[1:-1] = (parts[1:, [1, 3]] != parts[:-1, [1, 3]]).any(1) | (parts[1:, 0] != parts[:-1, 2])
+    x0, y0, _, y1 = parts[is_first[:-1]].T
+    x1 = parts[is_first[1:], 2]
     corners = np.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).reshape(-1, 4, 2)
     return corners.astype(np.float32)

@@ -109,7 +109,7 @@ class Split:
         self.name = name
         self.record = record
         self.files = self.files_type(folder, name, record)
-        self.reader = RowReader(f"split {name!r} of {folder.title}", self.files.field)
+        self.reader = RowReader(f"split {name!r} of {folder.title}", self.files.field, record.fields)
         self._samples = Samples(folder, name, record)
 
     @property

@@ -7,14 +7,15 @@ tensors are requested: :meth:`RowReader.array` needs none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import DamagedError, UsageError
-from mmload.records import PADDING, FieldSpec
+from mmload.pictures.instance_masks import SEGMENTS, parts_fault
+from mmload.records import PADDING, VARIABLE, FieldSpec
 from mmload.runtime.lazy_property import lazy_property
 from mmload.store.opened_file import OpenedFile
 from mmload.store.variable_rows import Pixels, VariableRows
@@ -101,20 +102,30 @@ _COLUMN_ROWS = 2**16
 """Rows of a column that are read at a time: numbers of all of them took 60 bytes a row."""
 
 
+_OWNERS = {values: owners for owners, values in SEGMENTS}
+
+
 class RowReader:
-    """Reads rows of a split or a concatenation, of which ``find`` returns those of a field.
+    """Reads rows of a split or a concatenation, of which ``find`` returns those of one of the stored fields.
 
     Thread-safe, picklable if ``find`` is, and safe to use after a fork.
     """
 
-    def __init__(self, where: str, find: Callable[[str], Rows]) -> None:
-        self._where, self._find = where, find
+    def __init__(self, where: str, find: Callable[[str], Rows], fields: Mapping[str, FieldSpec]) -> None:
+        self._where, self._find, self._specs = where, find, fields
         self._fields: dict[str, Rows] = {}
         self._columns: dict[str, Tensor] = {}
         self._lists: dict[str, PaddedLists] = {}
+        self._checked: dict[str, npt.NDArray[np.bool_]] = {}  # rows whose check cost more than to read them
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_fields": {}, "_columns": {}, "_lists": {}}  # a copy reads again, lazily
+        return {
+            **self.__dict__,
+            "_fields": {},
+            "_columns": {},
+            "_lists": {},
+            "_checked": {},
+        }  # a copy reads again, lazily
 
     def field(self, name: str) -> Rows:
         """Returns the rows of a field."""
@@ -159,6 +170,7 @@ class RowReader:
         out = np.empty((len(rows), *spec.shape), np.uint16 if half else spec.dtype)
         if self.field(name).spec.is_list:
             self.lists(name).read_into(rows, out)
+            self.check_parts(name, rows, out)
             return out
         read(self.field(name), rows, memoryview(out.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]  # numpy 2 on 3.11
         return (out.astype(np.uint32) << 16).view(np.float32) if half else out
@@ -179,6 +191,7 @@ class RowReader:
             if out is None:
                 out = torch.empty((len(rows), *self.spec(name).shape), dtype=self.spec(name).torch_dtype)
             self.lists(name).read_into(rows.numpy(), out.numpy())
+            self.check_parts(name, rows.numpy(), out.numpy())
             return out
         column = self._column(name)
         if column is not None:
@@ -190,6 +203,32 @@ class RowReader:
             out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
         read(self.field(name), rows.numpy(), memory_of(out))
         return out
+
+    def check_parts(self, name: str, rows: Numbers, values: npt.NDArray[Any]) -> None:
+        """Checks polygons or run lengths that were read of rows, which a damaged or foreign dataset may have wrong.
+
+        Each row is checked once. Lists of other names are not checked.
+
+        Raises:
+            DamagedError: if they fit neither the boxes nor the image of their row, which it names.
+        """
+        owners = _OWNERS.get(name, "")
+        specs = [self._specs.get(each) for each in (owners, "boxes", "images")]
+        shapes = [() if spec is None else spec.shape for spec in specs]
+        if shapes[0] != (VARIABLE, 2) or shapes[1] != (VARIABLE, 4) or len(shapes[2]) != 3:  # not masks of instances
+            return
+        checked = self._checked.setdefault(name, np.zeros(len(self.field(name)), np.bool_))
+        is_new = ~checked[rows]
+        rows, values = rows[is_new], values[is_new]
+        if not len(rows):
+            return
+        places = self.field("images").located(rows)
+        pixels = places["height"].astype(np.int64) * places["width"]
+        lengths, boxes = self.lists(name).counts(rows), self.lists("boxes").counts(rows)
+        fault = parts_fault(self.array(owners, rows), values, lengths, boxes, pixels)
+        if fault is not None:
+            raise self.field(name).damaged(int(rows[fault[0]]), fault[1])
+        checked[rows] = True
 
     def _fixed(self, name: str) -> FieldSpec:
         """Returns the dtype and shape of each row of a field of fixed size, or of padded lists.

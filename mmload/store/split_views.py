@@ -84,7 +84,7 @@ class Joined:
         self.name = " + ".join(split.name for split in splits)
         self.classes = splits[0].classes
         self._splits, self._numbering = splits, _Numbering(splits, pieces)
-        self.reader = RowReader(self.name, partial(_joined_rows, splits, self._numbering))
+        self.reader = RowReader(self.name, partial(_joined_rows, splits, self._numbering), splits[0].record.fields)
         self.fields = {name: self.reader.spec(name) for name in splits[0].fields}
 
     @property

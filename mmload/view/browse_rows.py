@@ -34,7 +34,8 @@ class SplitRows:
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.name, self.record = name, record
         self.owner = record.subset_of or name
-        self._reader = RowReader(f"split {name!r} of {folder.title}", LocalFiles(folder, name, record).field)
+        files = LocalFiles(folder, name, record)
+        self._reader = RowReader(f"split {name!r} of {folder.title}", files.field, record.fields)
         self.samples = Samples(folder, name, record)
         self._members: OrderedDict[int, Rows] = OrderedDict()
         self._lock = Lock()

@@ -137,6 +137,52 @@ def test_damaged_offsets_of_lists_name_the_row(dataset, tmp_path, change, reason
         open_dataset(copy)["train"][:]
 
 
+def run_lengths(runs):
+    return [0, 2**31 - 1, *([0] * (len(runs) - 2))]
+
+
+FAULTS = [
+    ("runs", run_lengths, "cover the image"),
+    ("runs", lambda runs: runs + 1, "cover the image"),
+    ("run_boxes", lambda entries: entries + [[9, 0]], "does not have"),
+    ("run_boxes", lambda entries: entries + [[0, 1]], "numbers of values"),
+    ("rings", lambda entries: entries - [[9, 0]], "does not have"),
+    ("rings", lambda entries: entries * [[1, -1]], "numbers of values"),
+]
+
+
+@pytest.fixture(params=FAULTS, ids=lambda fault: f"{fault[0]}, {fault[2]}")
+def wrong_masks(request, dataset, tmp_path):
+    """Returns a dataset with wrong masks of instances in row 0 and the reason."""
+    import shutil
+
+    name, change, reason = request.param
+    copy = tmp_path / "copy"
+    shutil.copytree(dataset, copy)
+    place = copy / "train" / "000000" / f"{name}.bytes.memmap"
+    values, first = np.fromfile(place, "<i4"), stored(dataset, "train", name)[0]
+    values[: first.size] = np.reshape(change(first), -1)
+    values.tofile(place)
+    reseal_file(copy, "train", 0, f"{name}.bytes")
+    return open_dataset(copy), rf"of row 0 of .*{reason}"
+
+
+@pytest.mark.parametrize("column_bytes", [row_reader.COLUMN_BYTES, 0])
+def test_wrong_masks_of_instances_name_the_row(wrong_masks, column_bytes, tmp_path, monkeypatch):
+    from mmload.export import to_coco
+
+    monkeypatch.setattr(row_reader, "COLUMN_BYTES", column_bytes)
+    wrong, match = wrong_masks
+    for read in (
+        lambda: wrong["train"][:],
+        lambda: list(mmload.Loader(wrong["train"], batch_size=4)),
+        lambda: wrong["train"].preview([0]),
+        lambda: to_coco(wrong, tmp_path / "coco"),
+    ):
+        with pytest.raises(DamagedError, match=match):
+            read()
+
+
 def test_an_addition_that_is_not_known_is_refused(dataset, tmp_path):
     body = json.loads((dataset / "dataset.json").read_text())
     body["requires"] = ["lists", "tomorrow"]
