@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mmload.errors import SourceError
 from mmload.runtime.regular_files import read_regular
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.list_rows import MAX_CLASSES
+from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
 from mmload.sources.objects import MAX_KEYPOINTS, CocoObjects, Segments
 
 Array = npt.NDArray[Any]
@@ -197,6 +197,7 @@ class _Objects:
         try:
             label, box = self._label(each), _box(each)
             area = box[2] * box[3] if each.area is None else each.area
+            _check_numbers("area", [area])
             if self._task == "instances":
                 self._add_segments(each, self._listed[image])
             elif self._task == "keypoints":
@@ -223,6 +224,7 @@ class _Objects:
             raise ValueError(f"it has {len(points) / 3:g} keypoints, the category with most has {self._points}")
         if any(flag not in (0, 1, 2) for flag in points[2::3]):
             raise ValueError("a keypoint has another visibility than 0, 1 and 2")
+        _check_numbers("keypoints", points)
         return points
 
     def _add_segments(self, each: Any, image: CocoImage) -> None:
@@ -317,6 +319,12 @@ def _box(each: Any) -> list[float]:
     if box is None or len(box) != 4:
         raise ValueError("it has no bbox of four numbers" if box is None else f"its bbox has {len(box)} numbers")
     return box
+
+
+def _check_numbers(name: str, numbers: Sequence[float]) -> None:
+    wrong = [number for number in numbers if not abs(number) < MAX_NUMBER]
+    if wrong:
+        raise ValueError(f"its {name} has {wrong[0]:g}, more than float32 holds; correct the number")
 
 
 def _runs_of(found: _RunLengths) -> list[int]:

@@ -208,9 +208,9 @@ def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
     if name == "masks":
         return _class_numbers(tensor)
     if name == "boxes" and tensor.numel():
-        return tensor.to(torch.float32)
+        return _single(name, tensor)
     if name == "targets" and tensor.ndim == 0:
-        return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+        return _single(name, tensor) if tensor.is_floating_point() else tensor.to(torch.int64)
     return tensor
 
 
@@ -231,11 +231,11 @@ def _plain(name: str, value: Any) -> Tensor:
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         tensor = torch.from_numpy(np.array(value))
     elif isinstance(value, bool | int | float):
-        tensor = torch.tensor(value)
+        tensor = _of_numbers(name, value)
     elif isinstance(value, str):
         tensor = as_text(value)
     elif is_sequence(value):
-        tensor = _of_sequence(name, value)
+        tensor = _of_numbers(name, value)
     else:
         raise ValueError(
             f"{name} is of type {type(value).__name__}, which cannot be stored; say what to store in fields"
@@ -247,11 +247,23 @@ def _plain(name: str, value: Any) -> Tensor:
     return tensor.as_subclass(Tensor)
 
 
-def _of_sequence(name: str, value: Any) -> Tensor:
+def _of_numbers(name: str, value: Any) -> Tensor:
     try:
-        return torch.tensor(value)
+        tensor = torch.tensor(value)
+        wide = torch.tensor(value, dtype=torch.float64) if tensor.dtype == torch.float32 else None
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} is not a regular list of numbers ({error})") from error
+        raise ValueError(f"{name} is not a number or a regular list of numbers ({error})") from error
+    return tensor if wide is None else _single(name, wide)
+
+
+def _single(name: str, wide: Tensor) -> Tensor:
+    """Converts numbers to float32; raises ValueError if one is too large."""
+    tensor = wide.to(torch.float32)
+    if len(large := wide[tensor.isinf() & wide.isfinite()]):
+        raise ValueError(
+            f"{name} has {float(large[0]):g}, more than float32 holds; correct it, or give a float64 array"
+        )
+    return tensor
 
 
 def _of_8_bits(name: str, image: Image.Image) -> Image.Image:

@@ -368,3 +368,20 @@ def test_coco_file_without_objects_is_told(tmp_path, change):
     assert next(iter(made.splits().values())).notes() == ()
     change(made.body)
     assert next(iter(made.splits().values())).notes() == ("no image has an object",)
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "name"),
+    [
+        ("keypoints", {"keypoints": [1e39, 5, 2] * 3}, "keypoints"),
+        ("keypoints", {"keypoints": [1, -1e39, 0] * 3}, "keypoints"),
+        ("detection", {"area": 1e39}, "area"),
+    ],
+)
+def test_coco_numbers_that_float32_cannot_hold_are_errors_of_their_image(tmp_path, task, more, name):
+    made = CocoSet(tmp_path, prefix="person_keypoints" if task == "keypoints" else "instances")
+    made.image(1)
+    made.object(1, [1, 2, 9, 8], **more)
+    message = fault(made, task=task)
+    assert name in message
+    assert "1e+39" in message

@@ -270,3 +270,11 @@ def test_boxes_of_torchvision_in_another_format_are_refused(form: str) -> None:
     assert rows(samples[:1])[0]["boxes"].tolist() == [[1, 1, 3, 2]]
     with pytest.raises((SampleError, SourceError), match=f"boxes is BoundingBoxes of format {form}; convert them to"):
         rows(samples)
+
+
+@pytest.mark.parametrize("value", [1e39, [2.0, -1e39], np.float64(1e39)])
+def test_numbers_that_float32_cannot_hold_are_errors_of_their_sample(value: Any) -> None:
+    sound = [2.0, 1.0] if isinstance(value, list) else 2.0
+    split = splits([(IMAGE, sound), (IMAGE, value)])["train"]
+    with pytest.raises(SampleError, match="targets has -?1e\\+39"):
+        split.read(1)
