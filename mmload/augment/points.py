@@ -172,11 +172,15 @@ def _mirrored(points: Tensor, length: Tensor | int, axis: int, pixels: bool) -> 
     return torch.stack(ends, 2)
 
 
+_ROUNDED = 1 / 64
+"""Tolerance in pixels: rounding moves a point on the edge of an image by less when it is scaled."""
+
+
 def _inside(points: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor:
     """Returns which points are in a frame of one size, or one per sample; its edges belong to it."""
     x, y = points.unbind(2)
-    right, bottom = (size if isinstance(size, int) else size[:, None] for size in (width, height))
-    return (x >= 0) & (y >= 0) & (x <= right) & (y <= bottom)
+    right, bottom = (_ROUNDED + (size if isinstance(size, int) else size[:, None]) for size in (width, height))
+    return (x >= -_ROUNDED) & (y >= -_ROUNDED) & (x <= right) & (y <= bottom)
 
 
 def move_tile_points(name: str, values: Tensor, tiles: MovingTiles, chosen: Numbers, size: Sequence[int]) -> Tensor:

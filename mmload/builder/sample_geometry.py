@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROUNDED = 1 / 64
-"""Tolerance in pixels: a box may lose this much to float32 rounding without counting as cut."""
+"""Tolerance in pixels for float32 rounding: a box may lose this much without counting as cut, and a point that lies
+outside by as much counts as inside."""
 _MILD = 2.0
 """Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same."""
 
@@ -224,8 +225,8 @@ def _visible(points: Tensor, size: Size) -> Tensor:
     """Returns keypoints [n, K, 3], those outside of an image of (height, width) as not labeled."""
     import torch
 
-    limits = torch.tensor(size[::-1], dtype=points.dtype)
-    inside = ((points[..., :2] >= 0) & (points[..., :2] <= limits)).all(-1, keepdim=True)
+    limits = torch.tensor(size[::-1], dtype=points.dtype) + _ROUNDED
+    inside = ((points[..., :2] >= -_ROUNDED) & (points[..., :2] <= limits)).all(-1, keepdim=True)
     return points * inside
 
 

@@ -175,3 +175,13 @@ def test_keypoints_follow_a_mosaic_and_the_flip_after_it() -> None:
     exchanged = plain.extra["keypoints"].gather(2, flips)
     x = torch.where(exchanged[..., 2] > 0, 31 - exchanged[..., 0], 0.0)
     torch.testing.assert_close(mirrored.extra["keypoints"][..., 0], x)
+
+
+@pytest.mark.parametrize("side", [612, 427])
+@pytest.mark.parametrize("size", [320, 640])
+def test_keypoints_on_the_edge_of_an_image_stay_labeled_in_a_letterbox(side: int, size: int) -> None:
+    edge = [[x, y, 2] for x in (0, side) for y in (0, side)]
+    extra = TensorDict({"keypoints": torch.tensor([[[*edge, [side + 1, 9, 2]]]]).float()}, batch_size=[1])
+    images, boxes = torch.zeros(1, 3, side, side, dtype=torch.uint8), torch.tensor([[[0.0, 0, side, side]]])
+    batch = Batch(images=images, boxes=boxes, counts=torch.tensor([1]), extra=extra, batch_size=[1])
+    assert Collate(Letterbox(size))(batch).extra["keypoints"][0, 0, :, 2].tolist() == [2, 2, 2, 2, 0]
