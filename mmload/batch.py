@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorClass, TensorDict, lazy_stack
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mmload.records import FIELD_NAMES
 
@@ -133,7 +134,7 @@ class Batch(TensorClass):
             target = {"boxes": boxes, "labels": self.labels[row, :count] + 1}
             target |= {name: fields[name][row, :count] for name in _OF_BOXES if name in fields}
             if masks:
-                target["masks"] = tv_tensors.Mask(masks[row])
+                target["masks"] = tv_tensors.Mask(masks[row][:, :height, :width])
             elif self.masks is not None:
                 target["masks"] = tv_tensors.Mask(self.masks[row, :height, :width])
             if "image_ids" in fields:
@@ -148,23 +149,30 @@ class Batch(TensorClass):
         run lengths follow as rectangles of pixels.
 
         Returns:
-            uint8 [N, H, W] of 0 and 1 per image, on its device; an empty list if there are no such masks.
+            uint8 [N, H, W] of 0 and 1 per image, on its device, where images on a canvas have zeros beside them; of
+            variable-size images each in its own size. An empty list if there are no such masks.
 
         Raises:
-            ValueError: if some of the fields of these masks are missing.
+            ValueError: if the images or some of the fields of these masks are missing.
         """
         from mmload.pictures.instance_masks import masks_of_boxes, segment_fields
 
+        if rows := lazy_rows(self):
+            return [masks for row in rows for masks in row.unsqueeze(0).instance_masks()]
         fields = fields_of(self)
         segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
         if not segments:
             return []
         names = ("counts", *segments)
         arrays = {name: _array(fields[name]) for name in names}
-        sizes = [self.images.shape[2:]] * len(self) if self.image_sizes is None else self.image_sizes.tolist()
+        if self.images is None:
+            raise ValueError("masks of instances have the size of the images; leave images in fields")
+        canvas, device = self.images.shape[2:], self.images.device
+        sizes = [canvas] * len(self) if self.image_sizes is None else self.image_sizes.tolist()
         rows = ({name: values[row] for name, values in arrays.items()} for row in range(len(self)))
-        masks = [masks_of_boxes(row, *size) for row, size in zip(rows, sizes, strict=True)]
-        return [torch.from_numpy(each).to(self.images.device) for each in masks]
+        masks = [torch.from_numpy(masks_of_boxes(row, *size)) for row, size in zip(rows, sizes, strict=True)]
+        borders = [(0, canvas[1] - width, 0, canvas[0] - height) for height, width in sizes]
+        return [pad(each, border).to(device) for each, border in zip(masks, borders, strict=True)]
 
     def preview(
         self,
@@ -251,7 +259,7 @@ def _shape_text(value: Tensor) -> str:
 
 def _array(value: Tensor) -> npt.NDArray[Any]:
     value = value.detach().cpu()
-    array: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).numpy()  # numpy has no bfloat16
+    array: npt.NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # numpy has none
     return array
 
 
