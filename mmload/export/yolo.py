@@ -51,8 +51,9 @@ def to_yolo(
     """Writes a dataset as ``OUT/data.yaml``, ``OUT/images/SPLIT`` and ``OUT/labels/SPLIT``.
 
     Labels are keypoints, corners of rotated boxes, polygons or boxes, whichever the dataset has first of these. Numbers
-    have all their digits: ``mmload build --config OUT/yolo.toml OUT NEW`` builds the same rows again, if each object of
-    a dataset with masks has one polygon.
+    have all their digits: ``mmload build --config OUT/yolo.toml OUT NEW`` builds the same rows again. Of a dataset
+    with masks, an object with several polygons gets one around the same pixels, points are rounded to 9 decimals, and
+    boxes are those around the polygons.
 
     Args:
         dataset: dataset of rows with boxes, in splits train, val and test.
@@ -124,16 +125,16 @@ def _lines(row: ExportRow, task: str) -> tuple[list[str], Counter[str]]:
     polygons: dict[int, list[Array]] = {}
     if task == "instances":
         for box, points in parts_of(fields, "rings", "polygons"):
-            polygons.setdefault(box, []).append(points.astype(np.float64) / scale)
+            polygons.setdefault(box, []).append(points.astype(np.float64))
     lines = []
     for number, label in enumerate(fields["labels"].tolist()):
         if task == "rotated":
             numbers = fields["corners"][number].astype(np.float64) / scale
         elif task == "instances":
-            own = polygons.get(number) or [_corners(boxes[number] / np.tile(scale, 2))]
+            own = polygons.get(number) or [_corners(boxes[number])]
             changed["have no polygon: their boxes are written"] += number not in polygons
             changed["have several polygons: they are joined to one"] += len(own) > 1
-            numbers = np.concatenate(own)
+            numbers = _joined(own) / scale
         elif task == "keypoints":
             points = fields["keypoints"][number].astype(np.float64) / [*scale, 1]
             numbers = np.concatenate([centers[number], points.reshape(-1)])
@@ -141,6 +142,20 @@ def _lines(row: ExportRow, task: str) -> tuple[list[str], Counter[str]]:
             numbers = centers[number]
         lines.append(f"{label} {' '.join(map(_number, numbers.reshape(-1).tolist()))}\n")
     return lines, +changed
+
+
+def _joined(polygons: Sequence[Array]) -> Array:
+    """Joins polygons by lines between their nearest points, there and back, so that the lines enclose no pixel.
+
+    Ultralytics' ``merge_multi_segment`` joins the polygons of COCO in this way.
+    """
+    outline = polygons[0]
+    for each in polygons[1:]:
+        nearest = [int(((outline - point) ** 2).sum(1).argmin()) for point in each]
+        start = int(((outline[nearest] - each) ** 2).sum(1).argmin())
+        around, place = np.roll(each, -start, 0), nearest[start]
+        outline = np.concatenate([outline[: place + 1], around, around[:1], outline[place:]])
+    return outline
 
 
 def _number(value: float) -> str:
