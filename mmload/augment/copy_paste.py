@@ -267,7 +267,7 @@ def _joined(first: _Chosen, second: _Chosen) -> Fields:
         parts = first[1][owners] + [(count + box, part) for box, part in second[1][owners]]
         entries = [(box, len(part)) for box, part in parts]
         joined[owners] = np.array(entries, np.int32).reshape(-1, 2)
-        empty = np.zeros((0, 2), np.float32) if owners == "rings" else np.zeros(0, np.int32)
+        empty = np.zeros((0, 2)) if owners == "rings" else np.zeros(0, np.int32)
         joined[name] = np.concatenate([empty, *(part for _, part in parts)])
     return joined
 

@@ -130,7 +130,7 @@ def _composed_segments(
     entries = np.stack((column, length), 1)[stays].astype(np.int32)
     packed = {
         "rings": _packed(samples[stays], entries, count),
-        "polygons": _packed(samples[outlines.ring[is_shown]], points.astype(np.float32), count),
+        "polygons": _packed(samples[outlines.ring[is_shown]], points.astype(arrays["polygons"].dtype), count),
     }
     return packed | {name: fields[name].new_zeros((count, *fields[name].shape[1:])) for name in names[2:]}
 

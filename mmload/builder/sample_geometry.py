@@ -103,10 +103,11 @@ def resize_sample(
     fields = dict(sample.fields)
     if "masks" in fields:
         fields["masks"] = torchvision_functional().resize_mask(fields["masks"], list(size))
-    factors = torch.tensor([size[1] / width, size[0] / height])
+    exact = torch.tensor([size[1] / width, size[0] / height], dtype=torch.float64)
+    factors = exact.float()
     if "boxes" in fields:
         fields["boxes"] = fields["boxes"] * factors.repeat(2)
-    _move_points(fields, sample.lists, lambda points: points * factors)
+    _move_points(fields, sample.lists, lambda points: points * exact.to(points.dtype))
     if "area" in sample.lists:
         fields["area"] = fields["area"] * factors.prod()
     _change_runs(fields, (height, width), lambda mask: torchvision_functional().resize_mask(mask, list(size)))

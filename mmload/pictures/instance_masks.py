@@ -1,10 +1,12 @@
 """Masks of instances as they are stored: polygons and run lengths, in lists per image.
 
-Two list fields hold all polygons of an image: ``polygons`` float32 [n, 2], the points x, y of one after another, and
+Two list fields hold all polygons of an image: ``polygons`` float64 [n, 2], the points x, y of one after another, and
 ``rings`` int32 [m, 2], for each polygon the index of its box and its number of points. A box may have several polygons,
-whose union is its mask. Masks that are no polygons, such as COCO's crowds, are run lengths: ``runs`` int32 [n] and
-``run_boxes`` int32 [m, 2], for each mask the index of its box and its number of runs. Runs follow COCO: columns from
-left to right, first the number of zeros, then of ones, and so on; they cover the whole image.
+whose union is its mask. float32 would move points off the ties of pycocotools' grid of fifths of a pixel.
+
+Masks that are no polygons, such as COCO's crowds, are run lengths: ``runs`` int32 [n] and ``run_boxes`` int32 [m, 2],
+for each mask the index of its box and its number of runs. Runs follow COCO: columns from left to right, first the
+number of zeros, then of ones, and so on; they cover the whole image.
 """
 
 from __future__ import annotations
@@ -128,8 +130,6 @@ def without_padding(fields: Mapping[str, Array]) -> dict[str, Array]:
     return {**fields, **real}
 
 
-_SCALE = 5  # points per pixel along a boundary, as in pycocotools
-
 def parts_fault(entries: Array, values: Array, lengths: Array, boxes: Array, pixels: Array) -> tuple[int, str] | None:
     """Returns the first of B rows whose polygons or run lengths fit neither its boxes nor its image, and the reason.
 
@@ -156,6 +156,8 @@ def parts_fault(entries: Array, values: Array, lengths: Array, boxes: Array, pix
         ).any(1)
     return next(((int(where.argmax()), reason) for reason, where in wrong.items() if where.any()), None)
 
+
+_SCALE = 5  # points per pixel along a boundary, as in pycocotools
 
 
 def _columns_of_polygon(points: Array, height: int, width: int) -> tuple[Mask, int]:

@@ -164,7 +164,7 @@ class _Objects:
         self._points, self._crowds, self._decoder = keypoints, crowds, _DECODERS[task]
         self._images, self._ids, self._classes, self._is_crowd = array("q"), array("q"), array("q"), array("b")
         self._boxes, self._areas, self._keypoints = array("d"), array("f"), array("f")
-        self._polygons, self._runs = _Parts("f", 2), _Parts("i", 1)
+        self._polygons, self._runs = _Parts("d", 2), _Parts("i", 1)
         self._faults: dict[int, str] = {}
         self._maps: dict[int, str] = {}
         self._left_out: dict[int, list[int]] = {}
@@ -299,7 +299,7 @@ class _Parts:
         owners, counts = np.frombuffer(self._owners, np.int64), np.frombuffer(self._counts, np.int64)
         own = images[owners]
         order = np.argsort(own, kind="stable")
-        values: Array = np.frombuffer(self._values, np.float32 if self._values.typecode == "f" else np.int32)
+        values: Array = np.frombuffer(self._values, self._values.typecode)
         return Segments(
             starts=_starts(own, count),
             owners=places[owners][order].astype(np.int32),

@@ -103,7 +103,7 @@ def _check(boxes: Array, has_area: npt.NDArray[np.bool_], outside: npt.NDArray[n
 
 def no_polygons() -> dict[str, Array]:
     """Returns the fields of the polygons of an image that has none."""
-    return {"rings": np.empty((0, 2), np.int32), "polygons": np.empty((0, 2), np.float32)}
+    return {"rings": np.empty((0, 2), np.int32), "polygons": np.empty((0, 2), np.float64)}
 
 
 def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
@@ -134,7 +134,7 @@ class Segments:
         owners: int32 [m], the object of each, counted within its image.
         begins: int64 [m], its first value.
         counts: int32 [m], its number of values.
-        values: float32 [n, 2] points, or int32 [n] runs.
+        values: float64 [n, 2] points, or int32 [n] runs.
     """
 
     starts: Array

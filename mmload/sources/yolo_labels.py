@@ -128,7 +128,8 @@ def objects_of_lines(lines: Sequence[Sequence[float]], size: tuple[int, int], me
         per_box["keypoints"] = _keypoints([each[4:] for each in points], scale, meaning)
     if task != "instances":
         return ImageObjects(boxes=boxes, per_box=per_box)
-    polygons = [(each.reshape(-1, 2) * scale).astype(np.float32) for each in points]
+    # Rounded, as an exported polygon of at most 9 decimals is then the same again.
+    polygons = [np.round(each.reshape(-1, 2) * scale, 9) for each in points]
     segments = no_polygons()
     if polygons:
         rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32)

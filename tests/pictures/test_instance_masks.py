@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
-from coco_sets import coco_dataset, uncompressed
+from coco_sets import CocoSet, coco_dataset, uncompressed
 
 import mmload
-from mmload.augment import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
+from mmload.augment import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, RandomShortestSize, RandomVerticalFlip
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.pictures.instance_masks import mask_of_runs, masks_of_boxes, rectangles_of_runs
 from mmload.remote.opening import open as open_dataset
 
@@ -38,10 +42,10 @@ def test_mask_of_a_polygon_is_that_of_pycocotools():
     for number in range(2000):
         height, width = random.integers(1, 50, 2).tolist()
         points = random.uniform(-0.3, 1.3, (int(random.integers(3, 12)), 2)) * [width, height]
-        points = points.round(int(random.integers(0, 3)))
+        points = points.round(int(random.integers(0, 3))) if number % 3 else (2 * points).round(1) + 0.1  # ties
         points = np.maximum(points, 0) if number % 2 else points
-        mask = mask_of_polygon(points.astype(np.float32), height, width)
-        expected = theirs(points.astype(np.float32).astype(np.float64).reshape(-1).tolist(), height, width)
+        mask = mask_of_polygon(points, height, width)
+        expected = theirs(points.reshape(-1).tolist(), height, width)
         if not (np.roll(points, -1, 0) == points).all(1).any():  # equal neighbors are undefined there
             np.testing.assert_array_equal(mask, expected, err_msg=f"{points.tolist()} in {height} x {width}")
 
@@ -55,6 +59,13 @@ def test_rectangles_cover_the_pixels_of_run_lengths():
         for rectangle in rectangles_of_runs(runs, len(mask)):
             covered |= mask_of_polygon(rectangle, *mask.shape)
         np.testing.assert_array_equal(covered, mask)
+
+
+def test_rectangles_of_runs_beyond_any_image_take_little_memory():
+    tracemalloc.start()
+    assert len(rectangles_of_runs(np.array([0, 2**31 - 1], np.int32), 64)) == 2
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +128,49 @@ def test_torchvision_targets_have_what_its_models_take(split):
         assert target["masks"].shape == (count, 48, 48)
         assert len(target["iscrowd"]) == len(target["area"]) == len(target["labels"]) == count
         assert target["image_id"].shape == ()
+
+
+def test_instance_masks_of_a_dataset_are_those_of_its_file(tmp_path):
+    coco, random = pytest.importorskip("pycocotools.coco"), np.random.default_rng(0)
+    made = CocoSet(tmp_path / "coco")
+    for image in range(1, 5):
+        made.image(image, 60, 80)
+        for number in range(50):
+            points = random.uniform(0, [80, 60], (int(random.integers(3, 9)), 2)).round(2)
+            points = points if number % 2 else ((5 * points).round() + 0.5).clip(0, 299.5).round(1) / 5
+            polygon = points.round(2).reshape(-1).tolist()
+            made.object(image, [0, 0, 80, 60], segmentation=[polygon])
+    recipe = BuildRecipe(
+        kind="coco", root=made.write(), out=tmp_path / "built", options={"task": "instances"},
+        variable_layout=VariableLayout(encode="raw"),
+    )  # fmt: skip
+    rows, file = open_dataset(build(recipe).out)["train"][:], coco.COCO(made.file)
+    for image, masks in enumerate(rows.instance_masks(), 1):
+        np.testing.assert_array_equal(masks, [file.annToMask(each) for each in file.imgToAnns[image]])
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory):
+    return open_dataset(coco_dataset(tmp_path_factory.mktemp("sizes"), size=None))["train"]
+
+
+def test_instance_masks_of_variable_size_rows_have_the_size_of_each(sizes):
+    batch = sizes[:]
+    for row, masks in enumerate(batch.instance_masks()):
+        assert masks.shape == (int(batch[row].counts), *batch[row].images.shape[1:])
+        assert masks.sum() > 0 or not len(masks)
+
+
+def test_instance_masks_of_images_on_a_canvas_have_its_size(sizes):
+    (batch,) = mmload.Loader(sizes, batch_size=len(sizes), collate=mmload.Collate(RandomShortestSize([40], 60)))
+    assert len({tuple(size) for size in batch.image_sizes.tolist()}) > 1
+    _, targets = batch.to_torchvision()
+    for masks, (height, width), target in zip(batch.instance_masks(), batch.image_sizes, targets, strict=True):
+        assert masks.shape[1:] == batch.images.shape[2:]
+        assert masks[:, height:].sum() == masks[:, :, width:].sum() == 0
+        assert torch.equal(target["masks"], masks[:, :height, :width])
+
+
+def test_instance_masks_without_images_say_what_is_missing(split):
+    with pytest.raises(ValueError, match="images"):
+        split[:].replace(images=None).instance_masks()

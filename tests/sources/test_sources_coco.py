@@ -45,7 +45,7 @@ def test_coco_split_reads_what_pycocotools_reads(tmp_path):
             own = [points.reshape(-1) for box, points in polygons if box == number]
             assert len(own) == len(each["segmentation"])
             for points, polygon in zip(own, each["segmentation"], strict=True):
-                np.testing.assert_array_equal(points, np.array(polygon, np.float32))
+                np.testing.assert_array_equal(points, np.array(polygon))
 
 
 def test_coco_keypoints_are_read_with_visibility_skeleton_and_flip(tmp_path):
