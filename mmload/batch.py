@@ -157,8 +157,8 @@ class Batch(TensorClass):
         """
         from mmload.pictures.instance_masks import masks_of_boxes, segment_fields
 
-        if rows := lazy_rows(self):
-            return [masks for row in rows for masks in row.unsqueeze(0).instance_masks()]
+        if alone := lazy_rows(self):
+            return [masks for row in alone for masks in row.unsqueeze(0).instance_masks()]
         fields = fields_of(self)
         segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
         if not segments:
