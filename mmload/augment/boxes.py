@@ -199,8 +199,8 @@ def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
 def _remaining_boxes(boxes: Tensor, counts: Tensor, trail: Trail, rule: BoxRule) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the remaining boxes, their numbers among all, int64 [B, M], and which of these are real, on a CPU."""
     kind = np.dtype(str(boxes.dtype).removeprefix("torch."))
-    packed, order = torch.zeros_like(boxes), torch.zeros(boxes.shape[:2], dtype=torch.int64)
-    real = torch.zeros(boxes.shape[:2], dtype=torch.bool)
+    packed, order = torch.zeros_like(boxes), torch.zeros(boxes.shape[:2], dtype=torch.int64, device="cpu")
+    real = torch.zeros(boxes.shape[:2], dtype=torch.bool, device="cpu")
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
     frames, share = trail.frames.to(boxes.dtype), trail.share.to(boxes.dtype)
     own: list[Any] = [each.contiguous().numpy() for each in trail._replace(frames=frames, share=share)]

@@ -98,8 +98,8 @@ def _masks_of(rows: Sequence[Batch]) -> OwnMasks | None:
         return None
     if len(masks) < len(rows):
         raise ValueError(f"{len(masks)} of {len(rows)} rows have masks: give all of them, or none")
-    ends = torch.tensor([len(mask) for mask in masks]).cumsum(0)
-    return OwnMasks(torch.cat(masks), ends - torch.tensor([len(mask) for mask in masks]))
+    ends = torch.tensor([len(mask) for mask in masks], device="cpu").cumsum(0)
+    return OwnMasks(torch.cat(masks), ends - torch.tensor([len(mask) for mask in masks], device="cpu"))
 
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -268,7 +268,7 @@ class Collate(nn.Module):
             batch, numbers = self._paired(batch, torch.device("cpu"), generator)
             images = [images[k] for k in numbers.tolist()]
             masks = None if masks is None else masks._replace(starts=masks.starts[numbers])
-        sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64).view(-1, 2)
+        sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64, device="cpu").view(-1, 2)
         seeds = _seeds_of(batch, torch.device("cpu"), generator)
         prepared = self.prepare(batch, (images[0].shape[0], 0, 0), seeds=seeds, sizes=sizes, masks=masks)
         if prepared.tile_rows is not None:

@@ -59,8 +59,8 @@ class Normalize(Step):
             raise ValueError(
                 f"mean has {counted(len(means), 'channel')} and std {len(stds)}; give both the same number"
             )
-        self.register_buffer("mean", torch.tensor(means))
-        self.register_buffer("std", torch.tensor(stds))
+        self.register_buffer("mean", torch.tensor(means, dtype=torch.float32, device="cpu"))
+        self.register_buffer("std", torch.tensor(stds, dtype=torch.float32, device="cpu"))
         self._levels = (means, stds) if max(means) > 1 else None  # which integer images cannot have
 
     @classmethod
@@ -218,7 +218,7 @@ class ColorJitter(LevelStep):
         """Returns the four adjustments with drawn factors; those without a range are left out."""
         codes = tuple(code if ends is not None else NONE for code, ends in zip(_CODES, self.ranges, strict=True))
         device = factors.order.device
-        numbers = torch.zeros((*factors.order.shape, MOST_NUMBERS), device=device)
+        numbers = torch.zeros((*factors.order.shape, MOST_NUMBERS), dtype=torch.float32, device=device)
         chosen = factors.values.gather(1, factors.order)
         numbers[:, :, 0], numbers[:, :, 1] = chosen, 1.0 - chosen.to(torch.float64)
         slot = OperationSlot(operations=frozenset(codes) - {NONE})

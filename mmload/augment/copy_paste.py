@@ -279,7 +279,7 @@ def _like(before: Tensor | None, value: Tensor) -> Tensor:
 
 def _padded(images: list[Fields]) -> dict[str, Tensor]:
     """Pads the fields of images to the most elements, one at least: [B, M, ...]."""
-    padded = {"counts": torch.tensor([len(fields["boxes"]) for fields in images], dtype=torch.int64)}
+    padded = {"counts": torch.tensor([len(fields["boxes"]) for fields in images], dtype=torch.int64, device="cpu")}
     for name in images[0] if images else ():
         values = [torch.from_numpy(fields[name]) for fields in images]
         rows = pad_sequence(values, batch_first=True, padding_value=PADDING.get(name, 0))

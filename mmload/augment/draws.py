@@ -336,7 +336,7 @@ class SharedEpoch:
     def set(self, epoch: int) -> None:
         """Sets it; the first call takes the shared memory, so it has to come before workers start."""
         if self._number is None:
-            self._number = _shared(torch.full((1,), epoch, dtype=torch.int64))
+            self._number = _shared(torch.full((1,), epoch, dtype=torch.int64, device="cpu"))
         self._number.fill_(epoch)
 
     def get(self) -> int | None:

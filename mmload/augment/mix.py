@@ -296,7 +296,7 @@ def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) ->
 
 def _blended_indices(indices: Tensor, share: Tensor, classes: int) -> Tensor | None:
     """Blends class indices on a CPU; None if they are none, or out of range."""
-    blended = torch.empty((len(indices), classes))
+    blended = torch.empty((len(indices), classes), dtype=torch.float32, device="cpu")
     words = None if indices.dtype.is_floating_point else indices.to(torch.int64).contiguous().numpy()
     right = words is not None and _blend_indices(words, share.contiguous().numpy(), blended.numpy())
     return blended if right else None

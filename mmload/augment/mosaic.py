@@ -31,6 +31,10 @@ _MOST_CHANNELS = 4
 """Upper bound on the channels of images: a pixel is packed into one word."""
 
 
+_LEAST_SIDE = 16
+"""Lower bound of a mosaic's sides: a smaller number is ``tiles``, given for ``size``."""
+
+
 class Tiles(NamedTuple):
     """Tiles that samples are composed of: their rows, and the sizes and boxes of these.
 
@@ -78,7 +82,7 @@ class Mosaic(nn.Module):
     It must be the first step. There is no antialiasing, as in OpenCV's bilinear warp.
 
     Args:
-        size: (height, width) of the output, or one number for both.
+        size: (height, width) of the output, or one number for both; at least 16.
         tiles: 4 or 9.
         p: probability of a mosaic.
         degrees: greatest angle either way.
@@ -114,6 +118,8 @@ class Mosaic(nn.Module):
     ) -> None:
         super().__init__()
         self.size = pair(size)
+        if min(self.size) < _LEAST_SIDE:
+            raise argument_error("size", size, f"{_LEAST_SIDE} pixels or more; the number of images is tiles")
         self.tiles = integer("tiles", tiles, least=4, greatest=9, expected="4 or 9")
         if self.tiles not in _LAYOUTS:
             raise argument_error("tiles", tiles, "4 or 9")
@@ -177,8 +183,8 @@ class Mosaic(nn.Module):
         count = batch.batch_size[0]
         if source != torch.uint8 or draws.device.type != "cpu":
             raise ValueError(f"Mosaic takes uint8 images on a CPU, these are {source} on {draws.device}")
-        rows = self.tile_rows(draws, torch.arange(count), count, lambda places: places)
-        sizes = torch.tensor(shape[1:]).expand(count, 2) if sizes is None else sizes
+        rows = self.tile_rows(draws, torch.arange(count, device="cpu"), count, lambda places: places)
+        sizes = torch.tensor(shape[1:], device="cpu").expand(count, 2) if sizes is None else sizes
         values = fields_of(batch)
         names = box_fields({name: value.shape[1:] for name, value in values.items()})
         return Tiles(rows, sizes[rows.numbers], {name: values[name][rows.numbers] for name in names})
@@ -205,9 +211,11 @@ class Mosaic(nn.Module):
         rows, count = tiles.rows, batch.batch_size[0]
         layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
         uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS).numpy() for layer in range(layers)])
-        shares = torch.full((count,), math.nan)
+        shares = torch.full((count,), math.nan, dtype=torch.float32, device="cpu")
         if layers == 2:
-            blended = torch.zeros(count, dtype=torch.bool).index_fill_(0, rows.samples[rows.layers == 1], True)
+            blended = torch.zeros(count, dtype=torch.bool, device="cpu").index_fill_(
+                0, rows.samples[rows.layers == 1], True
+            )
             shares = torch.where(blended, beta(draws.branch(4), self.alpha).to(torch.float32), shares)
         sizes = tiles.sizes.numpy()
         records, needed, moving = placed_tiles(rows, sizes, uniform, self._ranges, _LAYOUTS[self.tiles])

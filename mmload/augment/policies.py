@@ -118,23 +118,25 @@ def _tables(
     They are cached per size of images: to compute the matrices of each batch's changes took a tenth of the time.
     """
     with torch.inference_mode(False):
-        numbers = torch.zeros((len(space), bins, 2, MOST_NUMBERS))
+        numbers = torch.zeros((len(space), bins, 2, MOST_NUMBERS), dtype=torch.float32, device="cpu")
         for place, change in enumerate(space):
             magnitudes = _magnitudes(change, bins, height, width)
             for sign, values in enumerate((magnitudes, -magnitudes if change.signed else magnitudes)):
                 made = _numbers(change.name, values, height, width, peak)
                 numbers[place, :, sign, : made.shape[1]] = made
-        codes = torch.tensor([_CODES.get(change.name, warp) for change in space])
+        codes = torch.tensor([_CODES.get(change.name, warp) for change in space], device="cpu")
         return codes.to(device), numbers.to(device)
 
 
 def _magnitudes(change: Change, bins: int, height: int, width: int) -> Tensor:
     """Returns the magnitude in each bin as torchvision computes it, float64 [bins]."""
     if change.name == "Posterize":
-        shares = torch.arange(bins) / ((bins - 1) / (change.least - change.most))
+        shares = torch.arange(bins, dtype=torch.float32, device="cpu") / ((bins - 1) / (change.least - change.most))
         return (change.least - shares).round().to(torch.float64)
     side = (width if change.name == "TranslateX" else height) if change.of_side else 1
-    return torch.linspace(change.least * side, change.most * side, bins).to(torch.float64)
+    return torch.linspace(change.least * side, change.most * side, bins, dtype=torch.float32, device="cpu").to(
+        torch.float64
+    )
 
 
 def _numbers(name: str, magnitude: Tensor, height: int, width: int, peak: float) -> Tensor:
@@ -147,7 +149,7 @@ def _numbers(name: str, magnitude: Tensor, height: int, width: int, peak: float)
         return magnitude.unsqueeze(1)
     nothing, one = torch.zeros_like(magnitude), torch.ones_like(magnitude)
     angle, move_x, move_y, shear_x, shear_y = (nothing,) * 5
-    center = torch.zeros(2, dtype=torch.float64)
+    center = torch.zeros(2, dtype=torch.float64, device="cpu")
     if name == "Rotate":
         angle = -magnitude
     elif name == "TranslateX":
@@ -157,7 +159,7 @@ def _numbers(name: str, magnitude: Tensor, height: int, width: int, peak: float)
     else:  # around the corner at the top left, as torchvision has them from the paper
         degrees = magnitude.atan() * (180.0 / math.pi)
         shear_x, shear_y = (degrees, nothing) if name == "ShearX" else (nothing, degrees)
-        center = torch.tensor([-0.5 * width, -0.5 * height], dtype=torch.float64)
+        center = torch.tensor([-0.5 * width, -0.5 * height], dtype=torch.float64, device="cpu")
     return affine_matrix(angle, (move_x, move_y), one, (shear_x, shear_y), center)
 
 

@@ -94,8 +94,11 @@ def check_passes(
     Raises:
         ValueError, TypeError: as the step that cannot be done.
     """
-    nothing = torch.zeros(1, dtype=torch.int64)
-    no_boxes = torch.zeros(1, 0, 4), torch.zeros(1, 0, dtype=torch.bool)
+    nothing = torch.zeros(1, dtype=torch.int64, device="cpu")
+    no_boxes = (
+        torch.zeros(1, 0, 4, dtype=torch.float32, device="cpu"),
+        torch.zeros(1, 0, dtype=torch.bool, device="cpu"),
+    )
 
     def draws_of(place: int) -> Draws:
         ids = nothing if has_ids else None

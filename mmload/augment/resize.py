@@ -336,7 +336,9 @@ def over(number: Side, side: Side) -> Any:
 
     Torch makes ``number / side`` the product with the reciprocal: another number for a quarter of all sizes.
     """
-    return torch.as_tensor(number, dtype=torch.float64) / side if isinstance(side, Tensor) else number / side
+    return (
+        torch.as_tensor(number, dtype=torch.float64, device="cpu") / side if isinstance(side, Tensor) else number / side
+    )
 
 
 def _cut(product: Side, divisor: Side) -> Side:

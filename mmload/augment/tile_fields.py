@@ -94,7 +94,10 @@ def composed_boxes(
             packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))
             own = move_tile_points(name, value[tile, place], tiles, moved.tiles, size)
             packed[name][samples, column] = own
-    nothing, whole = torch.zeros((count, longest), dtype=torch.bool), torch.ones(count, dtype=torch.bool)
+    nothing, whole = (
+        torch.zeros((count, longest), dtype=torch.bool, device="cpu"),
+        torch.ones(count, dtype=torch.bool, device="cpu"),
+    )
     frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
     return with_fields(batch, packed), Trail(frames, whole, nothing, torch.from_numpy(moved.shares), nothing)
 

@@ -207,7 +207,7 @@ class _Column:
         is_row = rows >= 0
         if is_row.all():
             return self._values_of(rows)
-        block = torch.zeros((len(rows), *self.spec.shape), dtype=self.spec.torch_dtype)
+        block = torch.zeros((len(rows), *self.spec.shape), dtype=self.spec.torch_dtype, device="cpu")
         if is_row.any():
             block[torch.from_numpy(is_row)] = self._values_of(rows[is_row])
         return block

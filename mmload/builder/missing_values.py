@@ -36,7 +36,7 @@ def filled_files(paths: BuildPaths, folder: str, rows: int, fields: Mapping[str,
     """
     records = {}
     for name, spec in fields.items():
-        row = torch.full((1, *spec.shape), fill_value(spec), dtype=spec.torch_dtype)
+        row = torch.full((1, *spec.shape), fill_value(spec), dtype=spec.torch_dtype, device="cpu")
         file = file_name(name, spec)
         try:
             records[file] = write_blocks(paths, paths.dataset / folder / f"{file}.memmap", repeat(memory_of(row), rows))

@@ -103,7 +103,7 @@ def resize_sample(
     fields = dict(sample.fields)
     if "masks" in fields:
         fields["masks"] = torchvision_functional().resize_mask(fields["masks"], list(size))
-    exact = torch.tensor([size[1] / width, size[0] / height], dtype=torch.float64)
+    exact = torch.tensor([size[1] / width, size[0] / height], dtype=torch.float64, device="cpu")
     factors = exact.float()
     if "boxes" in fields:
         fields["boxes"] = fields["boxes"] * factors.repeat(2)
@@ -194,14 +194,14 @@ def _cut_targets(fields: dict[str, Tensor], size: Size, window: Window, sample: 
     top, left, height, width = window
     if "masks" in fields:
         fields["masks"] = cut(fields["masks"], window, 255)
-    _move_points(fields, sample.lists, lambda points: points - torch.tensor([left, top]))
+    _move_points(fields, sample.lists, lambda points: points - torch.tensor([left, top], device="cpu"))
     if "keypoints" in sample.lists:
         fields["keypoints"] = _visible(fields["keypoints"], (height, width))
     _change_runs(fields, size, lambda mask: cut(mask, window, 0))
     if "boxes" not in fields:
         return sample.cut
-    moved = fields["boxes"] - torch.tensor([left, top] * 2)
-    limits = torch.tensor([width, height] * 2, dtype=moved.dtype)
+    moved = fields["boxes"] - torch.tensor([left, top] * 2, device="cpu")
+    limits = torch.tensor([width, height] * 2, dtype=moved.dtype, device="cpu")
     remaining = moved.clamp(min=0).minimum(limits)
     cut_off = ((moved - remaining).abs() > _ROUNDED).any(1)
     if sample.cut is not None:
@@ -226,7 +226,7 @@ def _visible(points: Tensor, size: Size) -> Tensor:
     """Returns keypoints [n, K, 3], those outside of an image of (height, width) as not labeled."""
     import torch
 
-    limits = torch.tensor(size[::-1], dtype=points.dtype) + _ROUNDED
+    limits = torch.tensor(size[::-1], dtype=points.dtype, device="cpu") + _ROUNDED
     inside = ((points[..., :2] >= -_ROUNDED) & (points[..., :2] <= limits)).all(-1, keepdim=True)
     return points * inside
 
@@ -242,7 +242,7 @@ def _change_runs(fields: dict[str, Tensor], size: Size, change: Callable[[Tensor
     masks = [mask_of_runs(runs, *size).astype(np.uint8) for _, runs in parts_of(arrays, owners, values)]
     runs = [runs_of_mask(change(torch.from_numpy(mask)).numpy() > 0) for mask in masks]
     fields[values] = torch.from_numpy(np.concatenate(runs))
-    counts = torch.tensor([len(each) for each in runs], dtype=torch.int32)
+    counts = torch.tensor([len(each) for each in runs], dtype=torch.int32, device="cpu")
     fields[owners] = torch.stack([fields[owners][:, 0], counts], 1)
 
 
@@ -260,7 +260,7 @@ def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: fr
     import torch
 
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    keep &= torch.arange(len(boxes)) < int(fields["counts"])
+    keep &= torch.arange(len(boxes), device="cpu") < int(fields["counts"])
     remaining = int(keep.sum())
     is_list = "boxes" in lists
     names = [name for name in PER_BOX if name in (lists if is_list else ("labels", "difficult")) and name in fields]
@@ -274,5 +274,5 @@ def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: fr
     cut_off = per_box.pop("cut")
     segments = {name: fields[name].numpy() for pair in SEGMENTS for name in pair if name in lists}
     per_box |= {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
-    fields.update(per_box, counts=torch.tensor(remaining))
+    fields.update(per_box, counts=torch.tensor(remaining, device="cpu"))
     return cut_off

@@ -193,7 +193,7 @@ def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Se
 
     from mmload.runtime.random_words import permute
 
-    order: list[int] = permute(torch.arange(start, stop), count, shuffle_seed).tolist()
+    order: list[int] = permute(torch.arange(start, stop, device="cpu"), count, shuffle_seed).tolist()
     return order
 
 

@@ -123,7 +123,7 @@ def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
     chosen = []
     for split in splits:
         rows = (
-            torch.arange(len(split))
+            torch.arange(len(split), device="cpu")
             if choice.of_class is None
             else torch.from_numpy(rows_of_class(split, choice.of_class))
         )
@@ -188,7 +188,7 @@ def class_names(split: Split, field: str) -> tuple[str, ...]:
     """
     if field not in split.fields or not len(split):
         return split.classes
-    most = int(split.reader.gather(field, torch.arange(len(split))).max())
+    most = int(split.reader.gather(field, torch.arange(len(split), device="cpu")).max())
     if most < len(split.classes):
         return split.classes
     return tuple(f"{index:0{len(str(most))}d}" for index in range(most + 1))

@@ -285,7 +285,7 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         sized = next(one for one in flat_inputs if isinstance(one, torch.Tensor) or hasattr(one, "size"))
         canvas = self.canvas(*F.get_size(sized))
         size = self.resize.make_params(flat_inputs)["size"]
-        share = float(torch.rand(1))
+        share = float(torch.rand(1, device="cpu"))
         top, left = (int(max(have - want, 0) * share) for have, want in zip(size, canvas, strict=True))
         return {"canvas": canvas, "size": size, "top": top, "left": left}
 

@@ -231,21 +231,21 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
             raise ValueError(f"fields are {', '.join(fields)}, and a collate renders images: add them, or leave it out")
         return
     split = view.rows
-    images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64)
+    images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64, device="cpu")
     channels, height, width = images.shape
     if images.variable_size and not len(view):
         return
     sizes = _extreme_sizes(view) if images.variable_size else None
     if sizes is not None:
         height = width = 0
-        one = torch.zeros(len(sizes), dtype=torch.int64)
+        one = torch.zeros(len(sizes), dtype=torch.int64, device="cpu")
     others = {name: split.fields[name] for name in fields if name != "images" and not split.fields[name].variable_size}
-    masks = OwnMasks(torch.zeros(1, dtype=torch.uint8), one) if len(others) + 1 < len(fields) else None
-    row = {name: torch.zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
+    masks = OwnMasks(torch.zeros(1, dtype=torch.uint8, device="cpu"), one) if len(others) + 1 < len(fields) else None
+    row = {name: one.new_zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
     batch = make_batch(row, len(one), ids=one, seeds=one)
     for each in collates_of(collate):
         if all(step.at_epoch(0) is step for step in each.steps if isinstance(step, Step)):
-            places, seeds = each.with_partners(torch.arange(len(one)), one, len(one), lambda drawn: drawn)
+            places, seeds = each.with_partners(torch.arange(len(one), device="cpu"), one, len(one), lambda drawn: drawn)
             with batch_of_epoch(0):
                 each.prepare(
                     batch[places].replace(seeds=seeds),

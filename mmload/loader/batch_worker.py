@@ -211,7 +211,7 @@ class BatchWorker:
             return self._split.reader.gather(name, rows, out)
         if out is None:
             spec = self._split.fields[name]
-            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
+            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
         if tier.rows.spec.is_list:
             read_lists(tier, self._split.reader.lists(name), rows, out)
             self._split.reader.check_parts(name, rows.numpy(), out.numpy())

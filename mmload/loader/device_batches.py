@@ -75,7 +75,7 @@ class CudaPort:
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return torch.empty(shape, dtype=dtype, pin_memory=True, device="cpu")
 
     def copy(self, host: Tensor) -> tuple[Tensor, Event]:
         return self.queue(lambda: host.to(self._stream.device, non_blocking=True))
@@ -300,7 +300,10 @@ class ResidentRows(HitCounter):
     def __init__(self, decoder: DeviceDecoder, port: Port, count: int) -> None:
         super().__init__()
         self._port = port
-        parts = (torch.arange(first, min(first + _ROWS_AT_ONCE, count)) for first in range(0, count, _ROWS_AT_ONCE))
+        parts = (
+            torch.arange(first, min(first + _ROWS_AT_ONCE, count), device="cpu")
+            for first in range(0, count, _ROWS_AT_ONCE)
+        )
         self._images = [image for rows in parts for image in decoder.images(rows)]
         self.count(misses=count)
 

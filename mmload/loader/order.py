@@ -255,7 +255,7 @@ class Order:
         check_integer("stop", stop, 0, 2 * MAX_ROWS)
         count = max(0, min(stop, self.remaining(offset)) - start)
         if not count:
-            return RowSelection(torch.empty(0, dtype=torch.int64))
+            return RowSelection(torch.empty(0, dtype=torch.int64, device="cpu"))
         positions = self._positions(start, count, offset)
         again: Words | None = None
         if int(positions[-1]) >= self.epoch_order.length:

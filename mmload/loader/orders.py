@@ -280,7 +280,7 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
                 f"field {labels!r} is {spec.torch_dtype} of the shape {list(spec.shape)} per row; give one with one "
                 "integer per row, or a list of one integer per row"
             )
-        read = torch.empty(len(view), dtype=spec.torch_dtype)
+        read = torch.empty(len(view), dtype=spec.torch_dtype, device="cpu")
         for start in range(0, len(view), _LABELS_AT_ONCE):
             rows = torch.from_numpy(np.arange(start, min(start + _LABELS_AT_ONCE, len(view))))  # without threads
             view.rows.reader.gather(labels, view.ids(rows), out=read[start : start + len(rows)])

@@ -56,7 +56,7 @@ class SharedPixels:
             self._segment = shared_segment.open_segment(_key_of(split), _segment_size(split))
         except NotSharedError as error:
             self.why_private = str(error)
-            self.memory = torch.empty(size, dtype=torch.uint8)  # untouched memory costs nothing
+            self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")  # untouched memory costs nothing
             self._states = np.zeros(len(split), np.uint8)
         else:
             segment = np.frombuffer(self._segment.memory, np.uint8)

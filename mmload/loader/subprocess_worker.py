@@ -191,7 +191,7 @@ def _made(node: tuple[Any, ...], buffers: list[bytearray | Bytes], objects: list
             fields["extra"] = TensorDict(_made(extra, buffers, objects), batch_size=batch_size)
         return Batch.from_tensordict(TensorDict(fields, batch_size=batch_size))
     if kind == _EMPTY:
-        return torch.empty(node[1], dtype=_CODES[node[2]])
+        return torch.empty(node[1], dtype=_CODES[node[2]], device="cpu")
     if kind == _OBJECT:
         return objects[node[1]]
     items = [_made(item, buffers, objects) for item in node[1]]

@@ -95,7 +95,7 @@ def _outputs(numbers: list[float], frame: list[float], center: tuple[float, floa
 
 
 def _share(share: float) -> Tensor:
-    return torch.tensor(share, dtype=torch.float32)
+    return torch.tensor(share, dtype=torch.float32, device="cpu")
 
 
 def _factor(numbers: list[float]) -> float:

@@ -140,7 +140,10 @@ class ReferenceMaker:
     def _transformed(self, reference: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
         """Returns the reference with the results of torchvision's transforms on the tensor."""
         size = (int(image.shape[-2]), int(image.shape[-1]))
-        items: dict[str, Any] = {"images": image, "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8))}
+        items: dict[str, Any] = {
+            "images": image,
+            "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8, device="cpu")),
+        }
         if "masks" in fields:
             items["masks"] = tv_tensors.Mask(fields["masks"])
         if "boxes" in fields:
@@ -222,6 +225,6 @@ def _with_area(boxes: Tensor, fields: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 def _labeled(points: Tensor, before: Tensor, size: tuple[int, ...]) -> Tensor:
     """Returns transformed keypoints with their visibility, those outside of an image [H, W] as not labeled."""
-    inside = ((points >= 0) & (points <= torch.tensor(size[::-1]))).all(-1, keepdim=True)
+    inside = ((points >= 0) & (points <= torch.tensor(size[::-1], device="cpu"))).all(-1, keepdim=True)
     shown = before[..., 2:] * inside
     return torch.cat([points * (shown > 0), shown], -1)

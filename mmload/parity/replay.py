@@ -49,8 +49,10 @@ _STILL = augment.Normalize | augment.RandomErasing | augment.RandomGrayscale
 
 def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Tensor, Tensor]]:
     """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
-    boxes = torch.tensor(_BOXES) * torch.tensor([shape[2], shape[1], shape[2], shape[1]])
-    return lambda plan: (boxes.expand(count, 3, 4), torch.ones(count, 3, dtype=torch.bool))
+    boxes = torch.tensor(_BOXES, dtype=torch.float32, device="cpu") * torch.tensor(
+        [shape[2], shape[1], shape[2], shape[1]], device="cpu"
+    )
+    return lambda plan: (boxes.expand(count, 3, 4), torch.ones(count, 3, dtype=torch.bool, device="cpu"))
 
 
 class StepDraws(NamedTuple):
@@ -70,7 +72,7 @@ def followable(collate: Collate, shape: Shape, *, alone: bool = False) -> tuple[
     If samples are replayed ``alone``, steps that mix them cannot be.
     """
     steps: list[nn.Module] = []
-    nothing = torch.zeros(1, dtype=torch.int64)
+    nothing = torch.zeros(1, dtype=torch.int64, device="cpu")
     plan = _blank(1, shape)
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
@@ -250,7 +252,7 @@ def _params(
         return None
     if isinstance(step, augment.RandomErasing):
         (hole,) = plan.holes
-        value = torch.tensor(hole.value, dtype=image.dtype).view(-1, 1, 1)
+        value = torch.tensor(hole.value, dtype=image.dtype, device="cpu").view(-1, 1, 1)
         corner = {"i": hole.top, "j": hole.left, "h": hole.height, "w": hole.width}
         return {name: int(side[k]) for name, side in corner.items()} | {"v": value} if hole.height[k] else None
     drawn_params: dict[str, Any] = transform.make_params([image])

@@ -48,7 +48,7 @@ def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     left_out = set(_ids(folder / record.list_name(SKIPPED_NAME))) if record.skipped_count else set()
     count = len(source)
     seed = recipe["store"].get("shuffle_seed")
-    order = range(count) if seed is None else permute(torch.arange(count), count, seed).tolist()
+    order = range(count) if seed is None else permute(torch.arange(count, device="cpu"), count, seed).tolist()
     expected = [index for index in order if source.id(index) not in left_out]
     index_of = {source.id(index): index for index in expected}
     found = [index_of.get(name, -1) for name in names]
@@ -93,11 +93,11 @@ def labels_verdict(
     listed = listed_labels(source, recipe)
     if listed is None or "targets" not in split.fields:
         return None
-    rows = torch.tensor([row for row, index in enumerate(found) if index >= 0], dtype=torch.int64)
+    rows = torch.tensor([row for row, index in enumerate(found) if index >= 0], dtype=torch.int64, device="cpu")
     if not len(rows):  # the verdict on rows fails already
         return None
     stored = split.reader.gather("targets", rows)
-    right = listed[torch.tensor([index for index in found if index >= 0], dtype=torch.int64)]
+    right = listed[torch.tensor([index for index in found if index >= 0], dtype=torch.int64, device="cpu")]
     if stored.shape != right.shape:
         return verdict(False, f"labels have the shape {list(stored.shape)}, not {list(right.shape)}")
     wrong = (stored != right).flatten(1).any(1) if stored.dim() > 1 else stored != right
@@ -174,7 +174,7 @@ def listed_labels(source: SourceSplit, recipe: Mapping[str, Any]) -> Tensor | No
     if isinstance(source, ImageFolderSplit) and folder is not None:
         number = find_classes(folder)[1]
         depth = len(folder.relative_to(source.root).parts)
-        return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))])
+        return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))], device="cpu")
     targets = getattr(source, "targets", None)
     return targets if isinstance(targets, Tensor) else None
 
@@ -310,7 +310,7 @@ def _compare_row(
 
 def _stored_row(split: Split, row: int) -> dict[str, Tensor]:
     """Reads the fields of a row; variable-size images and masks are decoded to pixels, lists have no padding."""
-    number, reader = torch.tensor([row]), split.reader
+    number, reader = torch.tensor([row], device="cpu"), split.reader
     fields = {
         name: torch.from_numpy(reader.rows(name, number.numpy())[0])
         if spec.variable_size

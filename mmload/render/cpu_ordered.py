@@ -121,7 +121,10 @@ class CpuMixing:
         self, plan: Plan, mixing: Mixing, colors: tuple[Floats, Floats], streams: Callable[[Tensor], bool]
     ) -> None:
         self._shape, self._colors, self._streams = plan.shape, colors, streams
-        ones, empty = torch.ones(plan.count), torch.zeros((plan.count, 4), dtype=torch.int64)
+        ones, empty = (
+            torch.ones(plan.count, dtype=torch.float32, device="cpu"),
+            torch.zeros((plan.count, 4), dtype=torch.int64, device="cpu"),
+        )
         self._shares = np.ascontiguousarray((ones if mixing.share is None else mixing.share).numpy())
         self._boxes = np.ascontiguousarray((empty if mixing.boxes is None else mixing.boxes).numpy())
         self._holes = holes_of(plan)

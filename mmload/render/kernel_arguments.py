@@ -70,7 +70,11 @@ class ImageLines(NamedTuple):
             _, height, width = image.shape
             places[k] = start, 0, height, height, width, PLANES, 1
             start += image.numel()
-        flat = torch.cat([image.reshape(-1) for image in images]) if len(images) else torch.empty(0, dtype=torch.uint8)
+        flat = (
+            torch.cat([image.reshape(-1) for image in images])
+            if len(images)
+            else torch.empty(0, dtype=torch.uint8, device="cpu")
+        )
         return cls(flat.numpy(), places)
 
     def batch(self, shape: tuple[int, int, int]) -> tuple[Bytes, Numbers]:

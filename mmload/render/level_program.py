@@ -127,7 +127,7 @@ class Program:
             settings: settings of its :class:`OperationSlot`.
         """
         codes = torch.full((count, 1), operation, device=device)
-        values = torch.zeros((count, 1, MOST_NUMBERS), device=device)
+        values = torch.zeros((count, 1, MOST_NUMBERS), dtype=torch.float32, device=device)
         for place, number in enumerate(numbers):
             values[:, 0, place] = number
         slot = OperationSlot(operations=frozenset({operation}) - {NONE}, **settings)

@@ -55,7 +55,9 @@ class Rendering:
         if crop is not None:
             self._by_gpu_kernel(crop, images.contiguous(), indices, out)
         elif images.dtype == torch.uint8 and images.device.type == "cpu":
-            self.on_cpu.render_rows(0, images.contiguous(), torch.arange(len(out)) if indices is None else indices, out)
+            self.on_cpu.render_rows(
+                0, images.contiguous(), torch.arange(len(out), device="cpu") if indices is None else indices, out
+            )
         else:
             self.by_operations(images if indices is None else images[indices], out)
 
@@ -149,7 +151,7 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | 
         return plan.shift, plan.scale
     if plan.peak == 1.0 or not dtype.is_floating_point:
         return None, None
-    scale = torch.full((plan.source[0],), 1.0 / plan.peak, device=plan.device)
+    scale = torch.full((plan.source[0],), 1.0 / plan.peak, dtype=torch.float32, device=plan.device)
     return None, scale
 
 

@@ -124,7 +124,7 @@ def _equalize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
 def _sharpness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     if min(images.shape[2:]) <= 2:
         return images
-    weights = torch.full((1, 1, 3, 3), 1.0 / 13.0, device=images.device)
+    weights = torch.full((1, 1, 3, 3), 1.0 / 13.0, dtype=torch.float32, device=images.device)
     weights[:, :, 1, 1] = 5.0 / 13.0
     soft = conv2d(images.flatten(0, 1).unsqueeze(1), weights).view(
         *images.shape[:2], *(n - 2 for n in images.shape[2:])
@@ -301,15 +301,15 @@ def warped(operation: int, images: Tensor, numbers: Tensor, fill: tuple[float, .
 
 
 def _affine_grid(numbers: Tensor, height: int, width: int) -> Tensor:
-    x = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, width, device=numbers.device)
-    y = torch.linspace((1.0 - height) * 0.5, (height - 1.0) * 0.5, height, device=numbers.device)
+    x = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, width, dtype=torch.float32, device=numbers.device)
+    y = torch.linspace((1.0 - height) * 0.5, (height - 1.0) * 0.5, height, dtype=torch.float32, device=numbers.device)
     across, over = _half(numbers[:, :3], width), _half(numbers[:, 3:6], height)
     return torch.stack((_planes(across, x, y), _planes(over, x, y)), dim=3)
 
 
 def _perspective_grid(numbers: Tensor, height: int, width: int) -> Tensor:
-    x = torch.linspace(0.5, width - 0.5, width, device=numbers.device)
-    y = torch.linspace(0.5, height - 0.5, height, device=numbers.device)
+    x = torch.linspace(0.5, width - 0.5, width, dtype=torch.float32, device=numbers.device)
+    y = torch.linspace(0.5, height - 0.5, height, dtype=torch.float32, device=numbers.device)
     below = _planes(torch.cat((numbers[:, 6:8], torch.ones_like(numbers[:, :1])), 1), x, y)
     across, over = _half(numbers[:, :3], width), _half(numbers[:, 3:6], height)
     grid = torch.stack((_planes(across, x, y) / below, _planes(over, x, y) / below), dim=3) - 1.0

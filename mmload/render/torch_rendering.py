@@ -164,7 +164,7 @@ def _weights(axis: Axis, resampling: Resampling, plan: Plan) -> Tensor:
 def _repeating(center: Tensor, offset: Tensor, last: Tensor) -> Tensor:
     """Returns cubic weights of the four pixels around each center; the window's edges stand for those outside."""
     first = center.floor()
-    weight = torch.zeros((), device=center.device)
+    weight = torch.zeros((), dtype=torch.float32, device=center.device)
     for number in range(-1, 3):
         tap = torch.minimum((first + number).clamp(min=0), last)
         weight = weight + (offset == tap) * _cubic((center - first - number).abs(), -0.75)

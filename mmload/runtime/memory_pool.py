@@ -69,7 +69,7 @@ class MemoryPool:
         """
         size = math.prod(shape) * dtype.itemsize
         if size == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         flat = torch.frombuffer((self._source or self._buffer)(size), dtype=dtype)
         if memory_format == torch.channels_last:
             batch, channels, height, width = shape
@@ -292,7 +292,19 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
         device: device of the tensor, which stays there as long as the process runs.
     """
     with torch.inference_mode(False):  # else it could not be saved for a backward pass outside of that mode
-        return torch.tensor(values).to(dtype).to(device)
+        return plain_tensor(values).to(dtype).to(device)
+
+
+def plain_tensor(values: Any) -> Tensor:
+    """Returns numbers as ``torch.tensor`` does, but on the CPU, and floats as float32, whatever torch's defaults are.
+
+    Raises:
+        ValueError, TypeError, RuntimeError, OverflowError: those of ``torch.tensor``.
+    """
+    inferred = torch.tensor(values, device="cpu").dtype
+    return torch.tensor(
+        values, dtype=torch.float32 if inferred == torch.get_default_dtype() else inferred, device="cpu"
+    )
 
 
 def scratch(use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -309,7 +321,7 @@ def scratch(use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape)
     flat = last[0] if last is not None and last[0].dtype == dtype else None
     if flat is None or flat.numel() < size:
-        flat = torch.empty(size, dtype=dtype)
+        flat = torch.empty(size, dtype=dtype, device="cpu")
     view = flat[:size].view(tuple(shape))
     setattr(_memory, use, (flat, view))
     return view

@@ -266,4 +266,4 @@ def _check_batch(batch: Mapping[str, Any], labels_key: str, classes: int, path: 
     if labels and not 0 <= min(labels) <= max(labels) < classes:
         raise SourceError(f"{path} has labels from {min(labels)} to {max(labels)}, expected 0 to {classes - 1}")
     rows = np.array(data).reshape(-1, 3, 32, 32)  # a copy: what was read is read-only, which torch warns about
-    return torch.from_numpy(rows), torch.tensor(labels, dtype=torch.int64)
+    return torch.from_numpy(rows), torch.tensor(labels, dtype=torch.int64, device="cpu")

@@ -318,7 +318,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         fields = {
             "images": pixels,
             **found.fields,
-            "image_ids": torch.tensor(item.id),
+            "image_ids": torch.tensor(item.id, device="cpu"),
             **flip_field(self._meaning.objects),
         }
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)

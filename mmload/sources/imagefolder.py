@@ -341,7 +341,9 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
         name, target, _ = self.items[index]
         pixels, jpeg = read_image_and_jpeg(self._place, name, self.decoder, name)
         height, width = pixels.shape[-2:]
-        return Sample(name, {"images": pixels, "targets": torch.tensor(target)}, (height, width), encoded=jpeg)
+        return Sample(
+            name, {"images": pixels, "targets": torch.tensor(target, device="cpu")}, (height, width), encoded=jpeg
+        )
 
 
 def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:

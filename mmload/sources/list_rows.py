@@ -227,7 +227,7 @@ class Targets:
         """Returns the target of a label: int64 [] of a class, float32 [] of a number, float32 [K] of a list."""
         import torch
 
-        return torch.tensor(self.value(label), dtype=torch.int64 if self._integers else torch.float32)
+        return torch.tensor(self.value(label), dtype=torch.int64 if self._integers else torch.float32, device="cpu")
 
     @lazy_property
     def _indices(self) -> dict[Label, int]:

@@ -87,7 +87,7 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     arrays |= of_boxes(objects.segments, has_area)
     fields = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
     lists = frozenset(fields)
-    fields["counts"] = torch.tensor(int(has_area.sum()))
+    fields["counts"] = torch.tensor(int(has_area.sum()), device="cpu")
     return ObjectFields(fields, lists, {CLIPPED: int((outside | ~has_area).sum())} if clip else {})
 
 
@@ -114,7 +114,7 @@ def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
     """
     import torch
 
-    return {"keypoint_flips": torch.tensor(objects.flip, dtype=torch.uint8)} if objects.flip else {}
+    return {"keypoint_flips": torch.tensor(objects.flip, dtype=torch.uint8, device="cpu")} if objects.flip else {}
 
 
 def notes_on_flip(objects: ObjectsRecord) -> tuple[str, ...]:

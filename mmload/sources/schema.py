@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmload.records import DTYPES, FIELD_NAMES, dtype_name
+from mmload.runtime.memory_pool import plain_tensor
 from mmload.sources.decode import LOSSY, Decoder
 from mmload.sources.values import Key, PaddedField, as_text, is_sequence, values_of
 from mmload.store.manifest import is_name
@@ -114,7 +115,7 @@ class Schema:
             padded = self.padded.get(name)
             fields[name] = tensor if padded is None else padded.pad(name, tensor)
             if padded is not None and padded.count is not None:
-                fields[padded.count] = torch.tensor(len(tensor) if tensor.numel() else 0)
+                fields[padded.count] = torch.tensor(len(tensor) if tensor.numel() else 0, device="cpu")
         return fields
 
     def _of_any_length(self, first: Any) -> list[str]:
@@ -249,8 +250,8 @@ def _plain(name: str, value: Any) -> Tensor:
 
 def _of_numbers(name: str, value: Any) -> Tensor:
     try:
-        tensor = torch.tensor(value)
-        wide = torch.tensor(value, dtype=torch.float64) if tensor.dtype == torch.float32 else None
+        tensor = plain_tensor(value)
+        wide = torch.tensor(value, dtype=torch.float64, device="cpu") if tensor.dtype == torch.float32 else None
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{name} is not a number or a regular list of numbers ({error})") from error
     return tensor if wide is None else _single(name, wide)
@@ -298,7 +299,7 @@ def _check_boxes(raw: Mapping[str, Tensor]) -> None:
     if counts is not None:
         boxes = boxes[: int(counts)]
     height, width = images.shape[-2:]
-    limits = torch.tensor([width, height] * 2)
+    limits = torch.tensor([width, height] * 2, device="cpu")
     odd = ((boxes < 0) | (boxes > limits)).any(1) | (boxes[:, 2:] <= boxes[:, :2]).any(1)
     if len(wrong := boxes[odd | boxes.isnan().any(1)]):
         sides = ", ".join(f"{side:g}" for side in wrong[0].tolist())

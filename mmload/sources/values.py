@@ -97,7 +97,7 @@ class PaddedField:
             raise ValueError(
                 f"{name} is {list(value.shape)}, the longest of the split was {self.most} before the build"
             )
-        padded = torch.full((max(1, self.most), *tail), self.fill, dtype=dtype)
+        padded = torch.full((max(1, self.most), *tail), self.fill, dtype=dtype, device="cpu")
         if value.numel():
             padded[: len(value)] = value
         return padded
@@ -105,4 +105,4 @@ class PaddedField:
 
 def as_text(value: str) -> Tensor:
     """Returns the UTF-8 of a text: uint8 [bytes]."""
-    return torch.tensor(list(value.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+    return torch.tensor(list(value.encode("utf-8", "surrogatepass")), dtype=torch.uint8, device="cpu")

@@ -103,17 +103,22 @@ class Detection(VocTask):
         import torch
 
         objects = _objects(item)
-        boxes = torch.zeros(self.most, 4)
-        labels = torch.full((self.most,), -1)
-        difficult = torch.zeros(self.most, dtype=torch.bool)
+        boxes = torch.zeros(self.most, 4, dtype=torch.float32, device="cpu")
+        labels = torch.full((self.most,), -1, device="cpu")
+        difficult = torch.zeros(self.most, dtype=torch.bool, device="cpu")
         for row, each in enumerate(objects):
             try:
-                boxes[row] = torch.tensor(self._box(each, size))
+                boxes[row] = torch.tensor(self._box(each, size), dtype=torch.float32, device="cpu")
                 labels[row] = _index(self.classes, each.name)
             except ValueError as error:
                 raise SampleError(item.image, f"object {row + 1} ({each.name}): {error}{_hint(item, size)}") from error
             difficult[row] = each.difficult
-        return {"boxes": boxes, "labels": labels, "difficult": difficult, "counts": torch.tensor(len(objects))}
+        return {
+            "boxes": boxes,
+            "labels": labels,
+            "difficult": difficult,
+            "counts": torch.tensor(len(objects), device="cpu"),
+        }
 
     def losses(self, item: VocItem, size: tuple[int, int]) -> dict[str, int]:
         """Returns how many boxes were cut at the edge, and whether the annotation gives another image size."""
@@ -151,8 +156,8 @@ class Classification(VocTask):
         """Returns ``targets`` float32 [K], 1 for a class in the image; ``ignored`` bool [K], 1 where only difficult."""
         import torch
 
-        targets = torch.zeros(len(self.classes))
-        present = torch.zeros(len(self.classes), dtype=torch.bool)
+        targets = torch.zeros(len(self.classes), dtype=torch.float32, device="cpu")
+        present = torch.zeros(len(self.classes), dtype=torch.bool, device="cpu")
         for each in _objects(item):
             try:
                 index = _index(self.classes, each.name)
@@ -210,7 +215,7 @@ class SingleLabel(VocTask):
         import torch
 
         (only,) = _objects(item)
-        return {"targets": torch.tensor(self.classes.index(self.class_map[only.name]))}
+        return {"targets": torch.tensor(self.classes.index(self.class_map[only.name]), device="cpu")}
 
 
 def read_mask(root: Path, name: str, sample: str) -> Tensor:

@@ -300,7 +300,7 @@ class Split:
             return self._samples.row_of(name)
         import torch
 
-        return torch.tensor([self._samples.row_of(each) for each in name], dtype=torch.int64)
+        return torch.tensor([self._samples.row_of(each) for each in name], dtype=torch.int64, device="cpu")
 
     def table(self) -> Any:
         """Returns a ``pyarrow.Table`` with one row per row; without pyarrow, a ``pandas.DataFrame``.

@@ -189,7 +189,7 @@ class RowReader:
 
         if self.field(name).spec.is_list:
             if out is None:
-                out = torch.empty((len(rows), *self.spec(name).shape), dtype=self.spec(name).torch_dtype)
+                out = torch.empty((len(rows), *self.spec(name).shape), dtype=self.spec(name).torch_dtype, device="cpu")
             self.lists(name).read_into(rows.numpy(), out.numpy())
             self.check_parts(name, rows.numpy(), out.numpy())
             return out
@@ -200,7 +200,7 @@ class RowReader:
             return torch.from_numpy(column.numpy()[rows.numpy()])
         spec = self._fixed(name)
         if out is None:
-            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype)
+            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
         read(self.field(name), rows.numpy(), memory_of(out))
         return out
 
@@ -261,7 +261,7 @@ class RowReader:
             spec, count = self._fixed(name), len(self.field(name))
             if not self.is_column(name):
                 return None
-            column = torch.empty((count, *spec.shape), dtype=spec.torch_dtype)
+            column = torch.empty((count, *spec.shape), dtype=spec.torch_dtype, device="cpu")
             for first in range(0, count, _COLUMN_ROWS):
                 part = np.arange(first, min(first + _COLUMN_ROWS, count))
                 read(self.field(name), part, memory_of(column[first : first + len(part)]))

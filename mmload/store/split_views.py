@@ -247,7 +247,9 @@ def _pieces(dataset: object, splits: list[Split]) -> list[range | Tensor]:
 
 
 def _listed(pieces: list[range | Tensor]) -> Tensor:
-    parts = [torch.arange(piece.start, piece.stop) if isinstance(piece, range) else piece for piece in pieces]
+    parts = [
+        torch.arange(piece.start, piece.stop, device="cpu") if isinstance(piece, range) else piece for piece in pieces
+    ]
     return torch.cat(parts)
 
 

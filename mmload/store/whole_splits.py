@@ -55,14 +55,14 @@ def _mapped_file(
 
     sizes = [files.record.shards[index].rows * spec.row_bytes for index in shards]
     if not rows:
-        return torch.empty((0, *spec.shape), dtype=spec.torch_dtype)
+        return torch.empty((0, *spec.shape), dtype=spec.torch_dtype, device="cpu")
     if joinable(sizes):
         opened = [files.opened(name, index) for index in shards]
         flat = mapped([OpenFile(file.path, file.handle, size) for file, size in zip(opened, sizes, strict=True)])
         check_files(opened)
         return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
     if rows * spec.row_bytes <= _SMALL_SHARE * files.record.bytes:
-        return reader.gather(name, torch.arange(rows))
+        return reader.gather(name, torch.arange(rows, device="cpu"))
     raise UsageError(
         f"{name} of split {files.split!r}: {len(shards)} files that do not end with a page cannot be mapped as one; "
         f"take .shards, a tensorclass each, or build it again as one shard, with --shard-size {files.record.bytes}"

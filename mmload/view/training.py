@@ -192,7 +192,7 @@ def _normalization(collate: Collate) -> tuple[tuple[float, ...], tuple[float, ..
     normalizations = [step for step in collate.steps if isinstance(step, Normalize)]
     if not normalizations:
         return (), ()
-    mean, std = torch.zeros(1), torch.ones(1)
+    mean, std = torch.zeros(1, dtype=torch.float32, device="cpu"), torch.ones(1, dtype=torch.float32, device="cpu")
     for step in normalizations:  # each takes what the one before it gives
         mean, std = mean + std * step.mean.cpu(), std * step.std.cpu()
     return tuple(mean.tolist()), tuple(std.tolist())

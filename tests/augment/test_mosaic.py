@@ -198,10 +198,10 @@ def test_mosaic_images_of_another_shape_are_letterboxed() -> None:
 
 def test_mosaic_probabilities_are_those_asked_for() -> None:
     batch = batch_of(2000, 4, 4)
-    lengths = torch.tensor([len(rows) for rows in rows_of(Mosaic(4, p=0.3), batch)])
+    lengths = torch.tensor([len(rows) for rows in rows_of(Mosaic(16, p=0.3), batch)])
     assert set(lengths.tolist()) == {1, 4}
     assert 0.27 < (lengths == 4).float().mean() < 0.33
-    step = Mosaic(4, mixup=0.2)
+    step = Mosaic(16, mixup=0.2)
     blended = torch.tensor([len(rows) for rows in rows_of(step, batch)]) == 8
     assert 0.17 < blended.float().mean() < 0.23
 
@@ -291,6 +291,8 @@ def test_mosaic_keypoints_and_corners_move_with_their_boxes() -> None:
     [
         (lambda: Mosaic(40, tiles=5), "tiles is 5, expected 4 or 9"),
         (lambda: Mosaic(0), "size is 0"),
+        (lambda: Mosaic(4), "size is 4, .* tiles"),
+        (lambda: Mosaic((64, 9)), "size is .*9.*, .* tiles"),
         (lambda: Mosaic(40, scale=1.0), "scale is 1"),
         (lambda: Mosaic(40, perspective=0.1), "perspective is 0.1"),
         (lambda: Mosaic(40, shear=90), "shear is 90"),

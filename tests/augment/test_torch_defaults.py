@@ -1,0 +1,78 @@
+"""Steps and batches under other defaults of torch than float32 and the CPU: the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from every_step import STEPS
+from test_channels import batch, collate_of, plain_fill
+
+from mmload import Collate, Loader
+from mmload.augment import CopyPaste, Mosaic, Normalize, RandomResizedCrop, policies
+from mmload.augment.draws import batch_of_epoch
+from mmload.runtime import memory_pool
+from mmload.store.dataset import Dataset
+
+
+@pytest.fixture(params=["bfloat16", "float64", "meta"])
+def default(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A default dtype or device, which tests set after they have made what they expect."""
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    policies._tables.cache_clear()  # tables of a wrong dtype would go on to other tests
+    memory_pool.constant.cache_clear()
+
+
+def set_default(default: str) -> None:
+    policies._tables.cache_clear()
+    memory_pool.constant.cache_clear()
+    if default == "meta":
+        torch.set_default_device(default)
+    else:
+        torch.set_default_dtype(getattr(torch, default))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_step_under_other_defaults_of_torch_makes_the_same_batch(name: str, dtype: torch.dtype, default: str) -> None:
+    given = batch(name, 3, dtype)
+    if (name, dtype) in {("noise", torch.uint8), ("RandomSolarize", torch.float32)}:
+        pytest.skip("not for such images")
+    again = given.clone()
+
+    def collate() -> Collate:
+        made = collate_of(name)
+        if dtype != torch.uint8:
+            plain_fill(made, 3)
+        return made
+
+    with batch_of_epoch(0):
+        expected = collate()(given)
+        set_default(default)
+        made = collate()(again)
+    for field in ("images", "targets", "boxes"):
+        one, other = getattr(made, field), getattr(expected, field)
+        assert (one is None and other is None) or (one.dtype == other.dtype and torch.equal(one, other)), field
+
+
+def test_step_that_is_made_under_other_defaults_keeps_float32_on_the_cpu(default: str) -> None:
+    set_default(default)
+    step = Normalize.imagenet()
+    assert step.mean.dtype == step.std.dtype == torch.float32
+    assert step.mean.device.type == "cpu"
+    assert (Mosaic(32).size, CopyPaste().p, RandomResizedCrop(32).size) == ((32, 32), 1.0, (32, 32))
+
+
+def test_loader_under_other_defaults_of_torch_gives_the_same_batches(dataset: Dataset, default: str) -> None:
+    def loader() -> Loader:
+        steps = [STEPS[name]() for name in ("RandomResizedCrop", "ColorJitter", "RandAugment", "MixUp")]
+        return Loader(dataset, batch_size=4, shuffle=True, collate=steps, threads=1)
+
+    expected = [batch.images for batch in loader()]
+    set_default(default)
+    with loader() as made:
+        assert all(torch.equal(batch.images, images) for batch, images in zip(made, expected, strict=True))
+    assert dataset["train"][0].images.device.type == "cpu"
