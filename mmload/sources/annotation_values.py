@@ -7,11 +7,13 @@ Hundreds of tools write these files: the number 1 is also ``1.0``, ``"1"`` and `
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from mmload.errors import shown
 
 _SHOWN = 3
+_DIGITS = re.compile(r"\s*[+-]?[0-9]+\s*")
 _INT64 = range(-(2**63), 2**63)
 _FLAGS: Mapping[str, bool] = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
 
@@ -26,7 +28,7 @@ def number(value: object) -> float:
         found = float(value)  # type: ignore[arg-type]  # a TypeError is handled
     except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if isinstance(value, bool) or not math.isfinite(found):
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value) or not math.isfinite(found):
         raise ValueError(f"{shown(value)} is not a finite number")
     return found
 
@@ -38,10 +40,7 @@ def integer(value: object) -> int:
         ValueError: if it is none.
     """
     if isinstance(value, str):
-        try:
-            value = int(value)  # a text of 19 digits is no float
-        except ValueError:
-            value = number(value)
+        value = int(value) if _DIGITS.fullmatch(value) else number(value)  # a text of 19 digits is no float
     found = int(value) if isinstance(value, float) and value.is_integer() else value
     if type(found) is not int or found not in _INT64:
         raise ValueError(f"{shown(value)} is not an integer of 64 bits")

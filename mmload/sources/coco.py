@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices
+from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample, mirrored_names
-from mmload.sources.coco_annotations import TASKS, AnnotationFile, Category, read_annotations
+from mmload.sources.coco_annotations import TASKS, AnnotationFile, read_annotations, shown_object, without_groups
+from mmload.sources.coco_records import Category
 from mmload.sources.decode import Decoder, warnings_suppressed, without_png_extras
 from mmload.sources.files import (
     Links,
@@ -45,24 +46,28 @@ from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
 _FILE = re.compile(
-    r"(?:(?P<task>[a-z_]+?)_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
+    r"(?:(?P<task>[a-z_]+?)(?:_v[\d.]+)?_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
 )
 _PREFIXES: dict[str, tuple[str | None, ...]] = {
     "panoptic": ("panoptic",),
-    "detection": ("instances", None),
-    "instances": ("instances", None),
+    "detection": ("instances", None, "lvis"),
+    "instances": ("instances", None, "lvis"),
     "keypoints": ("person_keypoints", None),
 }
-"""Task -> first words of the names of its annotation files."""
+"""Task -> first words of the names of its annotation files; LVIS's are used where there are no others."""
 _BESIDE = "_annotations.coco.json"
 """Name of an annotation file that lies among its images, in a folder for each split, as Roboflow exports them."""
 
 
 class CocoItem(NamedTuple):
-    """One image: its path relative to the root, number and size in the annotation file, revision, map of segments."""
+    """One image: its path relative to the root, id and size in the annotation file, number, revision, map of segments.
+
+    The number is the id, or the place in the file where an id is a text.
+    """
 
     file: str
-    id: int
+    id: int | str
+    number: int
     height: int
     width: int
     revision: str
@@ -118,7 +123,8 @@ class CocoSource:
         """
         with reading(self._root):
             check_is_folder(self._root, "the folder with the images' folders and annotations")
-            splits = {name: self._split(name, file) for name, file in self._files().items()}
+            files = without_groups({name: self._annotation_file(file) for name, file in self._files().items()})
+            splits = {name: self._split(name, file) for name, file in files.items()}
             self._check_categories(splits)
             note_doubles(splits, self._links.notes())
             return splits
@@ -148,12 +154,12 @@ class CocoSource:
         if self._annotations:
             return {name or _split_of(file): self._root / file for name, file in self._annotations.items()}
         found: dict[str, Path] = {}
-        for path in [*sorted((self._root / "annotations").glob("*.json")), *sorted(self._root.glob(f"*/{_BESIDE}"))]:
-            match = _FILE.fullmatch(path.name)
-            beside = path.name == _BESIDE and is_name(path.parent.name)
-            if not beside and (match is None or match["task"] not in _PREFIXES[self.task]):
-                continue
-            name = path.parent.name if match is None else match["stem"]
+        names = [(path, _FILE.fullmatch(path.name)) for path in sorted((self._root / "annotations").glob("*.json"))]
+        fitting = [(path, match) for path, match in names if match and match["task"] in _PREFIXES[self.task]]
+        usual = [(path, match["stem"]) for path, match in fitting if match["task"] != "lvis"]
+        beside = [(path, path.parent.name) for path in sorted(self._root.glob(f"*/{_BESIDE}"))]
+        chosen = usual or [(path, match["stem"]) for path, match in fitting]
+        for path, name in [*chosen, *(each for each in beside if is_name(each[1]))]:
             if name in found:
                 raise RecipeError(
                     f"{found[name]} and {path} are both of split {name}; give annotations, a table by split"
@@ -166,8 +172,8 @@ class CocoSource:
             )
         return dict(sorted(found.items(), key=lambda each: (not each[0].startswith("train"), each[0])))
 
-    def _folder(self, split: str, file: Path) -> str:
-        """Returns the folder of a split's images, relative to the root."""
+    def _folder(self, split: str, file: Path, first: str) -> str:
+        """Returns the folder of a split's images, relative to the root; ``first`` is the name of one of them."""
         given = self._images.get(split, self._images.get(""))
         if given is not None:
             return "" if given == "." else given
@@ -180,44 +186,74 @@ class CocoSource:
         for name in [*names, "images"]:
             if (self._root / name).is_dir():
                 return name
+        if inner_name(first) is not None and os.path.isfile(self._root / first):
+            return ""
         raise SourceError(f"{self._root} has no folder {names[0]} with the images of {file}; give images, the folder")
 
-    def _split(self, name: str, file: Path) -> CocoSplit:
-        self._links.check(file)
-        if not file.is_file():
-            raise SourceError(f"no such annotation file: {file}")
-        folder = self._folder(name, file)
-        self._links.check_folder(self._root / folder)
-        read = read_annotations(file, self.task, self.crowds)
+    def _annotation_file(self, path: Path) -> AnnotationFile:
+        self._links.check(path)
+        if not path.is_file():
+            raise SourceError(f"no such annotation file: {path}")
+        return read_annotations(path, self.task, self.crowds)
+
+    def _split(self, name: str, read: AnnotationFile) -> CocoSplit:
         if not read.images:
-            raise SourceError(f"{file} has no images")
-        maps, inside = read.objects.maps, f"{os.path.abspath(self._root / folder)}/"
+            raise SourceError(f"{read.path} has no images")
+        folder = self._folder(name, read.path, read.images[0].file_name)
+        self._links.check_folder(self._root / folder)
+        inside = f"{os.path.abspath(self._root / folder)}/"
         for image in read.images:
             image.file_name = image.file_name.removeprefix(inside)
-        items = Listing(
-            CocoItem, (self._item(folder, image, file, maps.get(place, "")) for place, image in enumerate(read.images))
-        )
+        items = Listing(CocoItem, self._items(folder, read))
         return CocoSplit(self._root, self.decoder, self.clip_boxes, _Meaning.of(read, self.task), items, read.objects)
 
-    def _item(self, folder: str, image: Any, file: Path, segments: str) -> CocoItem:
-        inner = inner_name(image.file_name)
+    def _items(self, folder: str, read: AnnotationFile) -> Iterator[CocoItem]:
+        """Yields the images; one whose name leads out of the folder has a fault."""
+        texts = [image.id for image in read.images if isinstance(image.id, str)]
+        if texts:
+            read.findings.add("ids of images are texts: image_ids are their places in the file", shown(texts[0]))
+        taken = {image.file_name for image in read.images}
+        maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
+        for place, image in enumerate(read.images):
+            name, segments = image.file_name, read.objects.maps.get(place, "")
+            file, revision = self._file(folder, name)
+            if revision == "missing" and (end := self._file_of_end(folder, name, taken)):
+                kind = f"listed names that are no files: a file with the same end in {self._root / folder} is taken"
+                read.findings.add(kind, f"{end} for {shown(name)}")
+                taken.add(end)
+                name = end
+                file, revision = self._file(folder, name)
+            for each in filter(None, (name, segments)):
+                if inner_name(each) is None:
+                    what = f"the file name {shown(each)} leaves the folder; name a file in {self._root / folder}"
+                    read.objects.faults.setdefault(place, f"{read.path}, image {shown(image.id)}: {what}")
+            if segments:
+                segments, of_map = self._file(maps, segments)
+                revision = f"{revision} {of_map}" if revision != "missing" else revision
+            number = image.id if isinstance(image.id, int) and not texts else place
+            yield CocoItem(file, image.id, number, image.height, image.width, revision, segments)
+
+    def _file(self, folder: str, name: str) -> tuple[str, str]:
+        """Returns a file's path relative to the root, and its revision; a file outside of the folder is "missing"."""
+        inner = inner_name(name)
+        path = f"{folder}/{inner or name}" if folder else inner or name
         if inner is None:
-            what = f"the file name {image.file_name!r:.80} leaves the folder; name a file in {self._root / folder}"
-            raise SourceError(f"{file}, image {image.id}: {what}")
-        path = f"{folder}/{inner}" if folder else inner
+            return path, "missing"
         if "/" in inner:
             self._links.check_folder((self._root / path).parent)
-        path, revision = self._links.find(self._root, path)
-        if segments:
-            name = inner_name(segments)
-            if name is None:
-                raise SourceError(f"{file}, image {image.id}: the file name {segments!r:.80} leaves the folder")
-            segments = Path(os.path.relpath(file.parent / file.stem / name, self._root)).as_posix()
-            self._links.check_folder((self._root / segments).parent)
-            if revision != "missing":
-                segments, own = self._links.find(self._root, segments)
-                revision = f"{revision} {own}"
-        return CocoItem(path, image.id, image.height, image.width, revision, segments)
+        return self._links.find(self._root, path)
+
+    def _file_of_end(self, folder: str, name: str, taken: Set[str]) -> str | None:
+        """Returns the longest end of a listed name that is a file in the folder and not another image's name.
+
+        Tools write names of another computer, with its separators, or from another folder on.
+        """
+        parts = name.replace("\\", "/").split("/")
+        for first in range(len(parts)):
+            end = inner_name("/".join(parts[first:]))
+            if end is not None and end not in taken and os.path.isfile(self._root / folder / end):
+                return end
+        return None
 
 
 class _Meaning(NamedTuple):
@@ -234,11 +270,14 @@ class _Meaning(NamedTuple):
         """Returns the meaning of the content of a file."""
         names = [category.name for category in read.categories]
         unique = names if len(set(names)) == len(names) else [f"{each.name} {each.id}" for each in read.categories]
+        if unique is not names:
+            read.findings.add("categories share a name: names of classes end in their id", ", ".join(unique[:3]))
+        ids = tuple(category.id for category in read.categories if isinstance(category.id, int))
         record = ObjectsRecord(
-            category_ids=tuple(category.id for category in read.categories),
+            category_ids=ids if len(ids) == len(names) else (),
             **(_keypoints(read.categories) if task == "keypoints" else {}),
         )
-        notes = read.objects.notes + notes_on_flip(record)
+        notes = read.findings.notes() + read.objects.notes + notes_on_flip(record)
         return cls(str(read.path), tuple(unique), record, notes, task == "panoptic")
 
 
@@ -280,10 +319,10 @@ class CocoSplit(ListedSplit[CocoItem]):
         numbers = (self._ids(index),) if self._meaning.is_panoptic else ()  # of the colors in the map
         for values in (*numbers, objects.boxes, *objects.per_box.values(), *objects.segments.values()):
             digest = crc32(np.ascontiguousarray(values).tobytes(), digest)
-        return f"{item.revision} {item.id} {digest:08x}"
+        return f"{item.revision} {item.number} {digest:08x}"
 
     def checksum(self, index: int) -> str:
-        item = self.items[index]
+        item = self._sound_item(index)
         return checksum_of(self.root, filter(None, (item.file, item.segments)), item.file)
 
     def read(self, index: int) -> Sample:
@@ -294,11 +333,8 @@ class CocoSplit(ListedSplit[CocoItem]):
         """
         import torch
 
-        item = self.items[index]
-        fault = self._objects.faults.get(index)
-        if fault is not None:
-            raise SampleError(item.file, fault)
-        where = f"{self._meaning.file}, image {item.id}"
+        item = self._sound_item(index)
+        where = f"{self._meaning.file}, image {shown(item.id)}"
         if item.revision == "missing":
             raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
         pixels, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
@@ -309,8 +345,8 @@ class CocoSplit(ListedSplit[CocoItem]):
         try:
             found = fields_of_objects(objects, size, self._clip)
         except ObjectError as error:
-            annotation = self._objects.ids[self._objects.starts[index] + error.index]
-            raise SampleError(item.file, f"{where}, annotation {annotation}: {error.reason}") from error
+            own = int(self._objects.ids[self._objects.starts[index] + error.index])
+            raise SampleError(item.file, f"{where}, {shown_object(own)}: {error.reason}") from error
         listed = (item.height, item.width)
         losses = dict(found.losses)
         if 0 not in listed and listed != size:
@@ -318,7 +354,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         fields = {
             "images": pixels,
             **found.fields,
-            "image_ids": torch.tensor(item.id, device="cpu"),
+            "image_ids": torch.tensor(item.number, device="cpu"),
             **flip_field(self._meaning.objects),
         }
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
@@ -326,6 +362,14 @@ class CocoSplit(ListedSplit[CocoItem]):
     def _ids(self, index: int) -> npt.NDArray[Any]:
         """Returns the numbers of the objects of an image in the annotation file."""
         return np.asarray(self._objects.ids[self._objects.starts[index] : self._objects.starts[index + 1]])
+
+    def _sound_item(self, index: int) -> CocoItem:
+        """Returns an image that can be read; raises SampleError if the file is wrong about it."""
+        item = self.items[index]
+        fault = self._objects.faults.get(index)
+        if fault is not None:
+            raise SampleError(item.file, fault)
+        return item
 
     def _segments(self, index: int, size: tuple[int, int], where: str) -> dict[str, npt.NDArray[Any]]:
         """Returns the masks of the segments of an image as run lengths, from its map of their numbers.

@@ -1,24 +1,46 @@
 """Reads annotation files of COCO: JSON to arrays of all objects, grouped by image.
 
 A file of half a gigabyte has a million objects. They are decoded one after another, so that arrays remain and no
-objects of Python. An error in one object is kept for its image, and raised when that image is read.
+objects of Python. An error in one image or object is kept for its image, and raised when that image is read.
 """
 
 from __future__ import annotations
 
+import json
 from array import array
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import SourceError
+from mmload.errors import SourceError, shown
 from mmload.runtime.regular_files import read_regular
+from mmload.sources.annotation_values import Findings
+from mmload.sources.coco_records import (
+    Annotation,
+    Category,
+    CocoImage,
+    CocoImages,
+    Instance,
+    Key,
+    Panoptic,
+    Person,
+    RunLengths,
+    annotation_name,
+    key,
+    lenient_record,
+    read_categories,
+    read_images,
+    runs_of,
+    values_of_record,
+)
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
 from mmload.sources.objects import MAX_KEYPOINTS, CocoObjects, Segments
@@ -27,88 +49,43 @@ Array = npt.NDArray[Any]
 
 TASKS = ("detection", "instances", "keypoints", "panoptic")
 MOST_BYTES = 2**34
-_MOST_RUNS = 2**31
 _FARTHEST = 1_000_000  # pixels from the image's corner to a point of a polygon
-_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-
-
-class CocoImage(msgspec.Struct, gc=False):
-    """Image of an annotation file; height and width are 0 where the file does not have them."""
-
-    id: _Int64
-    file_name: str
-    height: _Int64 = 0
-    width: _Int64 = 0
-
-
-class Category(msgspec.Struct):
-    """Category of an annotation file; the skeleton has pairs of keypoints, counted from 1."""
-
-    id: _Int64
-    name: str
-    keypoints: list[str] = []
-    skeleton: list[tuple[int, int]] = []
-
-
-class _RunLengths(msgspec.Struct, gc=False):
-    size: tuple[int, int]
-    counts: str | list[int]
-
-
-class _Annotation(msgspec.Struct, gc=False):
-    image_id: _Int64
-    category_id: _Int64
-    id: _Int64 = -1
-    bbox: list[float] | None = None
-    area: float | None = None
-    iscrowd: int | bool = 0
-
-
-class _Instance(_Annotation, gc=False):
-    segmentation: list[list[float]] | _RunLengths | None = None
-
-
-class _Person(_Annotation, gc=False):
-    keypoints: list[float] | None = None
-
-
-class _Panoptic(msgspec.Struct, gc=False):
-    image_id: _Int64
-    file_name: str
-    segments_info: list[_Segment]
-
-
-class _Segment(msgspec.Struct, gc=False):
-    id: _Int64
-    category_id: _Int64
-    bbox: list[float] | None = None
-    area: float | None = None
-    iscrowd: int | bool = 0
-    image_id: _Int64 = -1
+_Records = list[msgspec.Raw] | dict[str, msgspec.Raw] | None  # some tools write a table by id in place of a list
 
 
 class _File(msgspec.Struct):
-    images: list[CocoImage]
-    categories: list[Category] = []
-    annotations: list[msgspec.Raw] = []
+    images: _Records
+    categories: _Records = None
+    annotations: _Records = None
 
 
 _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    "detection": msgspec.json.Decoder(_Annotation),
-    "instances": msgspec.json.Decoder(_Instance),
-    "keypoints": msgspec.json.Decoder(_Person),
-    "panoptic": msgspec.json.Decoder(_Panoptic),
+    "detection": msgspec.json.Decoder(Annotation),
+    "instances": msgspec.json.Decoder(Instance),
+    "keypoints": msgspec.json.Decoder(Person),
+    "panoptic": msgspec.json.Decoder(Panoptic),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationFile:
-    """Content of an annotation file."""
+    """Content of an annotation file.
+
+    Attributes:
+        path: the file.
+        images: the images that it lists.
+        categories: ordered by id, numbers before texts; labels of objects are indexes into these.
+        objects: the objects of all images; the caller may add faults.
+        used: ids of categories that an annotation names.
+        findings: what was left out, merged or guessed; the caller may add more.
+    """
 
     path: Path
     images: Sequence[CocoImage]
     categories: Sequence[Category]
     objects: CocoObjects
+    used: frozenset[Key]
+    findings: Findings
 
 
 def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFile:
@@ -117,21 +94,9 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
     Raises:
         SourceError: if it cannot be read, is cut off, or is no such file.
     """
-    try:
-        content = read_regular(path, most=MOST_BYTES).removeprefix(BOM_UTF8)
-        file = msgspec.json.decode(content, type=_File)
-    except OSError as error:
-        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
-    except msgspec.ValidationError as error:
-        raise SourceError(f"{path} is no annotation file of COCO ({error})") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        what = describe_content(content) or f"no JSON, or was cut off ({error}; it has {len(content):,} bytes)"
-        raise SourceError(f"{path} is {what}") from error
-    categories = sorted(file.categories, key=lambda category: category.id)
-    places = {image.id: place for place, image in enumerate(file.images)}
-    if len(places) < len(file.images) or len({category.id for category in categories}) < len(categories):
-        raise SourceError(f"{path} has two images, or two categories, of one id; give each its own")
-    labels = {category.id: label for label, category in enumerate(categories)}
+    findings = Findings()
+    file = _parsed(path, findings)
+    categories = read_categories(path, _listed(file.categories), findings)
     points = max((len(category.keypoints) for category in categories), default=0) if task == "keypoints" else 0
     if len(categories) > MAX_CLASSES or points > MAX_KEYPOINTS:
         raise SourceError(
@@ -140,10 +105,70 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
         )
     if task == "keypoints" and not points:
         raise SourceError(f"no category of {path} has keypoints; give a file such as person_keypoints_train2017.json")
-    reader = _Objects(path, task, file.images, places, labels, points, crowds)
-    for number, raw in enumerate(file.annotations):
+    annotations = _listed(file.annotations)
+    if annotations and not categories:
+        raise SourceError(f"{path} has annotations, but no categories; add them, each with its id and name")
+    listed = read_images(path, _listed(file.images), findings)
+    labels = {category.id: label for label, category in enumerate(categories)}
+    reader = _Objects(path, task, listed, labels, points, crowds, findings)
+    for number, raw in enumerate(annotations):
         reader.add(number, raw)
-    return AnnotationFile(path=path, images=file.images, categories=categories, objects=reader.finish())
+    objects = reader.finish()
+    labeled = {categories[label].id for label in np.unique(objects.per_box["labels"]).tolist()}
+    return AnnotationFile(
+        path=path,
+        images=listed.images,
+        categories=categories,
+        objects=objects,
+        used=frozenset(labeled | reader.used),
+        findings=findings,
+    )
+
+
+def without_groups(files: Mapping[str, AnnotationFile]) -> dict[str, AnnotationFile]:
+    """Leaves out categories that only group others, such as Roboflow's first one, so that they do not shift the labels.
+
+    Another category names them as ``supercategory``, and no annotation of any split has them.
+    """
+    used = frozenset[Key]().union(*(file.used for file in files.values()))
+    left = {}
+    for split, file in files.items():
+        children = Counter(each.supercategory for each in file.categories if each.supercategory != each.name)
+        is_group = np.array([each.name in children and each.id not in used for each in file.categories], np.bool_)
+        for category in compress(file.categories, is_group):
+            kind = "categories without annotations that are the supercategory of others are left out"
+            file.findings.add(kind, shown(category.name))
+        labels = file.objects.per_box["labels"]
+        per_box = {**file.objects.per_box, "labels": labels - np.cumsum(is_group)[labels]}
+        objects = replace(file.objects, per_box=per_box)
+        left[split] = replace(file, categories=list(compress(file.categories, ~is_group)), objects=objects)
+    return left
+
+
+def _parsed(path: Path, findings: Findings) -> _File:
+    """Parses a file; as in Python's json, it may be UTF-16, and NaN and Infinity are read, here as null."""
+    content = b""
+    try:
+        content = read_regular(path, most=MOST_BYTES).removeprefix(BOM_UTF8)
+        try:
+            return msgspec.json.decode(content, type=_File)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            kind = "values that JSON does not have are read as null"
+            body = json.loads(content, parse_constant=lambda name: findings.add(kind, name))
+            return msgspec.json.decode(msgspec.json.encode(body), type=_File)
+    except OSError as error:
+        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
+    except msgspec.ValidationError as error:
+        raise SourceError(f"{path} is no annotation file of COCO ({error})") from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        what = describe_content(content) or f"no JSON, or was cut off ({error}; it has {len(content):,} bytes)"
+        raise SourceError(f"{path} is {what}") from error
+
+
+def _listed(records: _Records) -> list[msgspec.Raw]:
+    return list(records.values()) if isinstance(records, dict) else records or []
 
 
 class _Objects:
@@ -153,69 +178,116 @@ class _Objects:
         self,
         path: Path,
         task: str,
-        listed: Sequence[CocoImage],
-        places: Mapping[int, int],
-        labels: Mapping[int, int],
+        listed: CocoImages,
+        labels: Mapping[Key, int],
         keypoints: int,
         crowds: bool,
+        findings: Findings,
     ) -> None:
-        self._path, self._task, self._places, self._labels = path, task, places, labels
-        self._listed = listed
+        self._path, self._task, self._labels, self._findings = path, task, labels, findings
+        self._listed, self._places, self._faults = listed
         self._points, self._crowds, self._decoder = keypoints, crowds, _DECODERS[task]
         self._images, self._ids, self._classes, self._is_crowd = array("q"), array("q"), array("q"), array("b")
         self._boxes, self._areas, self._keypoints = array("d"), array("f"), array("f")
         self._polygons, self._runs = _Parts("d", 2), _Parts("i", 1)
-        self._faults: dict[int, str] = {}
         self._maps: dict[int, str] = {}
         self._left_out: dict[int, list[int]] = {}
-        self._strays = 0
+        self._numbers: dict[Key, int] = {}
+        self._id_types = set(map(type, self._places))
+        self.used: set[Key] = set()  # categories of annotations that are not in the columns
 
     def add(self, number: int, raw: msgspec.Raw) -> None:
         """Adds the object, or the segments of an image, at a place of the file."""
         try:
             each = self._decoder.decode(raw)
-        except msgspec.ValidationError as error:
-            raise SourceError(f"{self._path}, annotations[{number}]: {error}") from error
-        if not isinstance(each, _Panoptic):
-            self._add(each)
-            return
-        if each.image_id in self._places:
-            self._maps[self._places[each.image_id]] = each.file_name
-        for segment in each.segments_info:
-            segment.image_id = each.image_id
-            self._add(segment)
+        except msgspec.DecodeError:
+            each = self._lenient(number, raw)
+        if isinstance(each, Annotation):
+            if not each.bbox:
+                each = self._lenient(number, raw)
+            if each is not None:
+                self._add(number, each)
+        elif each is not None:
+            if each.image_id in self._places:
+                self._maps[self._places[each.image_id]] = each.file_name
+            for segment in each.segments_info:
+                segment.image_id = each.image_id
+                self._add(number, segment)
 
-    def _add(self, each: Any) -> None:
+    def _lenient(self, number: int, raw: msgspec.Raw) -> Any:
+        """Decodes an annotation in any spelling; keeps what is wrong with it for its image, and returns None then."""
+        body, image = {}, None
+        try:
+            body = values_of_record(raw)
+            image = self._places.get(key(body.get("image_id")))
+            each = lenient_record(self._decoder.type, body)
+        except ValueError as error:
+            if image is not None:
+                self._fault(image, annotation_name(body.get("id"), number), error)
+                return None
+            kind = "annotations that cannot be read and belong to no listed image are left out"
+            self._findings.add(kind, f"annotations[{number}]: {error}")
+            return None
+        if not body.get("bbox") and getattr(each, "bbox", None):
+            kind = "objects without a bbox have the box around their polygons"
+            self._findings.add(kind, annotation_name(each.id, number))
+        return each
+
+    def _fault(self, image: int, annotation: str, error: ValueError) -> None:
+        where = f"{self._path}, image {shown(self._listed[image].id)}"
+        self._faults.setdefault(image, f"{where}, {annotation}: {error}")
+
+    def _add(self, number: int, each: Any) -> None:
         image = self._places.get(each.image_id)
         if image is None:
-            self._strays += 1
+            self._leave_out_stray(number, each)
             return
         if each.iscrowd and not self._crowds:
+            self.used.add(each.category_id)
             if self._task == "panoptic":
                 self._left_out.setdefault(image, []).append(each.id)
             return
         try:
             label, box = self._label(each), _box(each)
-            area = box[2] * box[3] if each.area is None else each.area
-            _check_numbers("area", [area])
+            _check_numbers("area", [each.area or 0])
             if self._task == "instances":
                 self._add_segments(each, self._listed[image])
             elif self._task == "keypoints":
                 self._keypoints.extend(self._points_of(each))
         except ValueError as error:
-            self._faults.setdefault(image, f"{self._path}, image {each.image_id}, annotation {each.id}: {error}")
+            self.used.add(each.category_id)
+            self._fault(image, annotation_name(each.id, number), error)
             return
+        area = each.area
+        if area is None:
+            self._findings.add("objects without an area have that of their box", annotation_name(each.id, number))
+            area = box[2] * box[3]
         self._images.append(image)
-        self._ids.append(each.id)
+        self._ids.append(each.id if type(each.id) is int and each.id >= 0 else self._number(each.id, number))
         self._classes.append(label)
         self._is_crowd.append(bool(each.iscrowd))
         self._boxes.extend((box[0], box[1], box[0] + box[2], box[1] + box[3]))
         self._areas.append(area)
 
+    def _leave_out_stray(self, number: int, each: Any) -> None:
+        kind = "annotations of images that the file does not list are left out"
+        if type(each.image_id) not in self._id_types:
+            is_text = isinstance(each.image_id, str)
+            kind += f" ({'texts' if is_text else 'numbers'} here, and the images' ids are of the other kind)"
+        self._findings.add(kind, f"{annotation_name(each.id, number)} of image {shown(each.image_id)}")
+        self.used.add(each.category_id)
+
+    def _number(self, own: Key | None, number: int) -> int:
+        """Returns the place in the file, negative, for an id that is no natural number; the first one of this id."""
+        return ~(number if own is None else self._numbers.setdefault(own, number))
+
     def _label(self, each: Any) -> int:
         label = self._labels.get(each.category_id)
         if label is None:
-            raise ValueError(f"category {each.category_id} does not exist; the file has {len(self._labels)}")
+            raise ValueError(
+                f"category {shown(each.category_id)} does not exist; the file has {len(self._labels)}, the first is "
+                f"{shown(next(iter(self._labels)))}"
+            )
         return label
 
     def _points_of(self, each: Any) -> list[float]:
@@ -230,30 +302,54 @@ class _Objects:
     def _add_segments(self, each: Any, image: CocoImage) -> None:
         """Adds the masks of an object, after all of them were checked."""
         found, owner = each.segmentation, len(self._images)
-        if isinstance(found, _RunLengths):
+        if isinstance(found, RunLengths):
             height, width = found.size
             if 0 not in (image.height, image.width) and (height, width) != (image.height, image.width):
                 raise ValueError(
                     f"its run lengths are of an image of {width} x {height}, listed is {image.width} x {image.height}"
                 )
-            self._runs.add(owner, _runs_of(found))
+            self._runs.add(owner, runs_of(found))
             return
-        for polygon in found or ():
+        polygons = [polygon for polygon in found or () if polygon]
+        for polygon in polygons:
             if len(polygon) < 6 or len(polygon) % 2:
                 raise ValueError(f"a polygon has {len(polygon) / 2:g} points, expected at least 3")
             if min(polygon) < -_FARTHEST or max(polygon) > _FARTHEST:
                 raise ValueError(f"a point of a polygon is more than {_FARTHEST:,} pixels away")
-        for polygon in found or ():
+        for polygon in polygons:
             self._polygons.add(owner, polygon)
+
+    def _without_doubles(self) -> Array:
+        """Returns the image of each object, int64 [n]; past the last image for those that a later one replaces.
+
+        As in pycocotools' ``anns``, the last annotation of an id stands; but an annotation of another image does not
+        replace it.
+        """
+        images, ids = np.frombuffer(self._images, np.int64).copy(), np.frombuffer(self._ids, np.int64)
+        unique, counts = np.unique(ids, return_counts=True)
+        later: set[int] = set()
+        pairs: set[tuple[int, int]] = set()
+        for place in np.flatnonzero(np.isin(ids, unique[counts > 1]))[::-1].tolist():
+            own, image = int(ids[place]), int(images[place])
+            if (image, own) in pairs:
+                kind = "annotations are left out for a later one of the same id, as in pycocotools"
+                self._findings.add(kind, shown_object(own))
+                images[place] = len(self._listed)
+            elif own in later and self._task != "panoptic":
+                kind = "annotations have the id of one of another image: both are read, and pycocotools mixes them up"
+                self._findings.add(kind, shown_object(own))
+            later.add(own)
+            pairs.add((image, own))
+        return images
 
     def finish(self) -> CocoObjects:
         """Returns all objects, grouped by image."""
-        images = np.frombuffer(self._images, np.int64)
-        order = np.argsort(images, kind="stable")
-        count = len(self._places)
+        count = len(self._listed)
+        images = self._without_doubles()
         starts = _starts(images, count)
+        order = np.argsort(images, kind="stable")[: starts[-1]]
         places = np.empty(len(images), np.int64)  # of each object within its image
-        places[order] = np.arange(len(images)) - starts[images[order]]
+        places[order] = np.arange(len(order)) - starts[images[order]]
         per_box: dict[str, Array] = {
             "labels": np.frombuffer(self._classes, np.int64)[order],
             "iscrowd": np.frombuffer(self._is_crowd, np.bool_)[order],
@@ -273,7 +369,6 @@ class _Objects:
             per_box=per_box,
             segments=segments,
             faults=self._faults,
-            strays=self._strays,
             maps=self._maps,
             left_out=self._left_out,
         )
@@ -298,10 +393,11 @@ class _Parts:
         """
         owners, counts = np.frombuffer(self._owners, np.int64), np.frombuffer(self._counts, np.int64)
         own = images[owners]
-        order = np.argsort(own, kind="stable")
+        starts = _starts(own, count)
+        order = np.argsort(own, kind="stable")[: starts[-1]]
         values: Array = np.frombuffer(self._values, self._values.typecode)
         return Segments(
-            starts=_starts(own, count),
+            starts=starts,
             owners=places[owners][order].astype(np.int32),
             begins=(np.cumsum(counts) - counts)[order],
             counts=counts[order].astype(np.int32),
@@ -311,7 +407,12 @@ class _Parts:
 
 def _starts(images: Array, count: int) -> Array:
     """Returns the first of each image's entries, if they were sorted by image: int64 [images + 1]."""
-    return np.concatenate([[0], np.cumsum(np.bincount(images, minlength=count))])
+    return np.concatenate([[0], np.cumsum(np.bincount(images, minlength=count)[:count])])
+
+
+def shown_object(own: int) -> str:
+    """Returns how messages name an object by its :attr:`CocoObjects.ids`."""
+    return annotation_name(own if own >= 0 else None, ~own)
 
 
 def _box(each: Any) -> list[float]:
@@ -325,35 +426,3 @@ def _check_numbers(name: str, numbers: Sequence[float]) -> None:
     wrong = [number for number in numbers if not abs(number) < MAX_NUMBER]
     if wrong:
         raise ValueError(f"its {name} has {wrong[0]:g}, more than float32 holds; correct the number")
-
-
-def _runs_of(found: _RunLengths) -> list[int]:
-    runs = found.counts if isinstance(found.counts, list) else decoded_runs(found.counts.encode("latin-1", "replace"))
-    height, width = found.size
-    if not all(0 <= run < _MOST_RUNS for run in runs) or sum(runs) != height * width:
-        raise ValueError(f"its run lengths do not cover an image of {width} x {height}")
-    return runs
-
-
-def decoded_runs(text: bytes) -> list[int]:
-    """Decodes the compressed run lengths of pycocotools: differences of 5 bits per character, from "0" on.
-
-    Raises:
-        ValueError: if the text ends in the middle of a number.
-    """
-    codes = np.frombuffer(text, np.uint8).astype(np.int64) - 48
-    if not len(codes):
-        return []
-    is_last = (codes & 0x20) == 0
-    if not is_last[-1] or (codes < 0).any() or (codes > 63).any():
-        raise ValueError("its compressed run lengths are damaged")
-    ends = np.flatnonzero(is_last)
-    firsts = np.concatenate([[0], ends[:-1] + 1])
-    digit = np.arange(len(codes)) - np.repeat(firsts, ends - firsts + 1)
-    numbers = np.add.reduceat((codes & 0x1F) << (5 * digit), firsts)
-    negative = (codes[ends] & 0x10) != 0
-    numbers = np.where(negative, numbers - (np.int64(1) << (5 * (digit[ends] + 1))), numbers)
-    for first in (1, 2):  # from the fourth on, a number is the difference from the one two places before
-        numbers[first::2] = np.cumsum(numbers[first::2])
-    runs: list[int] = numbers.tolist()
-    return runs

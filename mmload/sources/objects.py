@@ -169,12 +169,11 @@ class CocoObjects:
 
     Attributes:
         starts: int64 [images + 1], the first object of each image.
-        ids: int64 [n], number of each object in the file.
+        ids: int64 [n], id of each object; without an id that is a natural number, its place in the file, inverted (~).
         boxes: float64 [n, 4], xyxy in pixels.
         per_box: ``labels``, ``iscrowd``, ``area`` and perhaps ``keypoints``, [n, ...] each.
         segments: pairs of names of :data:`~mmload.pictures.instance_masks.SEGMENTS` -> masks of the objects.
-        faults: image -> what is wrong with one of its objects.
-        strays: objects of images that the file does not list.
+        faults: image -> what is wrong with it, or one of its objects.
         maps: image -> name of its map of segments, for the task "panoptic".
         left_out: image -> numbers of crowds in that map that were left out.
     """
@@ -184,22 +183,20 @@ class CocoObjects:
     boxes: Array
     per_box: Mapping[str, Array]
     segments: Mapping[tuple[str, str], Segments] = field(default_factory=dict)
-    faults: Mapping[int, str] = field(default_factory=dict)
-    strays: int = 0
+    faults: dict[int, str] = field(default_factory=dict)
     maps: Mapping[int, str] = field(default_factory=dict)
     left_out: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on what was left out, on masks that are missing, and on a file without any object."""
-        strays = f"{counted(self.strays, 'annotation')} of images that the file does not list: left out"
+        """Notes on masks that are missing, and on a file without any object."""
         has_mask = np.zeros(len(self.ids), np.bool_)
         for each in self.segments.values():
             has_mask[np.repeat(self.starts[:-1], np.diff(each.starts)) + each.owners] = True
         missing = int((~has_mask).sum()) if self.segments else 0
         empty = f"{counted(missing, 'object')} without segmentation: no pixel belongs to such a mask"
-        none = ("no image has an object",) * (not (len(self.ids) or self.faults or self.strays))
-        return (strays,) * (self.strays > 0) + (empty,) * (missing > 0) + none
+        none = ("no image has an object",) * (not (len(self.ids) or self.faults))
+        return (empty,) * (missing > 0) + none
 
     def of_image(self, image: int) -> ImageObjects:
         """Returns the objects of an image."""

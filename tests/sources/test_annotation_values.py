@@ -20,7 +20,9 @@ def test_integer_of_19_digits_as_text_keeps_every_digit() -> None:
     assert integer(str(2**63 - 1)) == 2**63 - 1
 
 
-@pytest.mark.parametrize("value", [None, True, 1.5, "1.5", "", "one", [1], {}, "nan", math.inf, 2**63, "1e30", -1e19])
+@pytest.mark.parametrize(
+    "value", [None, True, 1.5, "1.5", "", "one", [1], {}, "nan", math.inf, 2**63, "1e30", -1e19, "1_0"]
+)
 def test_integer_of_anything_else_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="integer of 64 bits|finite number"):
         integer(value)
@@ -31,7 +33,7 @@ def test_number_of_any_spelling_is_a_float(value: object, expected: float) -> No
     assert number(value) == expected
 
 
-@pytest.mark.parametrize("value", [None, False, "", "a", math.nan, "NaN", "inf", 10**400, [1.0]])
+@pytest.mark.parametrize("value", [None, False, "", "a", math.nan, "NaN", "inf", 10**400, [1.0], "1_0"])
 def test_number_of_anything_else_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="finite number"):
         number(value)

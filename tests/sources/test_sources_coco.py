@@ -13,7 +13,7 @@ from mmload.errors import RecipeError, SourceError
 from mmload.pictures.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.records import mirrored_names
 from mmload.remote.opening import open as open_dataset
-from mmload.sources.coco_annotations import decoded_runs
+from mmload.sources.coco_records import decoded_runs
 
 
 @pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # of pycocotools
@@ -171,14 +171,6 @@ def test_coco_file_that_was_cut_off_is_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_coco_image_or_category_of_one_id_twice_is_an_error(tmp_path):
-    made = CocoSet(tmp_path)
-    made.image(1)
-    made.body["images"] *= 2
-    with pytest.raises(SourceError, match="two images"):
-        made.splits()
-
-
 def test_coco_clip_boxes_cuts_and_leaves_out(tmp_path):
     made = CocoSet(tmp_path)
     made.image(1)
@@ -205,7 +197,10 @@ def test_coco_annotations_of_unlisted_images_are_a_note(tmp_path):
     made.image(1)
     made.object(2, [1, 2, 3, 4])
     (train,) = made.splits().values()
-    assert train.notes() == ("1 annotation of images that the file does not list: left out",)
+    assert train.notes() == (
+        "annotations of images that the file does not list are left out: 1 (annotation 100 of image 2)",
+        "no image has an object",
+    )
 
 
 def test_coco_objects_without_segmentation_are_a_note(tmp_path):
@@ -231,8 +226,7 @@ def test_coco_paths_that_leave_the_root_are_refused(tmp_path):
     made.body["images"][0]["file_name"] = str(tmp_path / "coco" / "train2017" / name)  # some tools write absolute paths
     assert made.splits()["train"].id(0) == f"train2017/{name}"
     made.body["images"][0]["file_name"] = "../../a.png"
-    with pytest.raises(SourceError, match="leaves the folder; name a file in .*train2017"):
-        made.splits()
+    assert "leaves the folder; name a file in " in fault(made)
 
 
 def test_decoded_runs_are_those_of_pycocotools():
@@ -292,15 +286,14 @@ def test_coco_splits_of_different_categories_are_refused(tmp_path):
     assert list(made.splits()) == ["train", "val"]
 
 
-@pytest.mark.parametrize("kind", ["images", "categories", "annotations"])
-def test_coco_id_beyond_int64_is_one_line(tmp_path, kind):
+def test_coco_ids_beyond_int64_are_texts(tmp_path):
     made = CocoSet(tmp_path)
-    made.image(1)
-    made.object(1, [1, 2, 5, 5])
-    made.body[kind] = [{**made.body[kind][0], "id": 2**70}]
-    with pytest.raises(SourceError, match=str(made.file)) as caught:
-        made.splits()
-    assert "\n" not in str(caught.value)
+    made.image(2**70)
+    made.object(2**70, [1, 2, 5, 5], 2**71, id=2**72)
+    made.body["categories"] = [{"id": 2**71, "name": "car"}]
+    (train,) = made.splits().values()
+    assert train.read(0).fields["labels"].tolist() == [0]
+    assert train.read(0).fields["image_ids"] == 0
 
 
 def test_coco_keypoints_beyond_the_limit_are_refused(tmp_path):

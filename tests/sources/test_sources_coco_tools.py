@@ -1,0 +1,279 @@
+"""COCO's layout as other tools write it: what is read all the same, what is noted, and what is an error of a sample."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coco_sets import CocoSet, arrays
+
+from mmload.errors import SampleError, SourceError
+from mmload.sources.coco import CocoSplit
+
+TRIANGLE = [1, 1, 9, 1, 1, 9]
+Change = Callable[[dict[str, Any]], object]
+
+
+def example(root: Path, prefix: str = "instances") -> CocoSet:
+    """Returns a set of image 7 with a car (object 100), and of image 8 with a person and a car (101 and 102)."""
+    made = CocoSet(root, prefix=prefix)
+    for number, box, category in ((7, [1, 2, 5, 5], 3), (8, [2, 3, 8, 9], 1), (8, [0, 0, 40, 30], 3)):
+        if number not in [image["id"] for image in made.body["images"]]:
+            made.image(number)
+        made.object(number, box, category, segmentation=[TRIANGLE])
+    return made
+
+
+def first(kind: str, **values: object) -> Change:
+    """Returns a change of the first record of a kind."""
+    return lambda body: body[kind][0].update(values)
+
+
+def every(name: str, of: Callable[[Any], object]) -> Change:
+    """Returns a change of the ids of all images or categories and of all references to them."""
+
+    def change(body: dict[str, Any]) -> None:
+        kind = "images" if name == "image_id" else "categories"
+        body[kind] = [{**each, "id": of(each["id"])} for each in body[kind]]
+        for each in body["annotations"]:
+            each[name] = of(each[name])
+
+    return change
+
+
+def split_of(made: CocoSet, change: Change, **options: object) -> CocoSplit:
+    made.body["categories"] = [dict(each) for each in made.body["categories"]]
+    change(made.body)
+    (split,) = made.splits(**options).values()
+    assert isinstance(split, CocoSplit)
+    return split
+
+
+SPELLINGS: dict[str, Change] = {
+    "category_id as text": first("annotations", category_id="3"),
+    "image_id as text": first("annotations", image_id="7"),
+    "image_id 7.0": first("annotations", image_id=7.0),
+    "iscrowd 0.0": first("annotations", iscrowd=0.0),
+    "iscrowd null": first("annotations", iscrowd=None),
+    "iscrowd as text": first("annotations", iscrowd="0"),
+    "iscrowd false": first("annotations", iscrowd=False),
+    "area as text": first("annotations", area="25"),
+    "bbox as texts": first("annotations", bbox=["1", "2.0", 5, "5"]),
+    "id as text": first("annotations", id="100"),
+    "height 30.0": first("images", height=30.0),
+    "height as text": first("images", height="30"),
+    "height null": first("images", height=None, width=None),
+    "image's id as text": first("images", id="7"),
+    "image's id 7.0": first("images", id=7.0),
+    "backslash before": first("images", file_name=".\\000007.png"),
+    "all category ids as texts": every("category_id", str),
+    "all category ids as floats": every("category_id", float),
+    "all image ids as texts": every("image_id", str),
+    "skeleton of floats": first("categories", skeleton=[[1.0, 2.0]]),
+    "keypoints null": first("categories", keypoints=None, skeleton=None),
+    "supercategory null": first("categories", supercategory=None),
+    "flat polygon": first("annotations", segmentation=TRIANGLE),
+    "polygon of texts": first("annotations", segmentation=[list(map(str, TRIANGLE))]),
+    "empty polygon beside": first("annotations", segmentation=[TRIANGLE, []]),
+    "more keys": first("annotations", attributes={"occluded": False}, isbbox=False, metadata=None, score="x"),
+    "licenses as texts": lambda body: body.update(licenses="none", info=[]),
+    "annotations by id": lambda body: body.update(annotations={str(a["id"]): a for a in body["annotations"]}),
+    "listed twice": lambda body: body["images"].append(body["images"][0]),
+    "category twice": lambda body: body["categories"].append(body["categories"][0]),
+}
+
+
+@pytest.mark.parametrize("task", ["detection", "instances"])
+@pytest.mark.parametrize("case", SPELLINGS)
+def test_coco_record_in_another_spelling_is_read_as_in_the_usual_one(tmp_path: Path, case: str, task: str) -> None:
+    usual = split_of(example(tmp_path / "a"), lambda body: None, task=task)
+    other = split_of(example(tmp_path / "b"), SPELLINGS[case], task=task)
+    assert (len(other), other.classes, other.objects()) == (len(usual), usual.classes, usual.objects())
+    for index in range(len(usual)):
+        fields, expected = arrays(other.read(index)), arrays(usual.read(index))
+        assert {name: values.tolist() for name, values in fields.items()} == {
+            name: values.tolist() for name, values in expected.items()
+        }
+
+
+def group_first(body: dict[str, Any]) -> None:
+    body["categories"].insert(0, {"id": 0, "name": "things", "supercategory": "none"})
+    for category in body["categories"][1:]:
+        category["supercategory"] = "things"
+
+
+NOTED: dict[str, tuple[Change, str, list[list[float]], list[int], str]] = {
+    "group": (group_first, "detection", [[1, 2, 6, 7]], [1], "supercategory"),
+    "no bbox": (first("annotations", bbox=[]), "detection", [[1, 1, 9, 9]], [1], "polygons: 1 (annotation 100)"),
+    "bbox null": (first("annotations", bbox=None), "instances", [[1, 1, 9, 9]], [1], "around their polygons"),
+    "segmentation {}": (first("annotations", segmentation={}), "instances", [[1, 2, 6, 7]], [1], "without"),
+    "segmentation [[]]": (first("annotations", segmentation=[[]]), "instances", [[1, 2, 6, 7]], [1], "without"),
+    "area NaN": (first("annotations", area=float("nan")), "detection", [[1, 2, 6, 7]], [1], "read as null: 1 (NaN)"),
+    "area null": (first("annotations", area=None), "detection", [[1, 2, 6, 7]], [1], "without an area"),
+    "id twice in an image": (
+        lambda body: body["annotations"].append({**body["annotations"][0], "bbox": [3, 3, 4, 4], "category_id": 1}),
+        "instances", [[3, 3, 7, 7]], [0], "a later one of the same id, as in pycocotools: 1 (annotation 100)",
+    ),
+    "id twice in two images": (first("annotations", id=102), "detection", [[1, 2, 6, 7]], [1], "another image"),
+    "no ids": (
+        lambda body: [each.pop("id") for each in body["annotations"]] and body["annotations"][0].update(area=None),
+        "detection", [[1, 2, 6, 7]], [1], "(annotations[0])",
+    ),
+    "text against number": (
+        lambda body: body["annotations"].append({**body["annotations"][0], "id": 5, "image_id": "img_7"}),
+        "detection", [[1, 2, 6, 7]], [1], "texts here",
+    ),
+    "unlisted image": (
+        lambda body: body["annotations"].append({**body["annotations"][0], "id": 5, "image_id": 9}),
+        "detection", [[1, 2, 6, 7]], [1], "left out: 1 (annotation 5 of image 9)",
+    ),
+    "no object": (lambda body: body["annotations"].append(None), "detection", [[1, 2, 6, 7]], [1], "annotations[3]"),
+    "one name twice": (
+        lambda body: body["categories"].append({"id": 95, "name": "car"}),
+        "detection", [[1, 2, 6, 7]], [1], "share a name",
+    ),
+    "name of another computer": (
+        first("images", file_name="C:\\data\\000007.png"), "detection", [[1, 2, 6, 7]], [1], "same end",
+    ),
+    "name with a folder": (
+        first("images", file_name="images/train2017/000007.png"), "detection", [[1, 2, 6, 7]], [1], "same end",
+    ),
+    "url": (first("images", file_name="http://a.b/x/000007.png?"[:-1]), "detection", [[1, 2, 6, 7]], [1], "same end"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOTED)
+def test_coco_record_that_is_guessed_merged_or_left_out_is_noted(tmp_path: Path, case: str) -> None:
+    change, task, boxes, labels, note = NOTED[case]
+    split = split_of(example(tmp_path), change, task=task)
+    fields = arrays(split.read(0))
+    assert (fields["boxes"].tolist(), fields["labels"].tolist()) == (boxes, labels)
+    assert len([each for each in split.notes() if note in each]) == 1
+    if task == "instances":
+        assert [owner for owner, _ in fields["rings"].tolist()] in ([], [0])
+    assert arrays(split.read(1))["boxes"].tolist() == [[2, 3, 10, 12], [0, 0, 40, 30]]
+
+
+REFUSED: dict[str, tuple[Change, str]] = {
+    "corners in place of a box": (
+        first("annotations", bbox=[1, 1, 5, 1, 5, 5, 1, 5]),
+        "annotation 100: its bbox has 8",
+    ),
+    "box as text": (first("annotations", bbox="1,2,5,5"), "annotation 100: .*bbox"),
+    "box of NaN": (first("annotations", bbox=[float("nan"), 2, 5, 5]), "annotation 100: .*null.*bbox"),
+    "negative width": (first("annotations", bbox=[9, 2, -5, 5]), "annotation 100: .*no area"),
+    "no box at all": (first("annotations", bbox=[], segmentation=[]), "annotation 100: it has no bbox"),
+    "iscrowd 2": (first("annotations", iscrowd=2), "annotation 100: 2 is neither 0 nor 1"),
+    "no category": (first("annotations", category_id=None), "annotation 100: .*category_id"),
+    "category by name": (first("annotations", category_id="car"), "category 'car' does not exist; the file has 3"),
+    "height in words": (first("images", height="high"), r"images\[0\]: .*height"),
+    "no name": (first("images", file_name=None), r"images\[0\]: .*file_name"),
+    "no id": (first("images", id=None), r"images\[0\]: .*id"),
+    "name out of the folder": (first("images", file_name="../../a.png"), "image 7: .*leaves the folder"),
+    "runs without counts": (first("annotations", segmentation={"size": [30, 40]}), "annotation 100: .*counts"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_coco_record_that_is_damaged_is_an_error_of_its_sample_alone(tmp_path: Path, case: str) -> None:
+    change, message = REFUSED[case]
+    made = example(tmp_path)
+    split = split_of(made, change, task="instances")
+    with pytest.raises(SampleError, match=message) as caught:
+        split.read(0)
+    assert str(made.file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(arrays(split.read(1))["boxes"]) == 2
+
+
+def test_coco_images_of_one_id_and_two_names_are_errors_of_both(tmp_path: Path) -> None:
+    split = split_of(example(tmp_path), lambda body: body["images"].append({**body["images"][1], "id": 7}))
+    assert len(split) == 3
+    for index in (0, 2):
+        with pytest.raises(SampleError, match="'000007.png' and '000008.png' have this id"):
+            split.read(index)
+
+
+def test_coco_ids_that_are_texts_give_places_as_image_ids(tmp_path: Path) -> None:
+    made = example(tmp_path)
+    every("category_id", lambda own: f"cat_{own}")(made.body)
+    split = split_of(made, every("image_id", lambda own: f"2008_{own:06d}"))
+    assert [split.read(index).fields["image_ids"].item() for index in range(2)] == [0, 1]
+    assert split.objects().category_ids == ()
+    assert [split.classes[label] for label in split.read(1).fields["labels"]] == ["person", "car"]
+    assert "image_ids are their places in the file: 1 ('2008_000007')" in split.notes()[0]
+
+
+def test_coco_group_without_annotations_in_any_split_is_left_out_of_all(tmp_path: Path) -> None:
+    made = {split: CocoSet(tmp_path, split) for split in ("train2017", "val2017")}
+    for each in made.values():
+        each.image(1)
+        each.object(1, [1, 2, 5, 5], 90)
+        each.body["categories"] = [dict(category) for category in each.body["categories"]]
+        group_first(each.body)
+        each.write()
+    splits = made["train2017"].splits()
+    assert {split.classes for split in splits.values()} == {("person", "car", "toothbrush")}
+    assert {int(split.read(0).fields["labels"]) for split in splits.values()} == {2}
+    made["val2017"].object(1, [1, 2, 5, 5], 0)
+    made["val2017"].write()
+    splits = made["train2017"].splits()
+    assert {split.classes for split in splits.values()} == {("things", "person", "car", "toothbrush")}
+    assert {int(split.read(0).fields["labels"][0]) for split in splits.values()} == {3}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_coco_files_of_lvis_name_images_by_their_url(tmp_path: Path, beside: bool) -> None:
+    made = example(tmp_path)
+    if beside:
+        made.write()
+    made.file = made.file.with_name("lvis_v1_train.json")
+    for image in made.body["images"]:
+        image["coco_url"] = f"http://images.cocodataset.org/train2017/{image.pop('file_name')}"
+        image["neg_category_ids"] = [1]
+    for each in made.body["annotations"]:
+        del each["iscrowd"]
+    (split,) = made.splits(annotations="annotations/lvis_v1_train.json").values() if beside else made.splits().values()
+    assert split.id(0) == "train2017/000007.png"
+    assert split.read(0).fields["boxes"].tolist() == [[1, 2, 6, 7]]
+    assert split.notes() == ()
+    if beside:
+        assert len(make_splits(tmp_path)) == 1
+
+
+def make_splits(root: Path) -> Any:
+    from mmload.sources import make_source
+    from mmload.sources.decode import Decoder
+
+    return make_source("coco", root, Decoder(), {}).splits()
+
+
+def test_coco_file_in_utf_16_is_read(tmp_path: Path) -> None:
+    made = example(tmp_path)
+    made.file.write_text(json.dumps(made.body), encoding="utf-16")
+    assert make_splits(tmp_path)["train"].read(0).fields["boxes"].tolist() == [[1, 2, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"images": [],}', "line 1 column"),
+        ('{"images": []}\n{"images": []}', "line 2 column 1"),
+        ('[{"image_id": 1}]', "no annotation file of COCO"),
+        ('{"images": null}', "has no images"),
+        ('{"images": ' + "[" * 100_000, "is no JSON, or was cut off"),
+        ('{"images": [{"id": 1, "file_name": "a"}], "annotations": [{}]}', "no categories"),
+        ('{"images": [], "categories": [{"id": 1}]}', r"categories\[0\]"),
+        ('{"images": [], "categories": [{"id": 1, "name": "a"}, {"id": "1", "name": "b"}]}', "two categories"),
+    ],
+)
+def test_coco_file_that_is_unreadable_is_one_line(tmp_path: Path, content: str, message: str) -> None:
+    made = example(tmp_path)
+    made.file.write_text(content)
+    with pytest.raises(SourceError, match=message) as caught:
+        make_splits(tmp_path)
+    assert str(made.file) in str(caught.value)
+    assert "\n" not in str(caught.value)
