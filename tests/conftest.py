@@ -63,6 +63,11 @@ LONGEST = (
 """Modules with tests or fixtures of many seconds."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One option: it writes what tests/net compares."""
+    parser.addoption("--freeze", action="store_true", help="write the digests of tests/net instead of comparing them")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first: one that starts last would leave cores idle at the end of a parallel run."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
