@@ -70,7 +70,9 @@ class Frozen:
         """Checks that the digests of a case are the frozen ones."""
         if self.is_remade:
             self.expected[name] = dict(found)
-        assert dict(found) == self.expected.get(name), f"{name} is not as {self.path.name} says"
+        expected = self.expected.get(name, {})
+        changed = [key for key in sorted({*found, *expected}) if found.get(key) != expected.get(key)]
+        assert not changed, f"{name} is not as {self.path.name} says: {', '.join(changed)}"
 
     def close(self, names: Iterable[str]) -> None:
         """Writes the digests of all cases that exist, if they are remade."""

@@ -3,6 +3,10 @@
 Each case is loaded twice: by one thread from the disk, and by three threads from memory, resumed after the first batch.
 Both read epochs 0 and 1 and have to give the frozen digest of each field.
 
+No case depends on the processor: the digests are the same with ATEN_CPU_CAPABILITY=default and avx2, and with kernels
+compiled for x86-64-v3 (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES) and for one with AVX-512. Rows that are JPEGs depend on the
+version of libjpeg-turbo that encodes and decodes them.
+
 After a change that is meant to change batches, look at the names of the cases that fail, and freeze these again:
 
     .venv/bin/python -m pytest tests/net --freeze [-k CASE]
