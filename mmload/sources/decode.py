@@ -13,7 +13,7 @@ import io
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -266,13 +266,14 @@ class Decoder:
             ValueError: if it has 32 bits a channel, whose range is unknown.
         """
         rotated = ImageOps.exif_transpose(image) if self.exif_orient else image
-        return self._flattened(rotated, image.format).convert(self.mode)
+        tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
+        return self._flattened(rotated, image.format, tags).convert(self.mode)
 
-    def _flattened(self, image: Image.Image, kind: str | None) -> Image.Image:
+    def _flattened(self, image: Image.Image, kind: str | None, tags: Mapping[int, Any]) -> Image.Image:
         """Returns the image with 8 bits a channel and without transparency."""
         image.load()
         if image.mode in _WIDE or (image.mode == "I" and kind in _WIDE_FORMATS):
-            return self._narrowed(image)
+            return self._narrowed(image, tags)
         if image.mode in ("I", "F"):
             raise _Refused(f"pixels are 32-bit ({image.mode}), whose range is unknown; convert it to 8 or 16 bits")
         if not image.has_transparency_data:
@@ -280,10 +281,16 @@ class Decoder:
         canvas = Image.new("RGBA", image.size, (*self._levels, 255))
         return Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
 
-    def _narrowed(self, image: Image.Image) -> Image.Image:
-        """Scales 16-bit gray to 8 bits: round(value / 257); ``PIL.Image.convert`` clips all above 255 to white."""
+    def _narrowed(self, image: Image.Image, tags: Mapping[int, Any]) -> Image.Image:
+        """Scales 16-bit gray to 8 bits: round(value / 257); ``PIL.Image.convert`` clips all above 255 to white.
+
+        The tags of a TIFF may say that it has 12 bits, or that 0 is white, which Pillow ignores for such pixels.
+        """
         wide = np.asarray(image).astype(np.uint32)
-        gray = ((wide + 128) // 257).astype(np.uint8)
+        white = 2 ** int(tags.get(_BITS, (16,))[0]) - 1
+        gray = ((wide.clip(max=white) * 255 + white // 2) // white).astype(np.uint8)
+        if tags.get(_PHOTOMETRIC) == 0:
+            gray = 255 - gray
         key = image.info.get("transparency")
         if not isinstance(key, int):
             return Image.fromarray(gray)
@@ -320,7 +327,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
     return (height, width) if colors in _COLORS else None
 
 
-_SUBFILE_TYPE, _SUB_IFDS = 254, 330  # tags of TIFF
+_SUBFILE_TYPE, _BITS, _PHOTOMETRIC, _SUB_IFDS = 254, 258, 262, 330  # tags of TIFF
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DRAWN = (b"tRNS", b"acTL", b"fcTL", b"fdAT")
 """Chunks that pixels depend on among the ancillary ones, whose names begin with a lower-case letter."""

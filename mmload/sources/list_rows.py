@@ -20,6 +20,7 @@ from mmload.errors import SourceError
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
+from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.listing import Listing, similar_names
 from mmload.store.manifest_text import unique_object
@@ -40,6 +41,9 @@ COLUMNS = ("path", "label", "split", "id")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
+
+_EXACT = 2**53  # float64 holds all integers below
+_LONGEST_CELL = 2**27
 
 _BETWEEN = ("|", ";")
 """Separators of several labels; commas also occur in class names."""
@@ -98,6 +102,7 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
 
 
 def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # 128 KiB by default, as masks in Kaggle's exceed
     reader = csv.reader(file, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -264,13 +269,16 @@ def _reader(rows: Listing[ListRow]) -> Callable[[Any], Label]:
     if kinds == {str}:
         if all(_INTEGER.fullmatch(str(row.label)) for row in rows):
             return int
-        if all(_NUMBER.fullmatch(str(row.label)) for row in rows):
-            return float
-    return _with_fraction if float in kinds and str not in kinds else _unchanged
+        if not all(_NUMBER.fullmatch(str(row.label)) for row in rows):
+            return _unchanged
+    elif float not in kinds or not kinds <= {int, float}:
+        return _unchanged
+    return integer if all(map(_is_integral, rows)) else float
 
 
-def _with_fraction(label: Label) -> Label:
-    return float(label) if isinstance(label, int) else label
+def _is_integral(row: ListRow) -> bool:
+    value = float(row.label)  # type: ignore[arg-type]  # all labels are numbers
+    return value.is_integer() and abs(value) < _EXACT
 
 
 def _unchanged(label: Label) -> Label:
@@ -302,6 +310,9 @@ def _by_number(rows: Listing[ListRow], number: Callable[[Any], Label], classes: 
         if spellings.setdefault(target, row.label) != row.label and not other:
             other = f"{spellings[target]!r} and {row.label!r} are both class number {target}"
     notes = [other] if other else []
+    written = rows[0].label
+    if isinstance(written, float) or "." in str(written):
+        notes.append(f"all labels are integral numbers, such as {written!r}: they are read as numbers of classes")
     if classes is not None:
         return Targets(number, True, classes, tuple(notes))
     names = tuple(map(str, range(max(spellings) + 1)))
@@ -319,8 +330,9 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
     yield from similar_names(names)
     all_names = frozenset(names)
     for name in names:
-        parts = [part.strip() for part in name.split(",")]
-        if any(sign in name for sign in _BETWEEN) or (len(parts) > 1 and all_names.issuperset(parts)):
+        parts = re.split(r"[,\s]+", name.strip(" []{}"))
+        are_labels = len(parts) > 1 and all(part in all_names or part.isdecimal() for part in parts)
+        if are_labels or name.startswith(("[", "{")) or any(sign in name for sign in _BETWEEN):
             yield (
                 f"{name!a:.60} is one class, as a text is one label; for several labels write JSON Lines "
                 "with a list of numbers, 1 for each class in the image"

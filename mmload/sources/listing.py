@@ -228,8 +228,8 @@ def _lowest(ranks: IO[bytes], strata: range, fraction: float) -> npt.NDArray[np.
     return selected
 
 
-def similar_names(names: Iterable[str]) -> Iterator[str]:
-    """Yields notes on class names that are probably the same class."""
+def similar_names(names: Iterable[str], kind: str = "classes") -> Iterator[str]:
+    """Yields notes on names of classes, or of another kind, that are probably the same."""
     same: dict[str, list[str]] = {}
     for name in names:
         plain = unicodedata.normalize("NFKC", name).casefold().strip().strip("\"'").strip()
@@ -237,7 +237,7 @@ def similar_names(names: Iterable[str]) -> Iterator[str]:
     for group in same.values():
         if len(group) > 1:
             both = " and ".join(map(ascii, group))
-            yield f"{both} are classes of their own, but differ only in case, quotes, spaces or their Unicode form"
+            yield f"{both} are {kind} of their own, but differ only in case, quotes, spaces or their Unicode form"
 
 
 class ListedSplit(Generic[T]):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import Sample
 from mmload.remote.urls import Location, is_url, place
+from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
@@ -30,7 +31,15 @@ from mmload.sources.files import (
     reading,
 )
 from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
-from mmload.sources.listing import ListedSplit, Listing, check_fraction, notes_on_doubles, unique_hashes, with_held_out
+from mmload.sources.listing import (
+    ListedSplit,
+    Listing,
+    check_fraction,
+    notes_on_doubles,
+    similar_names,
+    unique_hashes,
+    with_held_out,
+)
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
@@ -156,8 +165,11 @@ class ListSource:
     ) -> dict[str, ListSplit]:
         targets = targets_of(rows, None if self.classes is None else tuple(self.classes))
         items: dict[str, Listing[Item]] = {}
+        findings, named = Findings(), any(row.split is not None for row in rows)
         for row in rows:
             name = _split_name(row)
+            if named and row.split is None:
+                findings.add("samples without a split, where others have one, are in train", row.where)
             if name not in items:
                 items[name] = Listing(Item)
             listed, file, revision = finder.find(row)
@@ -170,10 +182,8 @@ class ListSource:
         files_of_split = {name: (item.file for item in members) for name, members in items.items()}
         doubles = notes_on_doubles(files_of_split, "file", ", under different ids")
         files = Files(place, finder.urls, self.decoder)
-        return {
-            name: ListSplit(files, targets, members, (*targets.notes, *doubles[name]))
-            for name, members in items.items()
-        }
+        notes = (*targets.notes, *findings.notes(), *similar_names(items, "splits"))
+        return {name: ListSplit(files, targets, members, (*notes, *doubles[name])) for name, members in items.items()}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,33 @@ def test_16_bit_gray_is_scaled_not_clipped(kind: str, exif_orient: bool) -> None
     data = encoded(Image.fromarray(wide), kind)
     assert np.array_equal(decoded(data, mode="L", exif_orient=exif_orient)[..., 0], want)
     assert np.array_equal(decoded(data, exif_orient=exif_orient), want[..., None].repeat(3, 2))
+
+
+def test_16_bit_tiff_in_which_0_is_white_is_inverted() -> None:
+    wide = RANDOM.integers(0, 65536, (5, 6), dtype=np.uint16)
+    data = encoded(Image.fromarray(wide), "TIFF", tiffinfo={262: 0})
+    assert Image.open(io.BytesIO(data)).tag_v2[262] == 0
+    expected = 255 - np.round(wide / 257).astype(np.uint8)
+    np.testing.assert_array_equal(decoded(data, mode="L")[..., 0], expected)
+
+
+def test_12_bit_tiff_is_scaled_by_its_own_range() -> None:
+    wide = np.array([[0, 4095, 2048, 16]], np.uint16)
+    packed = bytes.fromhex("000fff800010")
+    entries = [
+        (256, 3, 1, 4),
+        (257, 3, 1, 1),
+        (258, 3, 1, 12),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1),
+        (273, 4, 1, 8),
+        (277, 3, 1, 1),
+        (278, 3, 1, 1),
+        (279, 4, 1, 6),
+    ]
+    table = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    data = b"II*\0" + struct.pack("<I", 14) + packed + struct.pack("<H", len(entries)) + table + bytes(4)
+    np.testing.assert_array_equal(decoded(data, mode="L")[..., 0], np.round(wide / 4095 * 255))
 
 
 def test_16_bit_gray_with_a_transparent_value() -> None:

@@ -273,6 +273,10 @@ def test_labels_become_targets() -> None:
     found, classes = targets(["0.5", "2"])
     assert (found.dtype, found.tolist(), classes) == (np.float32, [0.5, 2.0], ())
     assert targets([1, 0.25])[0].tolist() == [1.0, 0.25]
+    assert targets(["0.0", "2.0", "1.0"])[0].tolist() == [0, 2, 1]  # as pandas writes integers of a column with gaps
+    assert targets([1.0, 0])[1] == ("0", "1")
+    with pytest.raises(SourceError, match="over 3e38"):
+        targets(["1e39", "1.0"])
     assert targets([[1.0, 0.0], [0.0, 1.0]])[0].shape == (2, 2)
     assert targets(["b"], ("a", "b"))[0].tolist() == [1]
     with pytest.raises(SourceError, match="'c' is not one of the classes: a, b"):

@@ -50,6 +50,28 @@ def test_a_cell_of_several_classes_is_noted(tmp_path: Path) -> None:
     assert notes_on(tmp_path, "tench, Tinca tinca", "goldfish, Carassius auratus", "cat") == ()
 
 
+@pytest.mark.parametrize("label", ["16 0", "['cat', 'dog']", "[1, 0]", '{"name": "cat"}', "cat dog"])
+def test_text_that_looks_like_several_labels_is_noted(tmp_path: Path, label: str) -> None:
+    (note,) = notes_on(tmp_path, "cat", "dog", label)
+    assert "is one class, as a text is one label" in note
+
+
+def test_integral_numbers_with_a_fraction_are_classes_and_noted(tmp_path: Path) -> None:
+    (note,) = notes_on(tmp_path, "0.0", "1.0")
+    assert "'0.0'" in note
+
+
+def test_samples_without_a_split_among_others_are_noted(tmp_path: Path) -> None:
+    rows = [("path", "label", "split"), ("a.png", "x", "val"), ("b.png", "x", ""), ("c.png", "x", "VAL")]
+    notes = notes_of(tmp_path, *rows)["train"]
+    assert any("without a split" in note and "line 3)" in note for note in notes)
+    assert any("'val' and 'VAL' are splits of their own" in note for note in notes)
+
+
+def test_cell_of_more_than_csvs_default_limit_is_read(tmp_path: Path) -> None:
+    assert notes_of(tmp_path, ("path", "label", "mask"), ("a.png", "x", "1 2 " * 50_000))["train"] == ()
+
+
 def test_lists_of_numbers_are_several_labels(tmp_path: Path) -> None:
     lines = (json.dumps({"path": f"{number}.png", "label": label}) for number, label in enumerate(([1, 0], [1, 1])))
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
