@@ -207,7 +207,7 @@ class Loader:
         self._position = Position(0, 0)  # of the iterator begun last
         # Set by set_epoch, with the rows used then; it is the state until the iterator gives another batch.
         self._chosen: tuple[Position | None, int] = (None, 0)
-        self._finished = (-1, 0)  # the epoch at whose end a state was taken, and its samples
+        self._resumed = (-1, 0)  # the epoch of a loaded state, and its samples, until an epoch begins
         self._counts = Counts()
         self._subprocess = subprocess
         check_subprocess(subprocess, self.device)
@@ -240,9 +240,9 @@ class Loader:
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"epoch is {shown(epoch)}; give an integer from 0")
         if epoch != self._epoch:
-            finished, samples = self._finished
-            self._epoch, self._offset = epoch, samples if epoch == finished else 0
-            self._chosen = Position(self._epoch, self._offset), self._position.used
+            resumed, samples = self._resumed
+            self._epoch, self._offset = epoch, samples if epoch == resumed else 0
+        self._chosen = Position(self._epoch, self._offset), self._position.used
 
     def state_dict(self) -> State:
         """Returns the position as a small dict: batches that were yielded count as used.
@@ -280,13 +280,11 @@ class Loader:
         """
         order, identity = self._order, self._identity()
         epoch, samples = position_in(state, identity, length=self._order.length, other_version=other_version)
-        finished = (-1, 0)
+        self._resumed = epoch, samples
         if samples and not self._batches_in(order.most_remaining(samples)):
-            finished = epoch, samples
             epoch, samples = epoch + 1, 0
         elif samples and not other_version:
             check_sampler(state, identity)
-        self._finished = finished
         self._epoch, self._offset = epoch, samples
         self._position, self._chosen = Position(epoch, samples), (None, 0)
 
@@ -321,7 +319,7 @@ class Loader:
             epoch, offset = self._epoch, self._offset
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
             pool.prefetch(epoch, offset)  # first: after an error, such as of a network, the next try is the same epoch
-            self._epoch, self._offset, self._finished = epoch + 1, 0, (-1, 0)
+            self._epoch, self._offset, self._resumed = epoch + 1, 0, (-1, 0)
             self._position, self._chosen = Position(epoch, offset), (None, 0)
             ahead, returns = self.threads + self.prefetch, self._returns
             return EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
