@@ -51,7 +51,7 @@ def plain_fill(step: nn.Module, channels: int) -> None:
             given = getattr(part, name, None)
             if isinstance(given, Tensor):
                 setattr(part, name, given[:1].repeat(channels))
-            elif given is not None:
+            elif given is not None and not isinstance(given, float):  # RandomHSV's value is a number
                 setattr(part, name, (0.0,))
 
 
