@@ -22,7 +22,7 @@ from mmload.augment.returns import Form
 from mmload.augment.step import Step
 from mmload.augment.views import rendering_device
 from mmload.batch import Batch, BatchOrViews
-from mmload.errors import shown
+from mmload.errors import UsageError, shown
 from mmload.loader.arguments import (
     check_booleans,
     check_cache_pixels,
@@ -46,8 +46,9 @@ from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
 from mmload.loader.order import Order, RowSelection, Sampling, combine_occurrences, occurrences_in, ranks_for
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
-from mmload.loader.samplers import EpochSampler, SamplerOrder
+from mmload.loader.samplers import EpochSampler, SamplerOrder, SkippableBatches
 from mmload.loader.window_orders import BlockOrder, bucketed
+from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.random_words import FACTORS, check_integer
 from mmload.runtime.resources import MOST_THREADS, threads_of_rank
 from mmload.store.dataset import Dataset, Split
@@ -129,7 +130,7 @@ class Loader:
     """
 
     num_workers = 0
-    batch_sampler = None  # Lightning reads it of whatever has a sampler
+    prefetch_factor = None  # Accelerate reads it, and a DataLoader without workers has none
 
     def __init__(
         self,
@@ -208,6 +209,7 @@ class Loader:
         # Set by set_epoch, with the rows used then; it is the state until the iterator gives another batch.
         self._chosen: tuple[Position | None, int] = (None, 0)
         self._resumed = (-1, 0)  # the epoch of a loaded state, and its samples, until an epoch begins
+        self._epoch_is_given = False  # the next one, by set_epoch or a state
         self._counts = Counts()
         self._subprocess = subprocess
         check_subprocess(subprocess, self.device)
@@ -227,6 +229,33 @@ class Loader:
         """The given sampler; else the loader's order as one, whose ``set_epoch`` is the loader's."""
         return EpochSampler(self._order, self) if isinstance(self._order, Order) else self._sampler
 
+    @lazy_property
+    def batch_sampler(self) -> SkippableBatches:
+        """The batches of the next epoch as a batch sampler, which Accelerate's ``skip_first_batches`` takes."""
+        return SkippableBatches(self)
+
+    @property
+    def collate_fn(self) -> Callable[[object], Any]:
+        """Makes the batches of :attr:`batch_sampler`."""
+        return self.batch_sampler.make_batch
+
+    def begin_after(self, batches: int) -> Iterator[Any]:
+        """Returns an iterator over the next epoch without its first batches.
+
+        Raises:
+            UsageError: if neither set_epoch nor a state says which epoch it is, or a state says another position.
+        """
+        if not self._epoch_is_given:
+            raise UsageError("it is not known which epoch to skip batches of; call loader.set_epoch(epoch) before")
+        samples = self._order.consumed(batches * self.batch_size)
+        if self._offset not in (0, samples):
+            raise UsageError(
+                f"{samples} samples are to be skipped, and the loader's state is after {self._offset}; load the state, "
+                "which suffices, or skip"
+            )
+        self._offset = samples
+        return iter(self)
+
     def __len__(self) -> int:
         """Returns the number of batches of a complete epoch on this rank."""
         return self._batches_in(self._order.remaining())
@@ -239,6 +268,7 @@ class Loader:
         """
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"epoch is {shown(epoch)}; give an integer from 0")
+        self._epoch_is_given = True
         if epoch != self._epoch:
             resumed, samples = self._resumed
             self._epoch, self._offset = epoch, samples if epoch == resumed else 0
@@ -285,6 +315,7 @@ class Loader:
             epoch, samples = epoch + 1, 0
         elif samples and not other_version:
             check_sampler(state, identity)
+        self._epoch_is_given = True
         self._epoch, self._offset = epoch, samples
         self._position, self._chosen = Position(epoch, samples), (None, 0)
 
@@ -320,6 +351,7 @@ class Loader:
             pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
             pool.prefetch(epoch, offset)  # first: after an error, such as of a network, the next try is the same epoch
             self._epoch, self._offset, self._resumed = epoch + 1, 0, (-1, 0)
+            self._epoch_is_given = False
             self._position, self._chosen = Position(epoch, offset), (None, 0)
             ahead, returns = self.threads + self.prefetch, self._returns
             return EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)

@@ -190,6 +190,50 @@ class HasEpochs(Protocol):
         """Sets the number of the next epoch."""
 
 
+class SkipsBatches(HasEpochs, Protocol):
+    """Loader whose next epoch can begin after some of its batches."""
+
+    def __len__(self) -> int:
+        """Returns the number of batches of a complete epoch."""
+
+    def begin_after(self, batches: int) -> Iterator[Any]:
+        """Returns an iterator over the next epoch without its first batches."""
+
+
+class SkippableBatches:
+    """Batches of a loader's next epoch for a DataLoader without workers, as Accelerate's ``skip_first_batches`` makes.
+
+    It yields placeholders, of which that function drops the first ones. The DataLoader calls :meth:`make_batch` with
+    each other one, and the loader's threads make the batches.
+    """
+
+    def __init__(self, loader: SkipsBatches) -> None:
+        self._loader = loader
+        self._batches: Iterator[Any] | None = None
+        self._number = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the loader's next epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._batches, epoch = None, self._loader.epoch
+        for number in range(len(self)):
+            self._number = number
+            yield []
+        if self._batches is None:  # all are skipped
+            self._loader.set_epoch(epoch + 1)
+
+    def make_batch(self, placeholder: object) -> Any:
+        """Returns the next batch; the first one decides how many are skipped."""
+        if self._batches is None:
+            self._batches = self._loader.begin_after(self._number)
+        return next(self._batches)
+
+
 class EpochSampler(Sampler[int]):
     """Rows of a loader's next epoch on its rank, by their place in ``loader.dataset``."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,42 @@ print(json.dumps([rows, [float(one.detach().sum()) for one in model.parameters()
 accelerator.end_training()
 """
 
+RESUME = """
+import json, sys
+from accelerate import Accelerator
+from mmload.errors import UsageError
+from mmload.loader import Loader
+accelerator = Accelerator(cpu=True)
+
+def prepared():
+    return accelerator.prepare(Loader(sys.argv[1], batch_size=4, shuffle=True, seed=7, tail="pad", threads=1))
+
+def rows(batches):
+    return [batch.ids.tolist() for batch in batches]
+
+def resumed(way):
+    loader = prepared()
+    if way != "skip":
+        loader.load_state_dict(state)
+    if way != "state":
+        loader.set_epoch(1)
+        return [begun + rows(accelerator.skip_first_batches(loader, 2)), rows(loader)]
+    return [begun + rows(loader), rows(loader)]
+
+loader = prepared()
+whole = [rows(loader) for _ in range(3)]
+loader.set_epoch(1)
+iterator = iter(loader)
+begun = [next(iterator).ids.tolist() for _ in range(2)]
+accelerator.register_for_checkpointing(loader)
+accelerator.save_state(sys.argv[2])
+loader.set_epoch(5)
+accelerator.load_state(sys.argv[2])
+state = loader.state_dict()
+print(json.dumps([whole[1:], [begun + rows(loader), rows(loader)], *map(resumed, ("skip", "state", "both"))]))
+accelerator.end_training()
+"""
+
 
 def free_port() -> int:
     with socket.socket() as listening:
@@ -74,9 +111,8 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.parametrize(("package", "program"), [("lightning", LIGHTNING), ("accelerate", ACCELERATE)])
-def test_two_ranks_share_each_epoch(package: str, program: str, dataset: Dataset, tmp_path: Any) -> None:
-    pytest.importorskip(package)
+def printed_by_ranks(program: str, dataset: Dataset, tmp_path: Path) -> tuple[Any, Any]:
+    """Returns the last line that each of two ranks prints, as JSON."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     ranks = [
         Program(
@@ -86,10 +122,26 @@ def test_two_ranks_share_each_epoch(package: str, program: str, dataset: Dataset
     ]
     ended = [rank.ended() for rank in ranks]
     assert [rank.returncode for rank in ended] == [0, 0], ended
-    (first, weights), (second, others) = (json.loads(rank.stdout.splitlines()[-1]) for rank in ended)
+    first, second = (json.loads(rank.stdout.splitlines()[-1]) for rank in ended)
+    return first, second
+
+
+@pytest.mark.parametrize(("package", "program"), [("lightning", LIGHTNING), ("accelerate", ACCELERATE)])
+def test_two_ranks_share_each_epoch(package: str, program: str, dataset: Dataset, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    (first, weights), (second, others) = printed_by_ranks(program, dataset, tmp_path)
     assert weights == others  # gradients were averaged
     batches = len(first) // 2
     for epoch in range(2):
         mine, theirs = (sum(rows[epoch * batches : (epoch + 1) * batches], []) for rows in (first, second))
         assert len(mine) == len(theirs) == 9
         assert sorted(mine + theirs) == list(range(18))
+
+
+def test_two_ranks_of_accelerate_resume_by_skipping_or_by_the_state(dataset: Dataset, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    ranks = printed_by_ranks(RESUME, dataset, tmp_path)
+    for expected, *found in ranks:
+        assert found == [expected] * 4
+    for epoch in range(2):
+        assert sorted(sum(ranks[0][0][epoch] + ranks[1][0][epoch], [])) == list(range(18))
