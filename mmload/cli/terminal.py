@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from mmload.cli.interrupt import fail, report_if_slow, shown
-from mmload.errors import MmloadError, UsageError, one_line
+from mmload.errors import MmloadError, UsageError, bytes_text, one_line
 from mmload.runtime.regular_files import is_within
+from mmload.runtime.resources import address_limit
 
 _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
@@ -101,6 +102,10 @@ def _message(error: Exception) -> str:
     """Formats an error as the line that ends the program."""
     if isinstance(error, MmloadError):
         return str(error)
+    limit = address_limit()
+    if limit is not None and (isinstance(error, MemoryError | ImportError) or _LIBRARY in str(error)):
+        text = one_line(f"{type(error).__name__}: {error}".split(". ")[0])
+        return f"{text}; the limit of address space is {bytes_text(limit)}: raise it (ulimit -v)"
     if isinstance(error, MemoryError):
         return f"out of memory ({str(error) or 'no more could be had'}); ask for less, or free some"
     if isinstance(error, OSError) and error.errno in _SYSTEM:
@@ -114,7 +119,11 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)"
 
 
+_LIBRARY = "shared object"
+"""Words of errors of Python's and llvmlite's loading of a library."""
+
 _SYSTEM = {
+    errno.ENOMEM: "free some memory, or raise the limit of address space (ulimit -v)",
     errno.ENOSPC: "free some space; for temporary files, set TMPDIR to a place with more",
     errno.EDQUOT: "free some space of your quota; for temporary files, set TMPDIR to another place",
     errno.EFBIG: "raise the limit of file sizes (ulimit -f); for temporary files, set TMPDIR to another place",

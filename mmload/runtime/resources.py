@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,19 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return max(1, min(cores, round(quota)) if quota else cores)
+
+
+def binding() -> str | None:
+    """Returns the variable by which OpenMP leaves this thread one or two cores, and what to do; None if none does.
+
+    GNU's OpenMP binds the thread that loads it, and the threads which that one starts inherit the cores.
+    """
+    bound, cores = len(_affinity(0)), os.cpu_count() or 1
+    for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
+        value = os.environ.get(name, "").lower()
+        if value not in ("", "false", "none", "disabled") and 0 < bound < min(3, cores):
+            return f"{name}={value} is set, and mmload's threads may use {bound} of {cores} cores: unset it"
+    return None
 
 
 def processor_name() -> str:
@@ -109,6 +123,8 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
     """
     import torch  # others ask for free memory only, and need none
 
+    if (bound := binding()) is not None:
+        warnings.warn(bound, stacklevel=4)
     before, started = torch.get_num_threads(), threading.Barrier(size + 1)
 
     def settle() -> None:
@@ -189,6 +205,16 @@ def cpu_quota() -> float | None:
         if quota.isdigit() and period.isdigit() and int(period):  # otherwise "max" or -1
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
+
+
+def address_limit() -> int | None:
+    """Returns the bytes of addresses that this process may use (``ulimit -v``); None if there is no limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def free_memory() -> int:

@@ -112,10 +112,14 @@ def reserved(size: int) -> npt.NDArray[np.uint8]:
         uint8 [size], zeros that take no memory until they are written.
 
     Raises:
-        OSError: if there are not enough addresses.
+        StoreError: if there are not enough addresses.
     """
     kind = mmap.MAP_PRIVATE | _NO_RESERVE | mmap.MAP_ANONYMOUS
-    return np.frombuffer(mmap.mmap(-1, size, flags=kind, prot=_READ_WRITE), dtype=np.uint8)
+    try:
+        return np.frombuffer(mmap.mmap(-1, size, flags=kind, prot=_READ_WRITE), dtype=np.uint8)
+    except OSError as error:
+        why = f"rows of {bytes_text(size)} cannot be mapped ({error.strerror})"
+        raise StoreError(f"{why}; raise the limit of address space (ulimit -v)") from error
 
 
 @cache

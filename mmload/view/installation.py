@@ -22,6 +22,7 @@ from mmload.runtime.resident_pages import can_populate, needs_reads
 from mmload.runtime.resources import (
     allowed_memory,
     available_cores,
+    binding,
     cpu_quota,
     free_memory,
     local_ranks,
@@ -82,6 +83,8 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
             f"a cgroup limits this process to {processor['quota']:g} of {counted(processor['cores'], 'core')}; "
             "give the container more"
         )
+    if (bound := binding()) is not None:
+        lines.append(bound)
     if processor["threads"] < _FEW_CORES:
         lines.append(
             f"a rank has {counted(processor['threads'], 'core')} ({processor['threads_reason']}); "

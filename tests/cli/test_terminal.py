@@ -204,3 +204,27 @@ def test_bytes_of_a_name_are_shown_as_the_text_that_they_are() -> None:
     """As names are read where the locale is not UTF-8; what is no UTF-8 is escaped."""
     assert one_line(os.fsencode("Müller \x1b").decode("ascii", "surrogateescape")) == "Müller \\x1b"
     assert one_line("\udcff \ud800 \udcc3ü") == "\\udcff \\ud800 \\udcc3ü"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_build_under_a_limit_of_address_space_names_it_in_one_line(tmp_path: Path) -> None:
+    make_folder(tmp_path / "photos")
+    limited = (
+        "import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29)); "
+        "runpy.run_module('mmload', run_name='__main__')"
+    )
+    words = [
+        sys.executable,
+        "-c",
+        limited,
+        "build",
+        "imagefolder",
+        tmp_path / "photos",
+        tmp_path / "out",
+        "--size",
+        "16",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    [line] = [line for line in done.stderr.splitlines() if not line.endswith("...")]
+    assert "the limit of address space is 1.5 GiB: raise it (ulimit -v)" in line

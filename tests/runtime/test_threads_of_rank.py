@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -68,3 +70,37 @@ def test_a_loader_says_its_threads(dataset: Dataset, monkeypatch: pytest.MonkeyP
     stats = Loader(dataset).stats()
     assert (stats["threads"], stats["threads_reason"]) == (3, "12 cores for 4 ranks here")
     assert Loader(dataset, threads=2).stats()["threads_reason"] == "as asked"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "bound", "cores", "is_named"),
+    [
+        ("OMP_PROC_BIND", "true", 1, 8, True),
+        ("OMP_PLACES", "cores", 2, 8, True),  # two threads of a core
+        ("GOMP_CPU_AFFINITY", "0-7", 1, 2, True),
+        ("OMP_PROC_BIND", "FALSE", 1, 8, False),
+        ("OMP_PLACES", "sockets", 8, 16, False),
+        ("OMP_PROC_BIND", "true", 1, 1, False),
+        ("OMP_NUM_THREADS", "1", 1, 8, False),
+    ],
+)
+def test_binding_names_the_variable_that_leaves_few_cores(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, bound: int, cores: int, is_named: bool
+) -> None:
+    set_machine(monkeypatch, "1", bound, cores, None)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setenv(name, value)
+    found = resources.binding()
+    assert (found is not None and name in found and "unset it" in found) == is_named
+
+
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda pid: ())(0)) < 2, reason="needs two cores")
+def test_loader_in_a_process_that_openmp_has_bound_warns_once(dataset: Dataset) -> None:
+    program = (
+        "import sys; from mmload import Loader; loader = Loader(sys.argv[1], batch_size=4); list(loader); list(loader)"
+    )
+    environment = {**os.environ, "OMP_PROC_BIND": "true"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, dataset.path], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("OMP_PROC_BIND=true is set") == 1, done.stderr

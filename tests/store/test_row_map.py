@@ -398,3 +398,15 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytes
         assert row_map(split.reader.field("images")) is None
     os.truncate(next(tmp_path.rglob("images.memmap")), 100)
     assert row_map(split.reader.field("images")) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_reserved_beyond_the_limit_of_address_space_names_it() -> None:
+    limited = (
+        "import resource; from mmload.store.row_map import reserved; "
+        "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40)); reserved(2**41)"
+    )
+    done = run_program(limited)
+    assert done.returncode == 1
+    assert "StoreError: rows of 2,048.0 GiB cannot be mapped" in done.stderr
+    assert "ulimit -v" in done.stderr
