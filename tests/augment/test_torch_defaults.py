@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from test_channels import batch, collate_of, plain_fill
 from mmload import Collate, Loader
 from mmload.augment import CopyPaste, Mosaic, Normalize, RandomResizedCrop, policies
 from mmload.augment.draws import batch_of_epoch
+from mmload.batch import Batch
 from mmload.runtime import memory_pool
 from mmload.store.dataset import Dataset
 
@@ -35,24 +37,30 @@ def set_default(default: str) -> None:
         torch.set_default_dtype(getattr(torch, default))
 
 
+def collate_for(name: str, dtype: torch.dtype) -> Collate:
+    made = collate_of(name)
+    if dtype != torch.uint8:
+        plain_fill(made, 3)
+    return made
+
+
+@cache
+def expected_batch(name: str, dtype: torch.dtype) -> Batch:
+    """What a step makes under torch's own defaults."""
+    with batch_of_epoch(0):
+        made: Batch = collate_for(name, dtype)(batch(name, 3, dtype))
+    return made
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
 @pytest.mark.parametrize("name", sorted(STEPS))
 def test_step_under_other_defaults_of_torch_makes_the_same_batch(name: str, dtype: torch.dtype, default: str) -> None:
-    given = batch(name, 3, dtype)
     if (name, dtype) in {("noise", torch.uint8), ("RandomSolarize", torch.float32)}:
         pytest.skip("not for such images")
-    again = given.clone()
-
-    def collate() -> Collate:
-        made = collate_of(name)
-        if dtype != torch.uint8:
-            plain_fill(made, 3)
-        return made
-
+    given, expected = batch(name, 3, dtype), expected_batch(name, dtype)
+    set_default(default)
     with batch_of_epoch(0):
-        expected = collate()(given)
-        set_default(default)
-        made = collate()(again)
+        made = collate_for(name, dtype)(given)
     for field in ("images", "targets", "boxes"):
         one, other = getattr(made, field), getattr(expected, field)
         assert (one is None and other is None) or (one.dtype == other.dtype and torch.equal(one, other)), field
