@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
@@ -80,10 +82,11 @@ def run(
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
     if collate is not None:
         _check_collate(collate, chosen)
-    verdicts, worst = _store_side(
-        chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
-    )
-    verdicts += _load_side(chosen, collate, seed=seed)
+    with torch.device("cpu"):  # torchvision makes tensors on the default device
+        verdicts, worst = _store_side(
+            chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
+        )
+        verdicts += _load_side(chosen, collate, seed=seed)
     settings: dict[str, Any] = {
         "dataset": opened.path.name,
         "splits": [each.name for each in chosen],

@@ -144,3 +144,23 @@ def test_commands_under_other_defaults_of_torch_do_the_same(
         default()
     assert found[0][0] == found[1][0]
     assert found[0][1] == found[1][1]
+
+
+def test_update_and_parity_under_other_defaults_of_torch_do_the_same(
+    default: Callable[[], None], tmp_path: Path
+) -> None:
+    source = make_pictures(tmp_path / "source")
+    words = ["imagefolder", source, tmp_path / "made", "--size", "16"]
+    assert mmload("build", *words).returncode == 0
+    shutil.copytree(tmp_path / "made", tmp_path / "expected")
+    added = next(source.rglob("*.*"))
+    shutil.copy(added, added.with_name("zz" + added.name))
+    assert mmload("build", *words[:2], tmp_path / "expected", *words[3:], "--update").returncode == 0
+    expected = mmload("parity", tmp_path / "expected", "--source", source)
+    assert expected.returncode == 0, expected.stderr
+    default()
+    updated = mmload("build", *words, "--update")
+    assert updated.returncode == 0, updated.stderr
+    assert mmload("verify", tmp_path / "made").returncode == 0
+    found = mmload("parity", tmp_path / "made", "--source", source)
+    assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
