@@ -61,8 +61,11 @@ part; images that had boxes and have none left."""
 VOID = 255
 """Value of the pixels of a mask that count for no class: borders and what the annotators could not decide."""
 
-MASK_PIXELS, MASK_BACKGROUND, MASK_VOID = "mask_pixels", "mask_background", "mask_void"
-"""Counts of a build: pixels of the source's masks, those of class 0, and those of :data:`VOID`."""
+ONLY_VOID = (
+    "masks have no pixel of a class but 0, and some of 255 (void), which no loss counts: if these are masks of 0 and "
+    "255, write class numbers from 0 into their files"
+)
+"""Loss of a sample, and the text of its note."""
 
 _MOST_DIMENSIONS = 32
 _MOST_ELEMENTS = 2**56

@@ -31,9 +31,7 @@ from mmload.records import (
     BOXES_CUT,
     BOXES_DROPPED,
     IMAGES_EMPTIED,
-    MASK_BACKGROUND,
-    MASK_PIXELS,
-    MASK_VOID,
+    ONLY_VOID,
     VOID,
     FieldSpec,
     Sample,
@@ -251,7 +249,7 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
 
 
 def _with_counts(read: Sample, done: Sample) -> Sample:
-    """Returns a transformed sample with all its losses: those of its source, and counts of boxes and of mask pixels."""
+    """Returns a transformed sample with all losses: those of its source, dropped boxes, and a mask without class."""
     losses = dict(read.losses)
     if "boxes" in read.fields and "counts" in read.fields:
         before, after = int(read.fields["counts"]), int(done.fields["counts"])
@@ -263,11 +261,8 @@ def _with_counts(read: Sample, done: Sample) -> Sample:
         }
     if "masks" in read.fields:
         mask = read.fields["masks"]
-        losses |= {
-            MASK_PIXELS: mask.numel(),
-            MASK_BACKGROUND: int((mask == 0).sum()),
-            MASK_VOID: int((mask == VOID).sum()),
-        }
+        background, void = int((mask == 0).sum()), int((mask == VOID).sum())
+        losses[ONLY_VOID] = int(void > 0 and background + void == mask.numel())
     return replace(done, losses=losses) if losses else done
 
 

@@ -22,9 +22,6 @@ from mmload.records import (
     BOXES_DROPPED,
     CLIPPED,
     IMAGES_EMPTIED,
-    MASK_BACKGROUND,
-    MASK_PIXELS,
-    MASK_VOID,
 )
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
@@ -37,16 +34,7 @@ from mmload.store.variable_rows import VariableRows
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNNAMED = (
-    CLIPPED,
-    BOXES,
-    BOXES_DROPPED,
-    BOXES_CUT,
-    IMAGES_EMPTIED,
-    MASK_PIXELS,
-    MASK_BACKGROUND,
-    MASK_VOID,
-)
+UNNAMED = (CLIPPED, BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED)
 """Losses that a person expects; of all others the first samples are named, as somebody has to look at them."""
 _FIRST = 3
 

@@ -17,10 +17,6 @@ from mmload.records import (
     BOXES_DROPPED,
     CLIPPED,
     IMAGES_EMPTIED,
-    MASK_BACKGROUND,
-    MASK_PIXELS,
-    MASK_VOID,
-    VOID,
     FieldSpec,
     ObjectsRecord,
 )
@@ -105,24 +101,17 @@ def split_notes(split: SourceSplit, losses: Mapping[str, int], first: Mapping[st
 
 
 def split_warnings(losses: Mapping[str, int], images: int) -> list[str]:
-    """Returns warnings about dropped boxes, and masks without a pixel of a class; empty if nothing is lost."""
-    warnings = []
+    """Returns warnings about what the transforms dropped of a split; empty if nothing is lost."""
     dropped, emptied = losses.get(BOXES_DROPPED, 0), losses.get(IMAGES_EMPTIED, 0)
-    if dropped:
-        were = "was" if dropped == 1 else "were"
-        bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
-        boxes = counted(losses.get(BOXES, 0), "box", "boxes")
-        warnings.append(
-            f"{dropped:,} of {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
-            "a Letterbox or an exact Resize keeps the whole image"
-        )
-    pixels, background, void = (losses.get(name, 0) for name in (MASK_PIXELS, MASK_BACKGROUND, MASK_VOID))
-    if void and background + void == pixels:
-        warnings.append(
-            f"no pixel of any class but 0 in any mask; {void / pixels:.0%} are {VOID} (void), which no loss counts: "
-            "are these masks of 0 and 255? Write class numbers from 0 into their files"
-        )
-    return warnings
+    if not dropped:
+        return []
+    were = "was" if dropped == 1 else "were"
+    bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
+    boxes = counted(losses.get(BOXES, 0), "box", "boxes")
+    return [
+        f"{dropped:,} of {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
+        "a Letterbox or an exact Resize keeps the whole image",
+    ]
 
 
 def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.split_records import loss_sentences
 from mmload.errors import SampleError
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE
+from mmload.records import ONLY_VOID, OTHER_SIZE, SWAPPED_SIZE
 from mmload.remote.opening import open as open_dataset
 from mmload.sources.voc import VocSource
 
@@ -141,18 +141,14 @@ def test_boxes_that_count_from_0_are_cut_at_the_edge_with_a_note(devkit: Devkit,
     assert boxes.tolist() == [[0, 0, 3, 4], [0, 0, 8, 6]]
 
 
-def test_masks_of_0_and_255_are_warned_of(devkit: Devkit, tmp_path: Path) -> None:
+def test_masks_of_0_and_255_are_noted(devkit: Devkit, tmp_path: Path) -> None:
     options = {"task": "segmentation", "classes": ["thing"]}
     devkit.add("a", mask=np.array([[0, 255, 0, 0]] * 6, np.uint8).repeat(2, axis=1))
     devkit.add("bb", mask=np.zeros((6, 8), np.uint8))
-    devkit.list("train", "a", "bb", kind="Segmentation")
-    build(recipe(devkit, tmp_path / "void", options=options, transforms=()))
-    (warning,) = notes(tmp_path / "void", "warnings")
-    assert "no pixel of any class but 0" in warning
-    assert "12% are 255 (void)" in warning
-    devkit.add("bb", mask=np.ones((6, 8), np.uint8))
-    build(recipe(devkit, tmp_path / "right", options=options, transforms=()))
-    assert notes(tmp_path / "right", "warnings") == []
+    devkit.add("ccc", mask=np.array([[0, 255, 1, 0]] * 6, np.uint8).repeat(2, axis=1))
+    devkit.list("train", "a", "bb", "ccc", kind="Segmentation")
+    build(recipe(devkit, tmp_path / "out", options=options, transforms=()))
+    assert notes(tmp_path / "out") == [f"{ONLY_VOID}: 1 (VOC2007/JPEGImages/a.jpg)"]
 
 
 def test_boxes_that_are_cut_at_the_edge_are_counted(devkit: Devkit, tmp_path: Path) -> None:
