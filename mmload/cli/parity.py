@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.terminal import check_different, check_target, progress_bar, show, write_result
+from mmload.cli.terminal import check_target, progress_bar, show, write_result
 from mmload.errors import SourceError, UsageError
-
-if TYPE_CHECKING:
-    from mmload.parity import ParityReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +27,10 @@ class ParityArguments:
     threads: options.DecodingThreads = None
     trust: options.Trust = False
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here, too.")] = None
-    html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write a page with the worst rows' pictures here.")
-    ] = None
     record: Annotated[bool, typer.Option("--record", help="Record the report in the dataset's card.")] = False
 
     def __post_init__(self) -> None:
-        targets = {"--json": self.json_file, "--html": self.html_file}
-        for name, file in targets.items():
-            check_target(name, file, self.dataset, self.source)
-        check_different(targets)
+        check_target("--json", self.json_file, self.dataset, self.source)
         if not self.source.exists():  # before the imports, which take seconds
             raise SourceError(f"no such folder: {self.source}; give the folder that {self.dataset} was built from")
         options.check_seed(self.seed)
@@ -52,8 +43,6 @@ def parity(given: ParityArguments) -> None:
     """Prove that nothing changed but the speed: compare a dataset and its loader with Pillow and torchvision.
 
     It compares rows, labels, pixels, boxes and masks with the source, and batches for equal random draws.
-
-    How draws are distributed depends on no dataset: tests/augment/test_draw_distributions.py compares it.
     """
     from mmload import parity as checks
 
@@ -69,17 +58,13 @@ def parity(given: ParityArguments) -> None:
             progress=progress,
         )
     lines = checks.table(report).split("\n")
-    for file, text in ((given.json_file, _json), (given.html_file, checks.page)):
-        if file is not None:
-            write_result(file, text(report))
-            lines.append(f"written: {file}")
+    if given.json_file is not None:
+        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        write_result(given.json_file, text)
+        lines.append(f"written: {given.json_file}")
     if given.record:
         checks.record(given.dataset, report)
         lines.append(f"recorded in the card of {given.dataset}")
     show(*lines)
     if not report.passed:
         fail(f"{given.dataset} is not what Pillow and torchvision make of {given.source}", 1)
-
-
-def _json(report: ParityReport) -> str:
-    return json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,10 +1,10 @@
 """``mmload parity``: verifies that only the speed has changed.
 
-reference -> store; replay -> load; both -> report -> page. References use only Pillow and torchvision:
+reference -> store; replay -> load; both -> report. References use only Pillow and torchvision:
 :func:`mmload.interop.torchvision.torchvision_equivalent` of the recipe and of the collate.
 """
 
-from mmload.parity.report import ParityReport, Verdict, WorstRow, page, record, table
+from mmload.parity.report import ParityReport, Verdict, record, table
 from mmload.parity.run import DEFAULT_ROWS, run
 
-__all__ = ["DEFAULT_ROWS", "ParityReport", "Verdict", "WorstRow", "page", "record", "run", "table"]
+__all__ = ["DEFAULT_ROWS", "ParityReport", "Verdict", "record", "run", "table"]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torchvision import tv_tensors
@@ -21,7 +20,6 @@ from torchvision.transforms.v2 import functional as F
 from mmload.render import level_program as levels
 from mmload.render.level_program import OperationSlot, Program
 
-Numbers = npt.NDArray[np.float64]
 Items = dict[str, Any]
 """``images``, ``boxes`` and ``masks`` of one sample, as torchvision's tv_tensors."""
 
@@ -63,35 +61,6 @@ def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tup
             allowance = _allowed(allowance, code, numbers, image)
             items = _moved(items, code, numbers, slot) if code in levels.MOVES else _colored(items, code, numbers)
     return items, allowance
-
-
-def frame_after(frame: list[float], program: Program, k: int, height: int, width: int) -> tuple[list[float], float]:
-    """Returns the edges of sample ``k``'s image after its operations, clipped, and how much of a side was cut off."""
-    lost = 0.0
-    for code, numbers in zip(program.codes[k].tolist(), program.numbers[k].tolist(), strict=True):
-        x1, y1, x2, y2 = frame
-        if code == levels.FLIP_X:
-            frame = [width - x2, y1, width - x1, y2]
-        elif code == levels.FLIP_Y:
-            frame = [x1, height - y2, x2, height - y1]
-        elif code in levels.WARPS:
-            center = (0.5 * width, 0.5 * height) if code in _AFFINE else (0.0, 0.0)
-            x, y = _outputs(numbers if code not in _AFFINE else [*numbers[:6], 0.0, 0.0], frame, center)
-            around = np.array((x.min(), y.min(), x.max(), y.max()))
-            inside = np.minimum(np.maximum(around, 0), (width, height, width, height))
-            frame, lost = inside.tolist(), max(lost, float(np.abs(inside - around).max()))
-    return frame, lost
-
-
-def _outputs(numbers: list[float], frame: list[float], center: tuple[float, float]) -> Numbers:
-    """Returns the positions to which a warp around ``center`` moves the corners of a frame: float64 [2, 4], x and y."""
-    x1, y1, x2, y2 = frame
-    origin = np.array(center)[:, None]
-    corners = np.array([[x1, x2, x2, x1], [y1, y1, y2, y2]]) - origin
-    to_input = np.array([*numbers, 1.0], np.float64).reshape(3, 3)
-    x, y, scale = np.linalg.solve(to_input, np.concatenate([corners, np.ones((1, 4))]))
-    moved: Numbers = np.stack((x / scale, y / scale)) + origin
-    return moved
 
 
 def _share(share: float) -> Tensor:

@@ -48,20 +48,16 @@ class Reference:
 
     Attributes:
         kind: the kind of file, such as ``jpeg``, ``jpeg gray`` or ``png alpha``; ``array`` if there is none.
-        file: its path; the sample's id if there is no file.
-        opened: the image before the transforms, in the recipe's mode; None without an image.
+        path: the file; None if there is none.
         images: uint8 [C, H, W], the result of torchvision's transforms on the tensor; None without an image.
-        pillow: the same with Pillow's own resize.
         differs: why torchvision's ImageFolder would return different pixels; empty if it would not.
         padded: whether a part of the row is outside the image.
         fields: every other field by name; boxes and their related fields without padding rows.
     """
 
     kind: str
-    file: str
-    opened: PIL.Image.Image | None = None
+    path: Path | None
     images: Tensor | None = None
-    pillow: Tensor | None = None
     differs: str = ""
     padded: bool = False
     fields: dict[str, Tensor] = field(default_factory=dict)
@@ -91,27 +87,14 @@ class ReferenceMaker:
             SampleError: if it is unreadable.
         """
         path = file_of(self.split, index)
-        file = str(path or self.split.id(index))
-        fields: dict[str, Tensor] = {}
-        if not isinstance(self.split, ImageFolderSplit) or path is None:
-            fields = dict(self.split.read(index).fields)
+        fields = {} if isinstance(self.split, ImageFolderSplit) else dict(self.split.read(index).fields)
         pixels = fields.pop("images", None)
-        opened: PIL.Image.Image | None
         if path is not None and path.suffix.lower() != ".pt":
             kind, opened, differs = self._opened(path, self.split.id(index))
-        elif pixels is None or pixels.dtype != torch.uint8:
-            return Reference(kind="array", file=file, fields=fields if pixels is None else {**fields, "images": pixels})
-        else:
-            kind, opened, differs = "array", _picture(pixels), ""
-        image = tv_tensors.Image(pixels) if opened is None else F.to_image(opened)
-        reference = Reference(
-            kind=kind,
-            file=file,
-            opened=opened,
-            pillow=None if opened is None else F.pil_to_tensor(self.transforms(opened)),
-            differs=differs,
-        )
-        return self._transformed(reference, image, fields)
+            return self._transformed(F.to_image(opened), fields, Reference(kind=kind, path=path, differs=differs))
+        if pixels is None or pixels.dtype != torch.uint8:
+            return Reference(kind="array", path=path, fields=fields if pixels is None else {**fields, "images": pixels})
+        return self._transformed(tv_tensors.Image(pixels, device="cpu"), fields, Reference(kind="array", path=path))
 
     def _opened(self, path: Path, sample: str) -> tuple[str, PIL.Image.Image, str]:
         """Returns the file's kind, its image by the recipe's rules, and the difference from ImageFolder's image."""
@@ -137,20 +120,20 @@ class ReferenceMaker:
         rotated = self.decoded.exif_orient and image.getexif().get(0x0112, 1) != 1
         return "rotated as EXIF says" if rotated else ""
 
-    def _transformed(self, reference: Reference, image: Any, fields: dict[str, Tensor]) -> Reference:
-        """Returns the reference with the results of torchvision's transforms on the tensor."""
+    def _transformed(self, image: Any, fields: dict[str, Tensor], reference: Reference) -> Reference:
+        """Returns the reference with the results of torchvision's transforms."""
         size = (int(image.shape[-2]), int(image.shape[-1]))
         items: dict[str, Any] = {
             "images": image,
-            "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8, device="cpu")),
+            "inside": tv_tensors.Mask(torch.ones(size, dtype=torch.uint8, device="cpu"), device="cpu"),
         }
         if "masks" in fields:
-            items["masks"] = tv_tensors.Mask(fields["masks"])
+            items["masks"] = tv_tensors.Mask(fields["masks"], device="cpu")
         if "boxes" in fields:
             real = fields["boxes"][: int(fields["counts"])]
-            items["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size)
+            items["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size, device="cpu")
         for name in _POINTS & fields.keys():
-            items[name] = tv_tensors.KeyPoints(fields[name][..., :2], canvas_size=size)
+            items[name] = tv_tensors.KeyPoints(fields[name][..., :2], canvas_size=size, device="cpu")
         transformed = self.transforms(items)
         outside = transformed["inside"].as_subclass(Tensor) != 1
         moved = {name: transformed[name].as_subclass(Tensor) for name in _POINTS & fields.keys()}
@@ -174,7 +157,7 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     reader = split.files.field("images")
     if reader.encodings[row] != JPEG:
         return None
-    if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.file):
+    if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.path):
         return reference.images
     file = io.BytesIO()
     picture: PIL.Image.Image = F.to_pil_image(reference.images)
@@ -183,12 +166,9 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
         return F.pil_to_tensor(image)  # type: ignore[no-any-return]  # torchvision is untyped here
 
 
-def _is_file(data: bytes, file: str) -> bool:
+def _is_file(data: bytes, path: Path | None) -> bool:
     """Returns whether a row is a file's own bytes."""
-    try:
-        return read_regular(Path(file)) == data
-    except OSError:
-        return False
+    return path is not None and read_regular(path) == data
 
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
@@ -206,11 +186,6 @@ def kind_of(image: PIL.Image.Image) -> str:
     if image.has_transparency_data:
         return f"{kind} alpha"
     return kind + (" 16-bit" if image.mode.startswith("I") else _MODES.get(image.mode, ""))
-
-
-def _picture(pixels: Tensor) -> PIL.Image.Image | None:
-    """Converts a gray or color tensor to a Pillow image; None if Pillow does not support it."""
-    return F.to_pil_image(pixels) if len(pixels) in (1, 3) else None
 
 
 def _with_area(boxes: Tensor, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ the same windows, flips and factors. It never calls mmload's own rendering.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,6 @@ from mmload.parity.program_replay import Allowance, Items, changed
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
 from mmload.render.torch_sampling import Window, windows
-from mmload.store.variable_rows import MAX_PIXELS
 
 Shape = tuple[int, int, int]
 """(C, H, W) of images."""
@@ -38,7 +37,6 @@ Shape = tuple[int, int, int]
 Row = tuple[Items, Allowance]
 """A sample, and the allowance for the difference of mmload's image."""
 
-_BOXES = ((0.1, 0.1, 0.4, 0.6), (0.5, 0.3, 0.9, 0.95), (0.2, 0.7, 0.3, 0.8))  # shares of the image
 _PLACED = augment.ScaleJitter | augment.RandomShortestSize
 _ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
 """Steps whose levels are rounded sums."""
@@ -47,60 +45,33 @@ _STILL = augment.Normalize | augment.RandomErasing | augment.RandomGrayscale
 """Steps that leave boxes and masks as they are."""
 
 
-def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Tensor, Tensor]]:
-    """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
-    boxes = torch.tensor(_BOXES, dtype=torch.float32, device="cpu") * torch.tensor(
-        [shape[2], shape[1], shape[2], shape[1]], device="cpu"
-    )
-    return lambda plan: (boxes.expand(count, 3, 4), torch.ones(count, 3, dtype=torch.bool, device="cpu"))
-
-
 class StepDraws(NamedTuple):
-    """The draws of a step for a batch: its plan, and windows and (height, width) of what it gives, each sample's.
+    """The draws of a step for a batch: its plan, and the window of each sample.
 
     Where images vary in size, the plan is that of all steps so far; windows are within what the step before gave.
     """
 
     plan: Plan
     windows: list[Window]
-    sizes: list[tuple[int, int]]
 
 
-def followable(collate: Collate, shape: Shape, *, alone: bool = False) -> tuple[list[nn.Module], str]:
-    """Returns the steps before the first that cannot be replayed for images of ``shape``, and that step and why.
+def followable(collate: Collate, *, alone: bool) -> tuple[list[nn.Module], str]:
+    """Returns the steps before the first that cannot be replayed, and that step and why.
 
     If samples are replayed ``alone``, steps that mix them cannot be.
     """
     steps: list[nn.Module] = []
-    nothing = torch.zeros(1, dtype=torch.int64, device="cpu")
-    plan = _blank(1, shape)
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
         others = isinstance(step, augment.RandomHSV | augment.Mosaic)  # of which torchvision has none
         if noise or others or not isinstance(step, Step) or (alone and isinstance(step, MixStep)):
-            return steps, f"{type(step).__name__}, {_ALONE}"
-        plan = plan if plan.is_variable_size else _blank(1, (shape[0], plan.height, plan.width))
-        plan = step.describe(plan, Draws(nothing, 0, epoch=0, ids=nothing, boxes=example_boxes(shape, 1)))
-        if _mirrors_twice(plan):
-            return steps, f"{type(step).__name__} with padding wider than the image, {_ALONE}"
+            return steps, f"{type(step).__name__}, which torchvision does not do to one sample alone"
         steps.append(step)
     return steps, ""
 
 
-_ALONE = "which torchvision does not do to one sample alone"
-
-
 def _blank(count: int, shape: Shape) -> Plan:
     return Plan.unchanged(count, shape, 255.0, torch.device("cpu"))
-
-
-def _mirrors_twice(plan: Plan) -> bool:
-    """Returns whether padding mirrors the image more than once, which torchvision rejects or computes incorrectly."""
-    padding = plan.padding
-    if padding is None or padding.mode not in ("reflect", "symmetric"):
-        return False
-    repeated = padding.mode == "symmetric"
-    return any(margin >= side + repeated for margin, side in zip(padding.margin, plan.source[1:], strict=True))
 
 
 def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, ids: Tensor) -> list[StepDraws]:
@@ -117,11 +88,9 @@ def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, 
         start = plan if plan.is_variable_size else _blank(len(seeds), (channels, plan.height, plan.width))
         plan = step.describe(start, Draws(seeds, index, epoch=epoch, ids=ids, boxes=boxes))
         after = windows(plan)
-        size = plan.height, plan.width
-        sizes = [(one.rows, one.cols) if plan.is_variable_size else size for one in after]
         if start.is_variable_size:
             after = [_within(old, new) for old, new in zip(windows(start), after, strict=True)]
-        drawn_by_step.append(StepDraws(plan, after, sizes))
+        drawn_by_step.append(StepDraws(plan, after))
         if not plan.is_variable_size:
             rows, trail = move_fields(rows, plan, trail)
     return drawn_by_step
@@ -134,19 +103,6 @@ def _within(old: Window, new: Window) -> Window:
     left = old.cols - new.cols - left if -1 in old.flips else left
     flips = tuple(axis for axis in (-1, -2) if (axis in old.flips) != (axis in new.flips))
     return Window(top, left, new.rows, new.cols, 0, 0, flips)
-
-
-def beyond_torch(draw: StepDraws) -> bool:
-    """Returns whether a step resizes one sample to a size that torch gets wrong or that takes gigabytes.
-
-    mmload computes only what a crop keeps of it. torch returns wrong pixels for a width of 1 (2.11 and 2.15).
-    """
-    resampling = draw.plan.resampling
-    if resampling is None or draw.plan.count > 1:
-        return False
-    placed = resampling.placement
-    rows, cols = (resampling.height, resampling.width) if placed is None else (int(placed.rows), int(placed.cols))
-    return rows * cols > MAX_PIXELS or cols == 1
 
 
 def results(steps: Sequence[nn.Module], draws: Sequence[StepDraws], stored: Batch, dtype: torch.dtype) -> list[Row]:
@@ -189,13 +145,13 @@ def _after(step: nn.Module, items: Items, allowance: Allowance, draw: StepDraws,
 
 def _row(stored: Batch, k: int) -> Items:
     """Returns row ``k`` in the format of torchvision."""
-    row: Items = {"images": tv_tensors.Image(stored.images[k])}
+    row: Items = {"images": tv_tensors.Image(stored.images[k], device="cpu")}
     size = (int(stored.images.shape[-2]), int(stored.images.shape[-1]))
     if stored.boxes is not None and stored.counts is not None:
         real = stored.boxes[k, : int(stored.counts[k])]
-        row["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size)
+        row["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size, device="cpu")
     if stored.masks is not None:
-        row["masks"] = tv_tensors.Mask(stored.masks[k])
+        row["masks"] = tv_tensors.Mask(stored.masks[k], device="cpu")
     if stored.targets is not None:
         row["targets"] = stored.targets[k]
     return row

@@ -6,10 +6,8 @@ never writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,16 +18,12 @@ from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.trust import recipe_of
 from mmload.errors import SourceError, UsageError, choices
-from mmload.loader.arguments import check_collate
-from mmload.parity.load import check_equal, check_scaled, shape_of
-from mmload.parity.report import ParityReport, Verdict, WorstRow
-from mmload.parity.row_differences import WORST
+from mmload.parity.load import check_equal, shape_of
+from mmload.parity.report import ParityReport, Verdict
 from mmload.parity.store import Progress, check_store
 from mmload.records import has_images
 from mmload.runtime.resources import check_threads
-from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
-from mmload.store.split_views import view_of
 
 DEFAULT_ROWS = 256
 """Default number of rows of each split to decode again."""
@@ -64,12 +58,13 @@ def run(
         progress: called with the number of rows of a split that are done.
 
     Returns:
-        A verdict per property, and the rows with the largest differences.
+        A verdict per property.
 
     Raises:
         UsageError: if the dataset requires permissions that only ``trust`` grants, the split does not exist, a number
-            is invalid, or the recipe or collate has no torchvision equivalent or cannot be done to these rows.
-        SourceError: if the source is missing or lacks a split.
+            is invalid, or the recipe or collate has no torchvision equivalent.
+        ValueError: if the collate cannot be applied to the images.
+        SourceError: if the source is missing, lacks a split or has none of its samples.
         StoreError: if the dataset cannot be read.
     """
     if rows is not None and (type(rows) is not int or rows < 1):
@@ -80,23 +75,17 @@ def run(
     if (owner := chosen[0].record.subset_of) is not None:
         raise UsageError(f"split {split!r} is a subset of {owner!r}, whose rows it shares; check split {owner!r}")
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
-    if collate is not None:
-        _check_collate(collate, chosen)
-    with torch.device("cpu"):  # torchvision makes tensors on the default device
-        verdicts, worst = _store_side(
-            chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress
-        )
-        verdicts += _load_side(chosen, collate, seed=seed)
-    settings: dict[str, Any] = {
+    with torch.device("cpu"):  # torchvision's own functions take the default device
+        batches = _load_side(chosen, collate, seed)  # first, as it takes seconds and refuses a wrong collate
+        verdicts = _store_side(chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress)
+    settings = {
         "dataset": opened.path.name,
         "splits": [each.name for each in chosen],
         "rows": rows or "all",
         "seed": seed,
         "collate": "usual" if collate is None else repr(collate),
     }
-    return ParityReport(
-        settings=settings, verdicts=tuple(verdicts), worst=tuple(worst), contents=opened.manifest.contents
-    )
+    return ParityReport(settings=settings, verdicts=(*verdicts, *batches), contents=opened.manifest.contents)
 
 
 def _store_side(
@@ -108,40 +97,38 @@ def _store_side(
     seed: int,
     threads: int | None,
     progress: Progress | None,
-) -> tuple[list[Verdict], list[WorstRow]]:
-    """Checks the stored rows of each split; returns the verdicts and the rows with the largest differences."""
+) -> list[Verdict]:
+    """Checks the stored rows of each split."""
     resolved = recipe.resolved()
     decode = {key: value for key, value in resolved["decode"].items() if key != "device"}  # the check needs no device
     sources = splits_of(replace(recipe, root=root, decode=decode))
-    for split in splits:
-        if len(split):
-            _check_fits(split, _source_of(split, sources, root), root)
     verdicts: list[Verdict] = []
-    worst: list[WorstRow] = []
     for split in splits:
         if not len(split):
-            verdicts.append(Verdict.note(split.name, "rows", "the split has no rows"))
+            verdicts.append(Verdict(part=split.name, name="rows", state="note", text="the split has no rows"))
             continue
-        source = _source_of(split, sources, root)
-        found, differing = check_store(
-            split, source, resolved, rows=rows, seed=seed, threads=threads, progress=progress
+        if split.name not in sources:
+            raise SourceError(
+                f"{root} has no split {split.name!r}, it has {choices(sources)}; give the folder that it was built from"
+            )
+        verdicts += check_store(
+            split, sources[split.name], resolved, rows=rows, seed=seed, threads=threads, progress=progress
         )
-        verdicts += found
-        worst += differing
-    worst.sort(key=lambda row: (row.greatest > 0, row.mean), reverse=True)
-    return verdicts, worst[:WORST]
-
-
-def _load_side(splits: list[Split], collate: Collate | Views | None, *, seed: int) -> list[Verdict]:
-    """Checks batches of the first split that has images."""
-    split = _first_with_images(splits)
-    if split is None:
-        return [Verdict.note("load", "images", "no split has uint8 images to augment")]
-    collates = usual_collates(split) if collate is None else _collates_by_name(collate)
-    verdicts = check_scaled(split) if split.fields["images"].variable_size else []
-    for name, each in collates.items():
-        verdicts += check_equal(name, each, split, seed=seed)
     return verdicts
+
+
+def _load_side(splits: list[Split], collate: Collate | Views | None, seed: int) -> list[Verdict]:
+    """Checks batches of the first split that has images."""
+    split = next((each for each in splits if len(each) and has_images(each.fields)), None)
+    if split is None:
+        return [Verdict(part="load", name="images", state="note", text="no split has uint8 images to augment")]
+    if collate is None:
+        collates = usual_collates(split)
+    elif isinstance(collate, Collate):
+        collates = {"collate": collate}
+    else:
+        collates = {f"view {number}": view for number, view in enumerate(dict.fromkeys(collate.collates))}
+    return [verdict for name, each in collates.items() for verdict in check_equal(name, each, split, seed=seed)]
 
 
 def usual_collates(split: Split) -> dict[str, Collate]:
@@ -171,56 +158,3 @@ def _variable_size_collates(split: Split, channels: int, short: int) -> dict[str
 def _normalize(split: Split, channels: int) -> Normalize:
     mean, std = split.mean or (0.5,) * channels, split.std or (0.25,) * channels
     return Normalize(mean, [value or 1.0 for value in std])
-
-
-def _first_with_images(splits: list[Split]) -> Split | None:
-    """Returns the first split that has images to augment."""
-    return next((each for each in splits if len(each) and has_images(each.fields)), None)
-
-
-def _check_collate(collate: Collate | Views, splits: list[Split]) -> None:
-    """Checks before any row is compared that the collate can be applied to the images.
-
-    Raises:
-        UsageError: if a step rejects them; the message is that of the step.
-    """
-    split = _first_with_images(splits)
-    if split is None:
-        return
-    try:
-        check_collate(collate, view_of(split), tuple(split.fields))
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"the collate cannot be applied to split {split.name!r}: {error}") from error
-
-
-def _collates_by_name(collate: Collate | Views) -> dict[str, Collate]:
-    """Returns the collates by name; a collate of several views has the name of its first view."""
-    if isinstance(collate, Collate):
-        return {"collate": collate}
-    names: dict[Collate, str] = {}
-    for number, view in enumerate(collate.collates):
-        names.setdefault(view, f"view {number}")
-    return {name: view for view, name in names.items()}
-
-
-def _check_fits(split: Split, source: SourceSplit, root: Path) -> None:
-    """Checks before any row is compared that the source contains one of three samples of the split.
-
-    Raises:
-        SourceError: if it contains none; the message names one of them.
-    """
-    last = len(split) - 1
-    wanted = [split.source(row).id for row in sorted({0, last // 2, last})]
-    if not any(source.id(index) in wanted for index in range(len(source))):
-        raise SourceError(
-            f"{root} is not what {split.path} was built from: split {split.name!r} has no {wanted[0]}; give the folder "
-            "that it was built from"
-        )
-
-
-def _source_of(split: Split, sources: Mapping[str, SourceSplit], root: Path) -> SourceSplit:
-    if split.name not in sources:
-        raise SourceError(
-            f"{root} has no split {split.name!r}, it has {choices(sources)}; give the folder that it was built from"
-        )
-    return sources[split.name]

@@ -1,17 +1,14 @@
-"""Checks the store against its source: order, classes, labels and proportions of all rows, every value of some or all.
-
-It returns verdicts by kind of file, and the rows with the largest differences, with the pixels of both. Several threads
-decode; only the worst rows stay in memory.
-"""
+"""Checks a split against its source: order, classes and labels of all rows; pixels and other fields of some, or all."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -20,11 +17,10 @@ import torch
 from torch import Tensor
 from torchvision.datasets.folder import find_classes
 
-from mmload.errors import SampleError, StoreError, counted
-from mmload.parity.known_faults import signature
+from mmload.errors import SampleError, SourceError, StoreError, counted
+from mmload.parity.differences import Tally, apart
 from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
-from mmload.parity.report import Verdict, WorstRow
-from mmload.parity.row_differences import Difference, RowAggregate, RowComparison
+from mmload.parity.report import Verdict
 from mmload.runtime.random_words import permute
 from mmload.runtime.regular_files import read_regular
 from mmload.runtime.resources import available_cores, single_op_pool
@@ -33,181 +29,15 @@ from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
 from mmload.store.dataset import Split
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME
 
-_KEEP_PROPORTIONS = ("Shrink", "Resize", "Grayscale", "RGB")
-
-
-def rows_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:
-    """Finds the source's sample of every row.
-
-    Returns:
-        The verdict, and for each row the sample's index; -1 where the source has no such sample.
-    """
-    verdict = partial(Verdict.judged, split.name, "rows")
-    folder, record = split.path / split.name, split.record
-    names = _ids(folder / record.list_name(SAMPLES_NAME))
-    left_out = set(_ids(folder / record.list_name(SKIPPED_NAME))) if record.skipped_count else set()
-    count = len(source)
-    seed = recipe["store"].get("shuffle_seed")
-    order = range(count) if seed is None else permute(torch.arange(count, device="cpu"), count, seed).tolist()
-    expected = [index for index in order if source.id(index) not in left_out]
-    index_of = {source.id(index): index for index in expected}
-    found = [index_of.get(name, -1) for name in names]
-    if found == expected:
-        expected_order = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
-        return verdict(True, f"{counted(len(names), 'row')} made from the source's samples, in {expected_order}"), found
-    lost = sum(index < 0 for index in found)
-    odd = sum(mine != theirs for mine, theirs in zip(found, expected, strict=False)) + abs(len(found) - len(expected))
-    text = (
-        f"{odd:,} of {counted(len(names), 'row')} are not of the sample in their place; {lost:,} of none in the source"
-    )
-    missing = len(set(expected) - set(found))
-    looks = f"{counted(missing, 'sample')} of the source in no row" if missing else "the same samples in another order"
-    return verdict(False, text, looks, rows=len(names), odd=odd, lost=lost), found
-
-
-def classes_verdict(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> Verdict:
-    """Checks class names and their order; for an ImageFolder, against torchvision's list."""
-    verdict = partial(Verdict.judged, split.name, "classes")
-    folder = class_folder(source, recipe)
-    listed = source.classes if folder is None else tuple(find_classes(folder)[0])
-    by = "the source's" if folder is None else "torchvision's"
-    if split.classes == listed:
-        return verdict(True, f"{counted(len(listed), 'class', 'classes')}, in {by} order", classes=len(listed))
-    odd = [name for name in dict.fromkeys((*listed, *split.classes)) if (name in listed) != (name in split.classes)]
-    if odd:
-        text, looks = f"{counted(len(odd), 'class', 'classes')} only in one of both: {_first_of(odd)}", ""
-    else:
-        wrong = [name for name, other in zip(split.classes, listed, strict=True) if name != other]
-        text, looks = (
-            f"{len(wrong)} of {counted(len(listed), 'class', 'classes')} are at another index: {_first_of(wrong)}",
-            "class order is permuted",
-        )
-    return verdict(False, text, looks, classes=len(listed))
-
-
-def labels_verdict(
-    split: Split, source: SourceSplit, recipe: Mapping[str, Any], found: Sequence[int]
-) -> Verdict | None:
-    """Checks every row's label, if the source provides labels without decoding and has a row's sample; else None."""
-    verdict = partial(Verdict.judged, split.name, "labels")
-    listed = listed_labels(source, recipe)
-    if listed is None or "targets" not in split.fields:
-        return None
-    rows = torch.tensor([row for row, index in enumerate(found) if index >= 0], dtype=torch.int64, device="cpu")
-    if not len(rows):  # the verdict on rows fails already
-        return None
-    stored = split.reader.gather("targets", rows)
-    right = listed[torch.tensor([index for index in found if index >= 0], dtype=torch.int64, device="cpu")]
-    if stored.shape != right.shape:
-        return verdict(False, f"labels have the shape {list(stored.shape)}, not {list(right.shape)}")
-    wrong = (stored != right).flatten(1).any(1) if stored.dim() > 1 else stored != right
-    if not wrong.any():
-        return verdict(True, f"{counted(len(rows), 'label')} equal", labels=len(rows), wrong=0)
-    first = int(wrong.nonzero()[0])
-    text = (
-        f"{int(wrong.sum()):,} of {counted(len(rows), 'label')} are wrong; the first: row {int(rows[first])} "
-        f"({source.id(found[int(rows[first])])}) is {stored[first].tolist()}, not {right[first].tolist()}"
-    )
-    looks = labels_look_like(stored, right, len(source.classes)) if stored.dtype == torch.int64 else ""
-    return verdict(False, text, looks, labels=len(rows), wrong=int(wrong.sum()))
-
-
-def proportions_verdict(split: Split, recipe: Mapping[str, Any]) -> Verdict | None:
-    """Checks that every variable-size row has its photograph's proportions, so that its crops cover the photograph.
-
-    Returns:
-        None if rows have one size, the recipe cuts or distorts images, or the sizes of the photographs are unknown.
-    """
-    verdict = partial(Verdict.judged, split.name, "proportions")
-    images = split.fields.get("images")
-    if images is None or not images.variable_size or not all(map(_keeps_proportions, recipe["transforms"])):
-        return None
-    sizes = [source.size for source in split.source(slice(None))]
-    if any(size is None for size in sizes):
-        return None
-    stored = split.files.field("images").sizes.astype(np.int64)
-    photographs = np.array(sizes, np.int64)
-    rotated = (photographs[:, 0] > photographs[:, 1]) != (stored[:, 0] > stored[:, 1])
-    photographs[rotated] = photographs[rotated][:, ::-1]  # as the file says, and turned when it was decoded
-    # With proportions kept exactly the products are equal; a side that is rounded by a pixel moves one of them by the
-    # other side.
-    difference = np.abs(stored[:, 0] * photographs[:, 1] - stored[:, 1] * photographs[:, 0])
-    wrong = np.flatnonzero(difference > photographs.max(1))
-    rows = len(stored)
-    if not len(wrong):
-        text = f"{counted(rows, 'row')} as wide for their height as their photographs"
-        return verdict(True, text, rows=rows, wrong=0)
-    first = int(wrong[0])
-    (high, wide), (height, width) = stored[first].tolist(), photographs[first].tolist()
-    text = (
-        f"{len(wrong):,} of {counted(rows, 'row')} are cut or distorted; the first: row {first} has "
-        f"{high} x {wide} pixels, its original {height} x {width}"
-    )
-    return verdict(False, text, rows=rows, wrong=len(wrong))
-
-
-def _keeps_proportions(step: Mapping[str, Any]) -> bool:
-    """Returns whether a step of a recipe neither cuts nor distorts images."""
-    return step["step"] in _KEEP_PROPORTIONS and not isinstance(step.get("size"), list | tuple)
-
-
-def labels_look_like(stored: Tensor, right: Tensor, classes: int) -> str:
-    """Returns the known fault that explains wrong class indices, int64 [N]; empty if there is none."""
-    shift = (stored - right) % max(classes, 1)
-    if bool((stored - right == stored[0] - right[0]).all()):
-        return f"labels are shifted by {int(stored[0] - right[0]):+d}"
-    if bool((shift == shift[0]).all()):
-        return f"labels are shifted by {int(shift[0]):+d}, round {classes} classes"
-    pairs = sorted(set(zip(right.tolist(), stored.tolist(), strict=True)))
-    if len({a for a, _ in pairs}) == len(pairs) == len({b for _, b in pairs}):
-        moved = [f"{a} is stored as {b}" for a, b in pairs if a != b]
-        return f"class order is permuted: {_first_of(moved)}"
-    for step, neighbor in ((1, "before"), (-1, "after")):
-        if bool((stored == right.roll(step)).all()):
-            return f"labels are those of the row {neighbor}"
-    return "all labels are the same" if bool((stored == stored[0]).all()) else ""
-
-
-def listed_labels(source: SourceSplit, recipe: Mapping[str, Any]) -> Tensor | None:
-    """Returns the label of every sample if known without decoding; for an ImageFolder, by torchvision's rule."""
-    folder = class_folder(source, recipe)
-    if isinstance(source, ImageFolderSplit) and folder is not None:
-        number = find_classes(folder)[1]
-        depth = len(folder.relative_to(source.root).parts)
-        return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))], device="cpu")
-    targets = getattr(source, "targets", None)
-    return targets if isinstance(targets, Tensor) else None
-
-
-def class_folder(source: SourceSplit, recipe: Mapping[str, Any]) -> Path | None:
-    """Returns the folder of an ImageFolder that contains the class folders of its samples; None for other sources."""
-    if not isinstance(source, ImageFolderSplit):
-        return None
-    top = source.id(0).split("/")[0]
-    named = recipe["source"].get("split_folders")
-    inside = source.root / top
-    if named is None:
-        named = [top] if top in SPLIT_NAMES and any(entry.is_dir() for entry in inside.iterdir()) else []
-    return inside if top in named else source.root
-
-
-def _ids(path: Path) -> list[str]:
-    try:
-        return [json.loads(line)["id"] for line in read_regular(path).decode("utf-8").split("\n") if line]
-    except OSError as error:
-        raise StoreError(f"cannot read {path} ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is not a list of samples ({error}); run mmload verify") from error
-
-
-def _first_of(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f", and {len(names) - 4} more" if len(names) > 4 else "")
-
-
 Progress = Callable[[int, int], None]
 """Called with (rows done, all rows)."""
 
 _OF_EACH_KIND = 8  # lower bound on the checked rows of every file ending
+_PIXELS = "pixels of"
+_MOVED = ("boxes", "keypoints", "corners", "polygons")
+_MOVED_LIMIT = 1e-3  # pixels
+_PADDED_LIMIT = 1.001  # torchvision's CenterCrop shifts the boxes of a padded image by up to a pixel too far
+_CUDA_LIMIT = 2.0  # levels of an image's mean difference, torchvision's own tolerance between its two decoders
 
 
 def check_store(
@@ -219,93 +49,226 @@ def check_store(
     seed: int,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> tuple[list[Verdict], list[WorstRow]]:
+) -> list[Verdict]:
     """Compares a split with its source: decodes some rows, or all, and looks at order, classes and labels of all.
 
     Raises:
         UsageError: if the recipe has no torchvision equivalent.
+        SourceError: if the source has none of the split's samples.
         StoreError: if the store cannot be read.
     """
-    ordered, found = rows_verdict(split, source, recipe)
-    optional = labels_verdict(split, source, recipe, found), proportions_verdict(split, recipe)
-    verdicts = [ordered, classes_verdict(split, source, recipe), *(verdict for verdict in optional if verdict)]
-    matched = [row for row, index in enumerate(found) if index >= 0]
-    chosen = _chosen(matched, [PurePath(source.id(found[row])).suffix.lower() for row in matched], rows, seed)
-    references = ReferenceMaker(source, recipe)
-    size = threads or available_cores()
+    ordered, found = _check_order(split, source, recipe)
+    folder = _class_folder(source, recipe)
+    verdicts = [ordered, _check_classes(split, source, folder), *_check_labels(split, source, folder, found)]
+    chosen = _chosen(source, found, rows, seed)
+    references, size = ReferenceMaker(source, recipe), threads or available_cores()
     pool = single_op_pool(size, "mmload-parity")
-    rows_seen = RowAggregate(split, references, recipe["store"].get("quality"))
     try:
-        for done, compared in enumerate(_compared(pool, size, split, references, chosen, found, recipe), 1):
-            rows_seen.add(compared)
-            if progress is not None:
-                progress(done, len(chosen))
+        compared = _compared(pool, 4 * size, partial(_compare_row, split, references, found, recipe), chosen, progress)
+        return verdicts + _verdicts(split.name, compared)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    worst = rows_seen.worst()
-    return verdicts + rows_seen.verdicts(worst), worst
 
 
-def _chosen(known: Sequence[int], endings: Sequence[str], rows: int | None, seed: int) -> list[int]:
-    """Selects rows at random, and some rows of every file ending, in row order."""
+def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:
+    """Finds the source's sample of every row.
+
+    Returns:
+        The verdict, and for each row the sample's index; -1 where the source has no such sample.
+
+    Raises:
+        SourceError: if the source has none of the samples.
+    """
+    names = _ids(split, SAMPLES_NAME)
+    left_out = set(_ids(split, SKIPPED_NAME)) if split.record.skipped_count else set()
+    seed, count = recipe["store"].get("shuffle_seed"), len(source)
+    order = range(count) if seed is None else permute(torch.arange(count, device="cpu"), count, seed).tolist()
+    expected = [index for index in order if source.id(index) not in left_out]
+    index_of = {source.id(index): index for index in expected}
+    found = [index_of.get(name, -1) for name in names]
+    if max(found) < 0:
+        raise SourceError(
+            f"this folder is not what {split.path} was built from: split {split.name!r} has no {names[0]}; give the "
+            "folder that it was built from"
+        )
+    odd = [row for row, (mine, right) in enumerate(zip_longest(found, expected)) if mine != right]
+    rows = counted(len(names), "row")
+    place = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
+    text = f"{rows} made from the source's samples, in {place}"
+    if odd:
+        missing = counted(len(set(expected) - set(found)), "sample")
+        text = f"{len(odd):,} of {rows} are not in {place}; the first: row {odd[0]}; "
+        text += f"{counted(found.count(-1), 'row')} of no sample of the source; {missing} of the source in no row"
+    return Verdict.judged(split.name, "rows", not odd, text, rows=len(names), wrong=len(odd)), found
+
+
+def _check_classes(split: Split, source: SourceSplit, folder: Path | None) -> Verdict:
+    """Checks class names and their order; for an ImageFolder, against torchvision's list."""
+    listed = source.classes if folder is None else tuple(find_classes(folder)[0])
+    owner = "the source's" if folder is None else "torchvision's"
+    pairs = enumerate(zip_longest(split.classes, listed, fillvalue="missing"))
+    wrong = [(at, mine, right) for at, (mine, right) in pairs if mine != right]
+    text = classes = counted(len(listed), "class", "classes")
+    if wrong:
+        at, mine, right = wrong[0]
+        text = f"{len(wrong):,} of {classes} are not {owner}; the first: class {at} is {mine}, not {right}"
+    else:
+        text += f", in {owner} order"
+    return Verdict.judged(split.name, "classes", not wrong, text, classes=len(listed), wrong=len(wrong))
+
+
+def _check_labels(split: Split, source: SourceSplit, folder: Path | None, found: Sequence[int]) -> Iterator[Verdict]:
+    """Checks the label of every row of a known sample, if the source has labels without decoding."""
+    listed = _listed_labels(source, folder)
+    if listed is None or "targets" not in split.fields:
+        return
+    index = torch.tensor(found, dtype=torch.int64, device="cpu")
+    rows = (index >= 0).nonzero().flatten()
+    stored, right = split.reader.gather("targets", rows), listed[index[rows]]
+    if stored.shape != right.shape:
+        text = f"labels have the shape {list(stored.shape[1:])}, not {list(right.shape[1:])}"
+        yield Verdict.judged(split.name, "labels", False, text)
+        return
+    wrong = (stored != right).reshape(len(rows), -1).any(1).nonzero().flatten().tolist()
+    text = labels = counted(len(rows), "label")
+    if wrong:
+        first = wrong[0]
+        row = _row_text(int(rows[first]), source.id(found[int(rows[first])]))
+        text = f"{len(wrong):,} of {labels} are wrong; the first: {row} is {stored[first].tolist()}, "
+        text += f"not {right[first].tolist()}"
+    else:
+        text += " equal"
+    yield Verdict.judged(split.name, "labels", not wrong, text, labels=len(rows), wrong=len(wrong))
+
+
+def _listed_labels(source: SourceSplit, folder: Path | None) -> Tensor | None:
+    """Returns the label of every sample if known without decoding; for an ImageFolder, by torchvision's rule."""
+    if isinstance(source, ImageFolderSplit) and folder is not None:
+        number, depth = find_classes(folder)[1], len(folder.relative_to(source.root).parts)
+        return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))], device="cpu")
+    targets = getattr(source, "targets", None)
+    return targets if isinstance(targets, Tensor) else None
+
+
+def _class_folder(source: SourceSplit, recipe: Mapping[str, Any]) -> Path | None:
+    """Returns the folder of an ImageFolder that contains the class folders of its samples; None for other sources."""
+    if not isinstance(source, ImageFolderSplit):
+        return None
+    top = source.id(0).split("/")[0]
+    inside, named = source.root / top, recipe["source"].get("split_folders")
+    if named is None:
+        named = SPLIT_NAMES if any(entry.is_dir() for entry in inside.iterdir()) else ()
+    return inside if top in named else source.root
+
+
+def _ids(split: Split, name: str) -> list[str]:
+    """Returns the ids in one of the split's lists of samples."""
+    path = split.path / split.name / split.record.list_name(name)
+    try:
+        return [json.loads(line)["id"] for line in read_regular(path).decode("utf-8").split("\n") if line]
+    except OSError as error:
+        raise StoreError(f"cannot read {path} ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is not a list of samples ({error}); run mmload verify") from error
+
+
+def _chosen(source: SourceSplit, found: Sequence[int], rows: int | None, seed: int) -> list[int]:
+    """Selects rows of known samples at random, and some rows of every file ending, in row order."""
+    known = [row for row, index in enumerate(found) if index >= 0]
     if rows is None or rows >= len(known):
-        return list(known)
-    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed)).tolist()
-    chosen = set(order[:rows])
-    counts: Counter[str] = Counter()
-    for at in order:
-        counts[endings[at]] += 1
-        if counts[endings[at]] <= _OF_EACH_KIND:
-            chosen.add(at)
-    return sorted(known[at] for at in chosen)
+        return known
+    shuffled = np.random.default_rng(seed).permutation(known).tolist()
+    chosen, counts = set(shuffled[:rows]), Counter[str]()
+    for row in shuffled:
+        ending = PurePath(source.id(found[row])).suffix.lower()
+        counts[ending] += 1
+        if counts[ending] <= _OF_EACH_KIND:
+            chosen.add(row)
+    return sorted(chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RowDifferences:
+    """Differences of one row from its reference.
+
+    Attributes:
+        row: the row and its sample, as text.
+        unread: why the sample cannot be read; empty if it can.
+        by_design: why torchvision's ImageFolder would have other pixels; empty if it would not.
+        differences: (property, difference, limit), without the properties of samples that cannot be read.
+    """
+
+    row: str
+    unread: str = ""
+    by_design: str = ""
+    differences: tuple[tuple[str, float, float], ...] = ()
 
 
 def _compared(
     pool: ThreadPoolExecutor,
-    size: int,
-    split: Split,
-    references: ReferenceMaker,
+    ahead: int,
+    compare: Callable[[int], _RowDifferences],
     chosen: Sequence[int],
-    found: Sequence[int],
-    recipe: Mapping[str, Any],
-) -> Iterator[RowComparison]:
-    """Compares rows in the pool, a few ahead, and yields the comparisons in order."""
-    for start in range(0, len(chosen), 4 * size):
-        part = chosen[start : start + 4 * size]
-        yield from pool.map(lambda row: _compare_row(split, references, row, found[row], recipe), part)
+    progress: Progress | None,
+) -> Iterator[_RowDifferences]:
+    """Compares rows in the pool, a few ahead, and yields their differences in order."""
+    for start in range(0, len(chosen), ahead):
+        for done, compared in enumerate(pool.map(compare, chosen[start : start + ahead]), start + 1):
+            yield compared
+            if progress is not None:
+                progress(done, len(chosen))
+
+
+def _verdicts(part: str, compared: Iterable[_RowDifferences]) -> list[Verdict]:
+    """Returns a verdict per kind of file and per field, for unreadable samples, and a note per difference by design."""
+    tallies: dict[str, Tally] = {}
+    by_design: Counter[str] = Counter()
+    unread = []
+    for row in compared:
+        if row.unread:
+            unread.append(row.unread)
+        if row.by_design:
+            by_design[row.by_design] += 1
+        for name, difference, limit in row.differences:
+            unit = " levels" if name.startswith(_PIXELS) else " pixels" if name in _MOVED else ""
+            tallies.setdefault(name, Tally(unit)).add(difference, row.row, limit)
+    names = sorted(tallies, key=lambda name: (not name.startswith(_PIXELS), name))
+    verdicts = [tallies[name].verdict(part, name) for name in names]
+    if unread:
+        text = f"{counted(len(unread), 'row')} cannot be compared; the first: {unread[0]}"
+        verdicts.append(Verdict.judged(part, "reading", False, text, rows=len(unread)))
+    for reason, count in sorted(by_design.items()):
+        text = f"{counted(count, 'row')} unlike torchvision's ImageFolder on purpose: {reason} (docs/images.md)"
+        verdicts.append(Verdict(part=part, name="by design", state="note", text=text))
+    return verdicts
 
 
 def _compare_row(
-    split: Split, references: ReferenceMaker, row: int, index: int, recipe: Mapping[str, Any]
-) -> RowComparison:
+    split: Split, references: ReferenceMaker, found: Sequence[int], recipe: Mapping[str, Any], row: int
+) -> _RowDifferences:
     """Compares one row with its reference."""
-    stored = _stored_row(split, row)
-    sample = references.split.id(index)
+    stored, text = _stored_row(split, row), _row_text(row, references.split.id(found[row]))
     try:
-        reference = references.for_sample(index)
+        reference = references.for_sample(found[row])
     except SampleError as error:
-        return RowComparison(row=row, sample=sample, stored=stored, reference=None, reason=str(error))
-    faults = tuple(_field_differences(stored, reference))
+        return _RowDifferences(row=text, unread=str(error))
+    differences, by_design = _field_differences(stored, reference), reference.differs
     mine, right = stored.get("images"), reference.images
-    if mine is None or right is None:
-        return RowComparison(row=row, sample=sample, stored=stored, reference=reference, faults=faults)
-    if mine.shape != right.shape:
-        reason = f"{sample}: stored as {list(mine.shape)}, the recipe gives {list(right.shape)}"
-        return RowComparison(row=row, sample=sample, stored=stored, reference=reference, reason=reason, faults=faults)
-    jpeg = jpeg_expected(split, row, reference, recipe["store"])
-    pillow = reference.pillow if jpeg is None else None  # which a JPEG's loss would hide
-    expected = right if jpeg is None else jpeg
-    return RowComparison(
-        row=row,
-        sample=sample,
-        stored=stored,
-        reference=replace(reference, images=expected),
-        tensor=Difference.between(mine, expected),
-        pillow=None if pillow is None else Difference.between(mine, pillow),
-        loss=None if jpeg is None else Difference.between(mine, right).psnr,
-        signatures=(signature(mine), signature(expected)),
-        faults=faults,
-    )
+    if mine is not None and right is not None:
+        jpeg = jpeg_expected(split, row, reference, recipe["store"])
+        name, right = f"{_PIXELS} {reference.kind}", right if jpeg is None else jpeg
+        off = apart(mine, right)
+        limit, difference = 0.0, float(off.max())
+        if mine.shape != right.shape:
+            text += f" has {list(mine.shape)}, the recipe gives {list(right.shape)}"
+        elif references.on_cuda and reference.kind.startswith("jpeg"):
+            limit, difference, by_design = _CUDA_LIMIT, float(off.mean()), "JPEGs were decoded by a CUDA device"
+        differences.append((name + ", stored as JPEG" * (jpeg is not None), difference, limit))
+    return _RowDifferences(row=text, by_design=by_design, differences=tuple(differences))
+
+
+def _row_text(row: int, sample: str) -> str:
+    return f"row {row} ({sample})"
 
 
 def _stored_row(split: Split, row: int) -> dict[str, Tensor]:
@@ -321,25 +284,13 @@ def _stored_row(split: Split, row: int) -> dict[str, Tensor]:
     return fields | {name: fields[name][: reader.lists(name).counts(number.numpy())[0]] for name in lists}
 
 
-def _field_differences(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float]]:
-    """Returns the largest difference of each field except the images; infinite for different shapes."""
-    count = int(stored["counts"]) if "counts" in stored else 0
-    boxed = "boxes" in reference.fields
+def _field_differences(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float, float]]:
+    """Returns (name, largest difference, limit) of each field except the images; infinite for different shapes."""
+    real = slice(int(stored["counts"])) if "boxes" in reference.fields else slice(None)
+    moved = _PADDED_LIMIT if reference.padded else _MOVED_LIMIT
     differences = []
     for name, right in reference.fields.items():
-        if name not in stored:
-            differences.append((name, float("inf")))
-            continue
-        real = boxed and name in ("boxes", "labels", "difficult")
-        differences.append((name, _greatest(stored[name][:count] if real else stored[name], right)))
+        mine = stored.get(name, torch.empty(0, device="cpu"))
+        mine = mine[real] if name in ("boxes", "labels", "difficult") else mine
+        differences.append((name, float(apart(mine, right).max()), moved if name in _MOVED else 0.0))
     return differences
-
-
-def _greatest(stored: Tensor, right: Tensor) -> float:
-    if stored.shape != right.shape:
-        return float("inf")
-    if not stored.numel():
-        return 0.0
-    a, b = stored.to(torch.float64), right.to(torch.float64)
-    same = (a == b) | (a.isnan() & b.isnan())
-    return float(torch.where(same, 0.0, (a - b).abs().nan_to_num(nan=float("inf"))).max())

@@ -19,7 +19,7 @@ def link(copy: Path, tmp_path: Path) -> Path:
     "words",
     [
         ["parity", "OUT", "--source", "ROOT", "--json", "OUT/dataset.json"],
-        ["parity", "OUT", "--source", "ROOT", "--html", "ROOT/ant/00.png"],
+        ["parity", "OUT", "--source", "ROOT", "--json", "ROOT/ant/00.png"],
         ["parity", "OUT", "--source", "ROOT", "--json", "LINK"],
         ["bench", "OUT", "--json", "OUT/train/000000/images.memmap"],
         ["bench", "OUT", "--source", "ROOT", "--plot", "ROOT/ant/00.png"],
@@ -57,7 +57,6 @@ def test_a_link_to_itself_is_one_error(words: list[str], copy: Path, tmp_path: P
 @pytest.mark.parametrize(
     "words",
     [
-        ["parity", "OUT", "--source", "ROOT", "--json", "FILE", "--html", "FILE"],
         ["bench", "OUT", "--json", "FILE", "--plot", "sub/../FILE"],
         ["report", "OUT", "-o", "FILE", "--findings", "FILE"],
     ],

@@ -28,7 +28,6 @@ from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.mix import MixChoice, MixStep
 from mmload.augment.step import Step
 from mmload.interop.torchvision import equivalent_of
-from mmload.parity.replay import example_boxes
 from mmload.render.plan import Plan
 
 ALPHA = 1e-4
@@ -40,6 +39,7 @@ DrawSamples = Iterator[tuple[str, str, Sample, Sample]]
 Mix = tuple[float, tuple[int, int, int, int]]
 """The share of a sample's own values, and the rectangle (x1, y1, x2, y2) that is pasted."""
 
+_BOXES = ((0.1, 0.1, 0.4, 0.6), (0.5, 0.3, 0.9, 0.95), (0.2, 0.7, 0.3, 0.8))  # shares of the image
 _UNCHANGED: Mix = (1.0, (0, 0, 0, 0))
 _NEXT = 4_000  # number of draws that are compared with those of the next epoch
 _FEWER = 2_000  # torchvision takes about a millisecond for a crop that depends on boxes
@@ -128,6 +128,12 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, index: int, seed: i
         found = list(read(step, shape, draws, len(seeds)))
     name = type(step).__name__
     return [Property(name=f"{name}: {what}", kind=kind, ours=ours, theirs=other) for what, kind, ours, other in found]
+
+
+def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Tensor, Tensor]]:
+    """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
+    boxes = torch.tensor(_BOXES) * torch.tensor([shape[2], shape[1], shape[2], shape[1]])
+    return lambda plan: (boxes.expand(count, 3, 4), torch.ones(count, 3, dtype=torch.bool))
 
 
 def run_seeds(rows: int, count: int, seed: int) -> Tensor:

@@ -169,13 +169,6 @@ def test_boxes_under_a_pixel_are_compared(boxed: Split) -> None:
     assert "boxes are not compared: torchvision has no min_visible, here 0.5" in found["x, equal draws"].text
 
 
-@pytest.mark.parametrize("mode", ["reflect", "symmetric"])
-def test_padding_that_mirrors_twice_is_said(boxed: Split, mode: str) -> None:
-    shrunk = (Resize((2, 3)), RandomCrop(2, padding=4, padding_mode=mode))
-    found = check_equal("x", Collate(*shrunk), boxed, seed=0)
-    assert "compared up to RandomCrop with padding wider than the image" in found[-1].text
-
-
 def test_what_torchvision_does_not_do_to_one_sample_is_said(rows: Split) -> None:
     for last in (nn.Identity(), RandomErasing(value="random")):
         found = check_equal("x", Collate(RandomHorizontalFlip(), last), rows, seed=0)

@@ -1,4 +1,4 @@
-"""Parity of the load side: wrong windows, colors, boxes and labels are caught and named."""
+"""Parity of the load side: wrong windows, colors, boxes and labels are caught."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
-from mmload.parity.load import check_equal
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
 from mmload.store.dataset import Dataset, Split
@@ -57,25 +56,20 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor])
     monkeypatch.setattr(PreparedBatch, "render_lines", wrong_lines)
 
 
-def test_a_window_that_is_off_by_one_is_caught_and_named(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_is_off_by_one_is_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled(monkeypatch, lambda images: images.roll(1, -1))
-    found = equal_failures(Collate(RandomCrop(24), Normalize.imagenet()), rows)
-    assert found["x, equal draws"].diagnosis == "looks like the crop 1 column too far left"
+    assert "x, equal draws" in equal_failures(Collate(RandomCrop(24), Normalize.imagenet()), rows)
 
 
-def test_a_flip_that_is_not_done_is_caught_and_named(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flip_that_is_not_done_is_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled(monkeypatch, lambda images: images.flip(-1))
-    found = equal_failures(Collate(RandomHorizontalFlip()), rows)
-    assert found["x, equal draws"].diagnosis == "looks like mirrored left to right"
+    assert "x, equal draws" in equal_failures(Collate(RandomHorizontalFlip()), rows)
 
 
 def test_a_flip_of_the_wrong_epoch_is_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PreparedBatch, "_draws", lambda self, at: Draws(self._seeds, at, epoch=1, ids=self._batch.ids))
-    failed = [
-        one for one in check_equal("x", Collate(AlternatingHorizontalFlip()), boxed, seed=0) if one.state == "fail"
-    ]
-    assert {one.name for one in failed} == {"x, equal draws", "x, boxes for equal draws", "x, masks for equal draws"}
-    assert failed[0].diagnosis == "looks like mirrored left to right"
+    found = equal_failures(Collate(AlternatingHorizontalFlip()), boxed)
+    assert set(found) == {"x, equal draws", "x, boxes for equal draws", "x, masks for equal draws"}
 
 
 def test_wrong_constants_and_channels_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +81,7 @@ def test_wrong_constants_and_channels_are_caught(rows: Split, monkeypatch: pytes
 
     assert "x, equal draws" in equal_failures(Collate(Swapped.imagenet()), rows)
     spoiled(monkeypatch, lambda images: images.flip(-3))
-    found = equal_failures(Collate(RandomHorizontalFlip()), rows)
-    assert found["x, equal draws"].diagnosis == "looks like channels swapped (BGR)"
+    assert "x, equal draws" in equal_failures(Collate(RandomHorizontalFlip()), rows)
 
 
 def test_nearest_in_a_resized_crop_is_caught(rows: Split) -> None:
@@ -134,7 +127,12 @@ def test_wrong_targets_of_a_mix_are_caught(rows: Split, monkeypatch: pytest.Monk
     assert list(equal_failures(Collate(step), rows)) == ["x, labels for equal draws"]
 
 
-def test_wrong_uint8_images_are_caught_and_named(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_uint8_images_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled(monkeypatch, lambda images: images.flip(-1))
-    found = equal_failures(Collate(RandomHorizontalFlip(), dtype=torch.uint8), rows)
-    assert found["x, equal draws"].diagnosis == "looks like mirrored left to right"
+    assert "x, equal draws" in equal_failures(Collate(RandomHorizontalFlip(), dtype=torch.uint8), rows)
+
+
+def test_images_that_become_nan_or_another_size_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoiled(monkeypatch, lambda images: images * torch.nan)
+    text = equal_failures(Collate(RandomHorizontalFlip()), rows)["x, equal draws"].text
+    assert "differ in size or number" in text

@@ -22,7 +22,7 @@ def test_a_step_is_known(name: str) -> None:
     ragged = isinstance(step, augment.RandomZoomOut | augment.RandomIoUCrop)
     steps = [step, augment.Resize((8, 8))] if ragged else [step]
     collate = Collate(*steps)
-    followed, left_out = followable(collate, (3, 40, 48))
+    followed, left_out = followable(collate, alone=False)
     unlike = name == "noise" or isinstance(step, augment.RandomHSV)
     assert (followed, bool(left_out)) == (([], True) if unlike else (steps, False))
     if isinstance(step, augment.AlternatingHorizontalFlip | augment.RandomHSV):
