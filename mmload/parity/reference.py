@@ -51,7 +51,7 @@ class Reference:
         path: the file; None if there is none.
         images: uint8 [C, H, W], the result of torchvision's transforms on the tensor; None without an image.
         differs: why torchvision's ImageFolder would return different pixels; empty if it would not.
-        padded: whether a part of the row is outside the image.
+        padded: whether a CenterCrop padded the image, whose boxes torchvision shifts by up to a pixel.
         fields: every other field by name; boxes and their related fields without padding rows.
     """
 
@@ -147,7 +147,8 @@ class ReferenceMaker:
         if "boxes" in fields:
             others |= _with_area(transformed["boxes"].as_subclass(Tensor), {**fields, **others})
         pixels = transformed["images"].as_subclass(Tensor)
-        return replace(reference, images=pixels, padded=bool(outside.any()), fields=others)
+        padded = bool(outside.any()) and any(isinstance(step, v2.CenterCrop) for step in self.transforms.transforms)
+        return replace(reference, images=pixels, padded=padded, fields=others)
 
 
 def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[str, Any]) -> Tensor | None:

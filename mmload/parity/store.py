@@ -36,7 +36,7 @@ _OF_EACH_KIND = 8  # lower bound on the checked rows of every file ending
 _PIXELS = "pixels of"
 _MOVED = ("boxes", "keypoints", "corners", "polygons")
 _MOVED_LIMIT = 1e-3  # pixels
-_PADDED_LIMIT = 1.001  # torchvision's CenterCrop shifts the boxes of a padded image by up to a pixel too far
+_PADDED_LIMIT = 1.001  # pixels, of images that torchvision's CenterCrop pads
 _CUDA_LIMIT = 2.0  # levels of an image's mean difference, torchvision's own tolerance between its two decoders
 
 

@@ -50,10 +50,10 @@ REACHES = {"bilinear": 1, "bicubic": 2}
 """Distance in lines from its center at which a weight ends where an image grows; kernels know interpolations by it."""
 
 SHRINKS = (2, 4)
-"""Numbers of times by which a decoded image may be smaller; by 8, pixels differ by more than parity allows."""
+"""Numbers of times by which a decoded image may be smaller; by 8, pixels differ by more than 2 levels on average."""
 
 RESERVE = 1.5
-"""Factor by which its window has to shrink more than that: with less, pixels differ by more than parity allows."""
+"""Factor by which its window has to shrink more than that: with less, pixels differ by more than 2 levels on average."""
 
 _U = np.uintp
 _BAND = 64

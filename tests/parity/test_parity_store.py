@@ -190,6 +190,6 @@ def test_every_kind_of_source_passes(devkit: Devkit, tmp_path: Path) -> None:
         assert report.passed, parity.table(report)
         assert {"boxes", "masks"} & {verdict.name for verdict in report.verdicts} == {name} - {"cifar10"}
     rewrite(tmp_path / "boxes", "boxes", lambda rows: rows + np.float32(0.01))
-    assert list(failed(check(tmp_path / "boxes", devkit.root))) == ["boxes"]
+    assert "boxes" in failed(check(tmp_path / "boxes", devkit.root))
     rewrite(tmp_path / "masks", "masks", lambda rows: np.roll(rows, 1, axis=2))
     assert "masks" in failed(check(tmp_path / "masks", devkit.root))
