@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from mmload.bench.contenders import Contender, ContenderEntry
-from mmload.bench.machine import evict, resident_bytes
+from mmload.bench.machine import make_cold
 from mmload.bench.task import Task
-from mmload.errors import MmloadError, bytes_text, counted
+from mmload.errors import MmloadError, counted
 from mmload.runtime.memory_pool import past_caches
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import single_op_pool
@@ -33,22 +33,20 @@ _DISK_BLOCK = 2 * 2**20
 _DISK_REQUESTS = 8  # concurrent requests: more than most disks need to be busy
 
 
-def ceiling_entries(task: Task) -> dict[str, ContenderEntry]:
-    """Returns the ceilings of a task, keyed by their short names."""
+def ceiling_entries(task: Task, *, cold: bool) -> dict[str, ContenderEntry]:
+    """Returns the ceilings of a task, keyed by their short names; ``cold``: files are evicted before each epoch."""
     threads = counted(task.threads, "thread")
     filled = "uncached fill of output" if _past_caches(task) else "fill_ of the output"
     made: dict[str, tuple[str, Callable[[Task, Path], Contender]]] = {
-        FILL: (f"{filled}, {threads}" if task.device == "cpu" else f"{filled} on cuda", fill),
-        COPY: (f"memory copy of the rows, {threads}", copy),
-        DISK: ("disk read of the rows, cold", Disk),
+        FILL: (f"{filled}, {threads}" if task.device == "cpu" else f"{filled} on cuda", fill)
     }
+    if task.augment == "none":
+        made[COPY] = (f"memory copy of the rows, {threads}", copy)
+    if cold:
+        made[DISK] = ("disk read of the rows, cold", Disk)
     if task.device == "cuda":
         made[PINNED] = ("pinned copy of the rows to cuda", Pinned)
-    limits = {FILL, PINNED} | ({COPY} if task.augment == "none" else set())  # without --cold the disk is no limit
-    return {
-        short: ContenderEntry(name=name, group="ceiling", need=0 if short in limits else 2, make=make)
-        for short, (name, make) in made.items()
-    }
+    return {short: ContenderEntry(name=name, group="ceiling", make=make) for short, (name, make) in made.items()}
 
 
 def cached_entry() -> ContenderEntry:
@@ -91,67 +89,45 @@ class Pinned:
 
 
 class Disk:
-    """Evicts the files of the stored images, then reads them in large blocks with several concurrent requests.
-
-    After an epoch, also an interrupted one, the files are in the page cache again.
+    """Evicts files of the stored images, then reads them in large blocks with several concurrent requests.
 
     Raises:
         MmloadError: if the eviction cannot be verified.
     """
 
     def __init__(self, task: Task, scratch: Path) -> None:
-        rows = task.rows
-        self._row_bytes = max(1, round(task.row_bytes))
-        block = max(1, _DISK_BLOCK // self._row_bytes) * self._row_bytes
         name = f"images.{BYTES}" if task.variable_size else "images"
-        self._blocks: list[tuple[Path, int, int]] = []
-        self._lengths: dict[Path, int] = {}
-        room = max(block, _DISK_BYTES)
+        rows = task.rows
+        self._row_bytes = task.row_bytes
+        self._files: list[Path] = []
+        self._blocks: list[tuple[Path, int]] = []
         for number, shard in enumerate(rows.record.shards):
-            size = min(shard.files[name].bytes, room // self._row_bytes * self._row_bytes)
-            path = Path(rows.files.opened(name, number).path)
-            self._blocks += [(path, at, min(block, size - at)) for at in range(0, size, block)]
-            self._lengths |= {path: size} if size else {}
-            room -= size
+            if len(self._blocks) * _DISK_BLOCK < _DISK_BYTES:
+                path = Path(rows.files.opened(name, number).path)
+                self._files.append(path)
+                self._blocks += [(path, at) for at in range(0, shard.files[name].bytes, _DISK_BLOCK)]
         self._pool = ThreadPoolExecutor(_DISK_REQUESTS, thread_name_prefix="mmload-bench")
-        self._local = threading.local()
-        self._block = block
 
     def prepare(self) -> None:
         """Evicts the files before the clock starts."""
-        if not hasattr(os, "posix_fadvise"):
-            raise MmloadError("this system has no posix_fadvise to evict files with")
-        for path, length in self._lengths.items():
-            evict(path, length)
-            resident = resident_bytes(path, length)
-            if resident:
-                raise MmloadError(f"{bytes_text(resident)} of {path.name} stay in the page cache: a read is not cold")
+        if reason := make_cold(self._files):
+            raise MmloadError(f"a read of them would not be cold: {reason}")
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields, for each block, as many elements as rows were read."""
-        under_way = [self._pool.submit(self._read, *block) for block in self._blocks]
-        try:
-            for future in under_way:
-                rows = torch.empty(-(-future.result() // self._row_bytes))
-                yield rows, rows
-        finally:
-            for future in under_way:  # a block that is not read here would be cold for the next contender
-                future.result()
-
-    def _read(self, path: Path, offset: int, size: int) -> int:
-        if not hasattr(self._local, "memory"):
-            self._local.memory = memoryview(bytearray(self._block))
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
-            done = 0
-            while done < size:
-                got = os.preadv(file.fileno(), [self._local.memory[: size - done]], offset + done)
-                if got == 0:
-                    raise MmloadError(f"{path} was truncated")
-                done += got
-        return size
+        for size in self._pool.map(_read, self._blocks):
+            rows = torch.empty(-(-size // max(1, round(self._row_bytes))))
+            yield rows, rows
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _read(block: tuple[Path, int]) -> int:
+    """Reads a block of a file past Python's buffers; returns its bytes."""
+    path, offset = block
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
+        return len(os.pread(file.fileno(), _DISK_BLOCK, offset))
 
 
 class Cached:

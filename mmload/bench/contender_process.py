@@ -1,7 +1,7 @@
 """The process of one contender: it receives commands, answers them, and ends when the bench ends.
 
-It receives commands through a pipe and returns the result of each, or the reason of its failure. It redirects its
-output to a log file and ignores Ctrl-C.
+It receives commands through a pipe and returns the result of each, or the reason of its failure. It leads a process
+group of its own, redirects its output to a log file and ignores Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import os
 import pickle
 import signal
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,7 +21,6 @@ from typing import Any
 
 from mmload.bench.contender_server import ContenderServer
 from mmload.bench.contenders import ContenderEntry
-from mmload.bench.machine import process_tree
 from mmload.bench.task import Task
 from mmload.errors import MmloadError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
@@ -38,7 +36,11 @@ def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
     The pipe gets commands as (name, arguments), None at the end, and answers ("done", value) or ("failed", reason). The
     payload is (entry, task, scratch folder), pickled; ``method`` is how the contender starts its own processes.
     """
-    _detach(log)
+    os.setsid()
+    depend_on_parent(lambda: os.killpg(0, signal.SIGKILL))
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(handle, stream)
     _keep_below(Path(log).parent)
     multiprocessing.set_start_method(method, force=True)  # a spawned process would spawn, and DataLoader's workers fork
     try:
@@ -61,8 +63,6 @@ def _keep_below(folder: Path) -> None:
 def _answer(server: ContenderServer, name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
     try:
         return "done", getattr(server, name)(**arguments)
-    except MmloadError as error:
-        return "failed", reason(error)
     except (Exception, SystemExit) as error:  # third-party loaders raise any type of exception
         traceback.print_exc()
         return "failed", reason(error)
@@ -75,29 +75,6 @@ def reason(error: BaseException) -> str:
     lines = [line.strip() for line in shown.splitlines() if line.strip() and not (found and line.startswith(" "))]
     line = " ".join(lines)
     return line if isinstance(error, MmloadError) or (found and line) else f"{type(error).__name__}: {line or text}"
-
-
-def _detach(log: str) -> None:
-    """Gives the process its own session and output, without Ctrl-C; it and its descendants end when the bench ends."""
-    depend_on_parent(lambda: kill_tree(os.getpid()))
-    if hasattr(os, "setsid"):
-        os.setsid()
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(handle, stream)
-    os.close(handle)
-
-
-def kill_tree(root: int) -> None:
-    """Sends SIGKILL to a process and all its descendants, itself last."""
-    for process in reversed(process_tree(root)):
-        try:
-            os.kill(process, getattr(signal, "SIGKILL", signal.SIGTERM))
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-_LOOK = 0.05  # polling interval of a busy process, in seconds
 
 
 class ContenderFault(Exception):
@@ -120,39 +97,27 @@ class Worker:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Starts the process; it imports its modules while the bench waits for others.
-
-        Raises:
-            ContenderFault: if the entry cannot be pickled.
-        """
-        try:
-            payload = pickle.dumps(self._payload)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ContenderFault(f"it cannot be sent to a process ({error})") from error
-        arguments = payload, multiprocessing.get_start_method(), str(self._log)
+        """Starts the process; it imports its modules while the bench waits for others."""
+        arguments = pickle.dumps(self._payload), multiprocessing.get_start_method(), str(self._log)
         daemon = False  # DataLoader's workers are child processes of it
         with _quiet_tracker():
             self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
 
-    def ask(self, name: str, limit: float, tick: Callable[[int], None] | None = None, **arguments: Any) -> Any:
+    def ask(self, name: str, limit: float, **arguments: Any) -> Any:
         """Sends a command, a method of ContenderServer, and returns its response.
 
-        After ``limit`` seconds the process is killed; until then ``tick`` is called periodically with its id.
+        After ``limit`` seconds the process is killed.
 
         Raises:
             ContenderFault: if the command failed, crashed or timed out.
         """
-        if self._pipe is None or self._process is None:
+        if self._pipe is None:
             raise ContenderFault("it was not started")
-        deadline = time.monotonic() + limit
         try:
             self._pipe.send((name, arguments))
-            while not self._pipe.poll(_LOOK):
-                if tick is not None and self._process.pid is not None:
-                    tick(self._process.pid)
-                if time.monotonic() > deadline:
-                    self.kill()
-                    raise ContenderFault(f"no answer within {limit:,.0f} s ({name}); it was ended")
+            if not self._pipe.poll(limit):
+                self.kill()
+                raise ContenderFault(f"no answer within {limit:,.0f} s ({name}); it was ended")
             kind, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise ContenderFault(self._death()) from error
@@ -174,17 +139,14 @@ class Worker:
             self.kill()
 
     def kill(self) -> None:
-        """Kills the process and all its descendants now."""
-        process, pipe = self._process, self._pipe
-        if process is None or process.pid is None:
+        """Kills the process and all of its group now, such as workers that have lost their parent."""
+        if self._process is None or self._process.pid is None:
             return
-        kill_tree(process.pid)
-        process.kill()
-        _kill_group(process.pid)
-        process.join()
+        with suppress(ProcessLookupError, PermissionError):  # it leads no group yet, or none is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
         self._process = self._pipe = None
-        if pipe is not None:
-            pipe.close()
 
     def _death(self) -> str:
         """Returns how the process died, with the last line of its log."""
@@ -192,8 +154,8 @@ class Worker:
             return "it was ended"
         cause = cause_of_death(self._process)
         self.kill()
-        said = last_line(self._log)
-        return f"its process died ({cause})" + (f": {said}" if said else "")
+        said = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        return f"its process died ({cause})" + (f": {said[-1][:200]}" if said else "")
 
 
 @contextmanager
@@ -209,21 +171,3 @@ def _quiet_tracker() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-def last_line(log: Path) -> str:
-    """Returns the last non-empty line of a file, truncated to 200 characters."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
-
-
-def _kill_group(session: int) -> None:
-    """Kills the remaining processes: descendants without a parent are still in its session's group."""
-    if hasattr(os, "killpg"):
-        try:
-            os.killpg(session, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return

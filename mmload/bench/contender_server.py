@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from mmload.bench.contenders import Contender, ContenderEntry
 from mmload.bench.machine import processor_seconds
 from mmload.bench.task import Task
-from mmload.bench.train import BesideSample, Trainer, TrainSample, endless, running
+from mmload.bench.train import BesideSample, Trainer, TrainSample, add_integers, endless, running
 from mmload.errors import MmloadError
 
 Output = tuple[list[tuple[int, ...]], str, str]
@@ -66,32 +66,19 @@ class LoadSample:
     Attributes:
         images: number of images delivered.
         seconds: from the request of the first epoch to the last batch, including a synchronization of the device.
-        first: seconds to the first batch.
         cpu: processor seconds of its process tree during that time.
-        epochs: number of complete epochs.
         complete: whether the last epoch was complete, not cut short by the time budget.
     """
 
     images: int
     seconds: float
-    first: float
     cpu: float
-    epochs: int
     complete: bool
 
     @property
     def rate(self) -> float:
         """Images per second."""
         return self.images / self.seconds
-
-
-class _Epoch(NamedTuple):
-    """Images of an epoch, seconds from the turn's start to its first batch and to its end, whether it was complete."""
-
-    images: int
-    first: float
-    seconds: float
-    complete: bool
 
 
 class ContenderServer:
@@ -104,7 +91,7 @@ class ContenderServer:
 
     def make(self) -> None:
         """Creates the contender; it may convert the dataset first."""
-        self._contender = self._entry.make(self._task, self._scratch)
+        self._ready()
 
     def close(self) -> None:
         """Closes the contender and releases all references to the rows in this process."""
@@ -127,38 +114,26 @@ class ContenderServer:
         cpu = processor_seconds()
         self._wait_for_device()
         began = time.perf_counter()
-        turn = self._one_epoch(contender, wanted, began, most)
-        images, first, epochs = turn.images, turn.first, int(turn.complete)
-        while turn.complete and turn.seconds < least:
-            turn = self._one_epoch(contender, wanted, began, most)
-            images, epochs = images + turn.images, epochs + turn.complete
-        if not images:
-            raise MmloadError("an epoch gave no batch")
+        images, seconds, complete = 0, 0.0, True
+        while complete and (not images or seconds < least):
+            with closing(_closable(contender.epoch())) as batches:
+                for pixels, labels in batches:
+                    if wanted is not None:
+                        check_batch(wanted, pixels, labels)
+                    images += len(labels)
+                    del pixels, labels
+                    complete = time.perf_counter() - began < most
+                    if not complete:
+                        break
+                self._wait_for_device()
+                seconds = time.perf_counter() - began  # closing an epoch that was cut short is not measured
+            if not images:
+                raise MmloadError("an epoch gave no batch")
         used = processor_seconds() - cpu
-        return LoadSample(
-            images=images, seconds=turn.seconds, first=first, cpu=used, epochs=epochs, complete=turn.complete
-        )
+        return LoadSample(images=images, seconds=seconds, cpu=used, complete=complete)
 
-    def _one_epoch(self, contender: Contender, wanted: Output | None, began: float, most: float) -> _Epoch:
-        images, first, complete = 0, 0.0, True
-        with closing(_closable(contender.epoch())) as batches:
-            for pixels, labels in batches:
-                if not images:
-                    self._wait_for_device()
-                    first = time.perf_counter() - began
-                if wanted is not None:
-                    check_batch(wanted, pixels, labels)
-                images += len(labels)
-                del pixels, labels
-                complete = time.perf_counter() - began < most
-                if not complete:
-                    break
-            self._wait_for_device()
-            seconds = time.perf_counter() - began  # closing an epoch that was cut short is not measured
-        return _Epoch(images, first, seconds, complete)
-
-    def beside(self, *, neighbor: str, most: float) -> BesideSample:
-        """Measures the contender for ``most`` seconds beside a thread of the same process, one of ``train.NEIGHBORS``.
+    def beside(self, *, most: float) -> BesideSample:
+        """Measures the contender for ``most`` seconds beside a thread of pure Python in the same process.
 
         The thread is measured alone first. The batches of epoch after epoch are then taken as fast as they come; the
         first one is not measured.
@@ -167,7 +142,7 @@ class ContenderServer:
             MmloadError: if an epoch has no batch.
         """
         last = time.perf_counter() + most
-        with closing(endless(self._ready())) as batches, running(neighbor) as other:
+        with closing(endless(self._ready())) as batches, running(add_integers) as other:
             alone = other.speed(min(_NEIGHBOR_ALONE, most / 4))
             next(batches)
             self._wait_for_device()
@@ -176,26 +151,17 @@ class ContenderServer:
                 images += len(next(batches)[1])
             self._wait_for_device()
             seconds, pieces = time.perf_counter() - began, other.pieces - pieces
-        return BesideSample(neighbor=neighbor, images=images, seconds=seconds, pieces=pieces, alone=alone)
-
-    def try_steps(self, *, model: str) -> float:
-        """Returns the seconds of two training steps, as :meth:`~mmload.bench.train.Trainer.try_steps` does."""
-        return self._trained(model).try_steps(self._ready())
+        return BesideSample(images=images, seconds=seconds, pieces=pieces, alone=alone)
 
     def train(self, *, model: str, most: float) -> TrainSample:
         """Trains the model with the contender's batches for about ``most`` seconds."""
-        return self._trained(model).train(self._ready(), most)
-
-    def _trained(self, model: str) -> Trainer:
         if self._trainer is None:
             self._trainer = Trainer(model, self._task)
-        return self._trainer
+        return self._trainer.train(self._ready(), most)
 
     def _ready(self) -> Contender:
         if self._contender is None:
-            self.make()
-        if self._contender is None:
-            raise MmloadError("it was not made")
+            self._contender = self._entry.make(self._task, self._scratch)
         return self._contender
 
     def _wait_for_device(self) -> None:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mmload.bench import contenders
-from mmload.bench.ceilings import cached_entry, ceiling_entries
-from mmload.bench.contender_server import CEILINGS
+from mmload.bench.building import measure_building
+from mmload.bench.ceilings import CACHED, cached_entry, ceiling_entries
 from mmload.bench.contenders import ContenderEntry
-from mmload.bench.machine import machine, versions
+from mmload.bench.contenders.source import no_source
+from mmload.bench.machine import busy_share, machine, versions
 from mmload.bench.measure import Measurement, measure
 from mmload.bench.options import BenchOptions, MeasurementPlan
-from mmload.bench.plan import Budget, overrun
 from mmload.bench.record import Record, Row, rows_of
-from mmload.bench.sample import build_sample
 from mmload.bench.task import Task, task_of
 from mmload.bench.train import check_model
-from mmload.bench.verdict import verdict
-from mmload.errors import bytes_text, counted
+from mmload.bench.verdict import AGAIN, verdict
+from mmload.errors import UsageError, counted
 from mmload.records import VARIABLE
 from mmload.runtime.resources import available_cores
 
 Progress = Callable[[str], None]
+
+_BUSY = 0.25  # share of the machine's processors: from there on, other programs are said to use them
+_OVERRUN = 1.1  # times the planned seconds
 
 
 def run_on_dataset(
@@ -34,78 +35,69 @@ def run_on_dataset(
     source: str | Path | None,
     options: BenchOptions,
     *,
-    entries: Callable[[Task], Sequence[ContenderEntry]] = contenders.entries,
     progress: Progress | None = None,
     began: float | None = None,
 ) -> Record:
-    """Measures every contender of ``entries`` and every ceiling.
+    """Measures the contenders that the options choose. ``began`` is the ``time.monotonic()`` of the bench's beginning.
 
-    Without a source, contenders that need it are listed as missing. ``began`` is the ``time.monotonic()`` at which the
-    time budget began; None: now.
+    Without a source, there are no contenders that need it.
 
     Raises:
         UsageError: if a setting is invalid for this dataset.
         SourceError: if the source is missing, or is not the one that the dataset was built from.
         StoreError: if there is no dataset.
     """
-    plan = options.plan()
-    budget = Budget(seconds=plan.budget, began=began)
     task = task_of(options, Path(dataset), None if source is None else Path(source))
-    if plan.train is not None:
-        check_model(plan.train, task)
-    ceilings = ceiling_entries(task)
-    all_entries = [*entries(task), *ceilings.values(), *([cached_entry()] if plan.train else [])]
-    measurements = measure(task, all_entries, plan, progress, budget)
-    rows = rows_of(task, measurements, {short: entry.name for short, entry in ceilings.items()}, plan.cold)
-    return Record(
-        settings=settings_of(task, plan) | {"cache": cache_of(measurements, plan)},
-        machine=machine(),
-        versions=versions(),
-        rows=rows,
-        notes=[*notes_of(measurements, plan), *filter(None, [above_limit(rows), overrun(budget)])],
-        verdict=verdict(rows, cores=available_cores(), device=task.device, trains=not task.training_recipe),
-    )
+    chosen = _chosen(contenders.entries(task), options.loaders)
+    building = measure_building(task, progress) if options.build else {}
+    record = run(task, options.plan(), chosen, progress=progress, began=None if building else began)
+    return replace(record, building=building)
 
 
-def run_on_sample(
-    source: str | Path,
-    options: BenchOptions,
+def run(
+    task: Task,
+    plan: MeasurementPlan,
+    entries: Sequence[ContenderEntry],
     *,
-    side: int | None = None,
     progress: Progress | None = None,
     began: float | None = None,
 ) -> Record:
-    """Builds a sample of a source in a temporary folder and measures it: estimates the gain of a build.
-
-    The source is an ImageFolder, or the folder with CIFAR's batches. The sample has as many images as an epoch, squares
-    of ``side`` pixels; None: 256 for an ImageFolder. The verdict ends with the estimated cost of building the whole
-    source.
-
-    Raises:
-        UsageError: if a setting is invalid for this source.
-        SourceError: if the folder is not a source.
-    """
+    """Measures contenders, and every ceiling of the task."""
     began = time.monotonic() if began is None else began
-    if progress is not None:
-        progress(f"building a sample of {source}")
-    with tempfile.TemporaryDirectory(prefix="mmload-sample-", ignore_cleanup_errors=True) as work:
-        sample = build_sample(
-            Path(source),
-            Path(work),
-            split=options.split,
-            images=options.epoch_images(),
-            side=side,
-            threads=options.threads,
-            cold=options.cold,
-        )
-        record = run_on_dataset(sample.dataset, sample.source, options, progress=progress, began=began)
-    settings = record.settings | {"dataset": f"a sample of {Path(source).name}", "sample": asdict(sample.estimate)}
-    return replace(record, settings=settings, verdict=f"{record.verdict} {sample.estimate.sentence()}")
+    if plan.train is not None:
+        check_model(plan.train, task)
+    busy = busy_share()
+    ceilings = ceiling_entries(task, cold=plan.cold)
+    all_entries = [*entries, *ceilings.values(), *([cached_entry()] if plan.train else [])]
+    measurements = measure(task, all_entries, plan, progress, began)
+    rows = rows_of(task, measurements, {short: entry.name for short, entry in ceilings.items()}, plan.cold)
+    trains = not task.training_recipe
+    said = verdict(rows, cores=available_cores(), device=task.device, missing=no_source(task), trains=trains)
+    return Record(
+        settings=settings_of(task, plan) | {"cache": cache_of(measurements, plan)},
+        machine=machine() | {"busy_before": busy},
+        versions=versions(),
+        rows=rows,
+        notes=notes_of(measurements, rows, plan, time.monotonic() - began),
+        verdict=said
+        + (f" But other programs used {busy:.0%} of the processors before: {AGAIN}." if busy > _BUSY else ""),
+    )
+
+
+def _chosen(entries: Sequence[ContenderEntry], loaders: str | None) -> list[ContenderEntry]:
+    """Returns the entries whose group or name has one of the words, all without any; raises UsageError if none has."""
+    if loaders is None:
+        return list(entries)
+    words = [word.strip().lower() for word in loaders.split(",") if word.strip()]
+    chosen = [entry for entry in entries if any(word in f"{entry.group} {entry.name}".lower() for word in words)]
+    if not chosen:
+        names = ", ".join(entry.name for entry in entries)
+        raise UsageError(f"--loaders is {loaders!r}, and no loader has that in its name; there are: {names}")
+    return chosen
 
 
 def settings_of(task: Task, plan: MeasurementPlan) -> dict[str, Any]:
     """Returns the task of every contender, and how it was measured, without any path of this machine."""
-    none = task.augment == "none"
     return {
         "dataset": task.dataset.name,
         "split": task.split,
@@ -116,104 +108,62 @@ def settings_of(task: Task, plan: MeasurementPlan) -> dict[str, Any]:
         "augment": task.augment,
         "recipe": task.training_recipe or None,
         "views": [list(size) for size in task.views] or None,
-        "crop": None if none else task.crop,
+        "crop": None if task.augment == "none" else task.crop,
         "padding": task.padding,
         "batch_size": task.batch_size,
         "images": task.epoch_images,
-        "epochs": plan.epochs,
+        "rounds": plan.rounds,
         "threads": task.threads,
         "workers": list(task.workers),
         "device": task.device,
         "output": _output_of(task),
         "beside": plan.beside,
         "train": plan.train,
-        "time_budget": plan.budget,
+        "seconds": plan.seconds,
     }
 
 
 def _output_of(task: Task) -> str:
     if task.training_recipe:
-        return f"float32 contiguous, the training recipe {task.training_recipe}, shuffled"
-    return "uint8 as stored, shuffled" if task.augment == "none" else "float32 contiguous, flip + normalize, shuffled"
+        return f"{task.training_recipe} to float32, shuffled"
+    if task.augment == "none":
+        return "uint8 as stored, shuffled"
+    padded = f" of rows padded by {task.padding}" if task.padding else ""
+    return f"{task.augment} {task.crop}{padded}, flip, normalize to float32, shuffled"
 
 
 def cache_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> str:
     """Returns the state of the page cache: "warm", "cold" if every eviction was verified, else "not proven cold"."""
     if not plan.cold:
         return "warm"
-    coldness = [each for result in measurements for each in result.coldness]
-    return "cold" if coldness and all(each.proven for each in coldness) else "not proven cold"
+    reasons = [reason for result in measurements for reason in result.warm]
+    return "cold" if reasons and not any(reasons) else "not proven cold"
 
 
-def above_limit(rows: Sequence[Row]) -> str:
-    """Returns a note on rows that are faster than their limit; "" if there are none."""
-    above = [row for row in rows if row.passes_limit]
-    if not above:
-        return ""
-    fastest = max(above, key=lambda row: row.of_ceiling or 0)
-    return (
-        f"{fastest.name} is faster than its limit, {fastest.ceiling}: other programs disturbed the measurement of the "
-        "limit, so the table gives no share of it; run the bench again on an idle machine"
+def notes_of(
+    measurements: Sequence[Measurement], rows: Sequence[Row], plan: MeasurementPlan, seconds: float
+) -> list[str]:
+    """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
+    reasons = [reason for result in measurements for reason in result.warm]
+    still_warm = next(filter(None, reasons), "")
+    disturbed = ", ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
+    late = ", ".join(
+        result.name
+        for result in measurements
+        if result.warmed is None and not result.failure and result.entry.group != CACHED
     )
-
-
-def notes_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> list[str]:
-    """Returns the notes that are needed to interpret the numbers."""
-    notes = (
-        _note_of_cold(measurements),
-        _note_of_cut(measurements, plan.budget),
-        "" if plan.cold else _note_of_warming(measurements),
-        _note_of_beside(measurements, plan),
-        _note_of_training(measurements, plan.budget),
-    )
-    return [note for note in notes if note]
-
-
-def _note_of_cold(measurements: Sequence[Measurement]) -> str:
-    coldness = [each for result in measurements for each in result.coldness]
-    unproven = [each for each in coldness if not each.proven]
-    if unproven:
-        return (
-            f"NOT cold: {len(unproven)} of {counted(len(coldness), 'epoch')} may have read from memory: "
-            f"{unproven[0].reason}"
-        )
-    if coldness:
-        return (
-            f"cold: before every epoch the contender was created again and {counted(coldness[0].files, 'file')} "
-            f"({bytes_text(coldness[0].bytes)}) were evicted; mincore found no page of them in memory"
-        )
-    return ""
-
-
-def _note_of_cut(measurements: Sequence[Measurement], budget: float) -> str:
-    cut = sum(any(not sample.complete for sample in result.samples) for result in measurements)
-    are = "1 row is" if cut == 1 else f"{cut} rows are"
-    return f"{are} of epochs that were cut short to keep the time budget of {budget:g} s" if cut else ""
-
-
-def _note_of_warming(measurements: Sequence[Measurement]) -> str:
-    fresh = sum(bool(result.samples) and result.warmed is False for result in measurements)
-    return f"{counted(fresh, 'row')} did not finish the warm-up epoch: some files may have been cold" if fresh else ""
-
-
-def _note_of_beside(measurements: Sequence[Measurement], plan: MeasurementPlan) -> str:
-    contenders = [result for result in measurements if result.samples and result.entry.group not in CEILINGS]
-    missed = [result for result in contenders if plan.beside and not result.failure and not result.beside]
-    if not missed:
-        return ""
-    return (
-        f"{counted(len(missed), 'loader')} not measured beside other threads: the time budget of {plan.budget:g} s has "
-        "no room for that; raise --time-budget"
-    )
-
-
-def _note_of_training(measurements: Sequence[Measurement], budget: float) -> str:
-    untrained = [result for result in measurements if result.untrained]
-    if not untrained:
-        return ""
-    any_trained = any(result.training for result in measurements)
-    names = ", ".join(result.name for result in untrained) if any_trained else "any of them"
-    return (
-        f"no training with {names}: two steps take about {untrained[0].untrained:,.0f} s, for which the time "
-        f"budget of {budget:g} s has no room; raise --time-budget, or lower --batch-size"
-    )
+    fresh = sum(result.warmed is False for result in measurements if result.contends)
+    notes = []
+    if disturbed:
+        notes.append(f"disturbed: {disturbed}: faster than possible, as other programs slowed the limit; not judged")
+    if still_warm:
+        notes.append(f"NOT cold: some epochs may have read from memory: {still_warm}")
+    elif reasons:
+        notes.append("cold: before every epoch all files were evicted; mincore found no page of them in memory")
+    elif fresh:
+        notes.append(f"{counted(fresh, 'loader')} did not finish the warm-up epoch: some files may have been cold")
+    if late:
+        notes.append(f"no time for {late}: --full takes ten minutes")
+    if seconds > _OVERRUN * plan.seconds:
+        notes.append(f"it took {seconds:.0f} s, not {plan.seconds:.0f}: what the verdict needs is measured in any case")
+    return notes

@@ -1,14 +1,12 @@
-"""Builds a sample of a source in a temporary folder: to estimate the gain of a build, or to compare layouts of rows.
+"""Builds a sample of a source in a temporary folder: to measure building, or to compare layouts of rows.
 
-:func:`build_sample` returns the folder of links to the chosen images (balanced over the classes where possible), the
-dataset built from them, and an :class:`Estimate` for all images. :func:`advise` builds a sample in each layout and
-loads it. The source is only read.
+:func:`linked` makes a folder of links to images that are spread evenly over the source. :func:`advise` builds a sample
+in each layout and loads it. The source is only read.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -18,15 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from mmload.bench.machine import Coldness, files_below, make_cold
 from mmload.builder.finished_shards import BuildPaths
-from mmload.builder.pipeline import build
 from mmload.builder.planned_build import has_boxes, splits_of
-from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_side, square
+from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_side
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan, fields_of, probes
 from mmload.builder.transforms import TransformChain
-from mmload.errors import BuildError, UsageError, bytes_text, counted
+from mmload.errors import BuildError, UsageError
 from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.sources.exclusion import only
@@ -36,131 +32,27 @@ from mmload.store.dataset import Dataset
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
 
-SIZE = 256
-_CIFAR = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
+
+def linked_recipe(kind: str, root: Path, out: Path, transforms: Sequence[Mapping[str, Any]]) -> BuildRecipe:
+    """Returns the recipe of a sample, whose photographs may be links that :func:`linked` made."""
+    options = {"allow_outside": True} if kind == "imagefolder" else {}
+    return BuildRecipe(kind=kind, root=root, out=out, options=options, transforms=tuple(transforms))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """Estimated cost of building a whole source.
-
-    Attributes:
-        images: number of images in all splits.
-        sampled: number of images in the sample.
-        seconds: time to build all, at the sample's rate.
-        bytes: size of all rows.
-        cold: the result of evicting the sampled files before the build; None: they were not evicted.
-    """
-
-    images: int
-    sampled: int
-    seconds: float
-    bytes: int
-    cold: Coldness | None = None
-
-    def sentence(self) -> str:
-        """Returns the estimate in words."""
-        cache = "read cold" if self.cold is not None and self.cold.proven else "with their files in memory"
-        rate = self.images / self.seconds
-        return (
-            f"Building all {counted(self.images, 'image')} would take about {span(self.seconds)} and "
-            f"{bytes_text(self.bytes)}: {self.sampled:,} of them were built at {rate:,.0f} images/s, {cache}."
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampled:
-    """A sample of a source: its dataset, the folder that this was built from, and the estimate of the whole build."""
-
-    dataset: Path
-    source: Path
-    estimate: Estimate
-
-
-def build_sample(
-    root: Path, work: Path, *, split: str | None, images: int, side: int | None, threads: int | None, cold: bool
-) -> Sampled:
-    """Builds a sample of a source: of an ImageFolder, or of the folder with CIFAR's batches.
-
-    It has squares of ``side`` pixels; None: 256 for an ImageFolder, the original size for CIFAR. With ``cold``, the
-    sampled files are evicted before they are built.
-
-    Raises:
-        UsageError: if there is no such split.
-        SourceError: if the folder is not a source.
-    """
-    kind = kind_of(root)
-    if kind == "imagefolder":
-        side = side or SIZE
-    transforms = square(side) if side else ()
-    options = {"allow_outside": True}  # the links that are created here are removed again
-    splits = splits_of(BuildRecipe(kind=kind, root=root, out=work, options=options, transforms=transforms))
-    name = split or next(iter(splits))
-    if name not in splits:
-        raise UsageError(f"{root} has no split {name!r}; it has {', '.join(splits)}")
-    source = root
-    if kind == "imagefolder":
-        source = work / "source"
-        linked(splits[name], name, images, source)
-    coldness = make_cold(files_below([source])) if cold else None
-    recipe = BuildRecipe(kind=kind, root=source, out=work / "dataset", options=options, transforms=transforms)
-    report = build(recipe, threads=threads)
-    record = next(iter(report.manifest.splits.values()))
-    row_bytes = sum(spec.row_bytes for spec in record.fields.values())
-    count = sum(len(each) for each in splits.values())
-    estimate = Estimate(
-        images=count,
-        sampled=report.built,
-        seconds=report.decoding * count / report.built,
-        bytes=row_bytes * count,
-        cold=coldness,
-    )
-    return Sampled(dataset=work / "dataset", source=source, estimate=estimate)
-
-
-def kind_of(root: Path) -> str:
-    """Returns the kind of a folder's source: CIFAR if it contains CIFAR's batches, else an ImageFolder."""
-    return next((kind for folder, kind in _CIFAR.items() if (root / folder).is_dir()), "imagefolder")
-
-
-def linked(split: SourceSplit, name: str, images: int, root: Path) -> None:
-    """Creates an ImageFolder of links to a sample, ``root/name/class/000012_file.jpg``; copies where links fail.
+def linked(split: SourceSplit, name: str, images: int, root: Path) -> Path:
+    """Creates an ImageFolder of links to evenly spread images of a split, ``root/name/class/000012_file.jpg``.
 
     Raises:
         UsageError: if the split does not consist of image files in class folders.
     """
     if not isinstance(split, ImageFolderSplit):
         raise UsageError("a sample can be taken of image files in class folders only")
-    classes: dict[int, list[int]] = {}
-    for index, file in enumerate(split.items):
-        classes.setdefault(file.target, []).append(index)
-    for index in balanced(classes, images):
+    for index in probes(len(split), images):
         file = split.items[index]
-        original = (split.root / file.name).resolve()
         folder = root / name / split.classes[file.target]
         folder.mkdir(parents=True, exist_ok=True)
-        link = folder / f"{index:08d}_{Path(file.name).name}"
-        try:
-            link.symlink_to(original)
-        except OSError:  # on Windows most users may not create links
-            shutil.copyfile(original, link)
-
-
-def balanced(classes: Mapping[int, Sequence[int]], most: int) -> list[int]:
-    """Returns at most ``most`` indices, equally many per class, spread evenly over each class."""
-    counts = dict.fromkeys(classes, 0)
-    remaining = min(most, sum(map(len, classes.values())))
-    while remaining:
-        open_ = [target for target, indices in classes.items() if counts[target] < len(indices)]
-        share = max(1, remaining // len(open_))
-        for target in open_[:remaining]:
-            more = min(share, len(classes[target]) - counts[target], remaining)
-            counts[target] += more
-            remaining -= more
-    chosen: list[int] = []
-    for target, indices in classes.items():
-        chosen += [indices[number * len(indices) // counts[target]] for number in range(counts[target])]
-    return sorted(chosen)
+        (folder / f"{index:08d}_{Path(file.name).name}").symlink_to((split.root / file.name).resolve())
+    return root
 
 
 def span(seconds: float) -> str:

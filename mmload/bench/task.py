@@ -16,12 +16,13 @@ import numpy.typing as npt
 import torch
 
 from mmload.bench.options import BenchOptions
-from mmload.bench.training_recipes import task_of_recipe
+from mmload.bench.training_recipes import views_of_recipe
 from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError, bytes_text
 from mmload.runtime.resources import available_cores, free_memory
 from mmload.store.dataset import Dataset, Split
 
+_PADDED_BELOW = 64
 _BATCHES = 8  # batches in memory at the same time, in all the contenders' processes
 
 
@@ -32,48 +33,37 @@ class Task:
     Attributes:
         dataset: the store.
         split: the name of the split.
-        version: version of the store; None: the current one.
         source: the folder that it was built from; None: contenders that need it are missing.
         augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalize to float32; or
             "none": the stored uint8 rows.
         crop: pixels of a side of the output square.
         padding: pixels around the image before a random crop, as usual for CIFAR.
-        scale: shares of the area that a resized crop is drawn from.
-        interpolation: interpolation of a resized crop, "bilinear" or "bicubic".
         training_recipe: the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the output; "":
             crop, flip and normalize do.
-        statistics: the mean and standard deviation of each channel that the training recipe normalizes with; None: the
-            split's own.
         views: (height, width) of each view that the training recipe makes.
-        left_out: the training recipe's steps besides crop, flip and normalize, which not every contender has.
         batch_size: images per batch.
         images: lower bound of the images per epoch; all contenders repeat a smaller split equally often.
         threads: threads of multi-threaded contenders; worker processes of peers with workers.
-        workers: worker processes of the stock DataLoaders, one contender for each number.
+        workers: numbers of worker processes that the stock DataLoader is tuned over, one contender for each.
         device: "cpu" or "cuda": the device of the delivered batches.
         seed: for contenders that accept one.
 
     Raises:
-        UsageError: if there are no images, or crop, padding or batches do not fit.
+        UsageError: if there are no images, or crop or batches do not fit.
     """
 
     dataset: Path
     split: str
-    version: int | None = None
     source: Path | None = None
     augment: str = "crop"
     crop: int = 224
     padding: int = 0
-    scale: tuple[float, float] = (0.08, 1.0)
-    interpolation: str = "bilinear"
     training_recipe: str = ""
-    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     views: tuple[tuple[int, int], ...] = ()
-    left_out: str = ""
     batch_size: int = 64
     images: int = 2000
     threads: int = available_cores()
-    workers: tuple[int, ...] = (0, 2, 4)
+    workers: tuple[int, ...] = (2, 4)
     device: str = "cpu"
     seed: int = 0
 
@@ -90,15 +80,11 @@ class Task:
             else f"the stored images are {height} x {width}"
         )
         if self.variable_size and self.augment == "none":
-            raise UsageError("--augment is none, and the images are variable-size; use crop or resized-crop")
+            raise UsageError("--steps is none, and the images are variable-size; use crop or resized-crop")
         least = 1 if self.variable_size and self.augment == "resized-crop" else self.crop  # any window is resized
         if self.augment != "none" and not self.views and not (self.crop >= 1 and least <= side):
-            other = ", or --augment resized-crop" if self.variable_size else ""
-            raise UsageError(f"--crop is {self.crop}, {stored}; use 1 to {side}{other}")
-        if self.padding > side:
-            raise UsageError(
-                f"--padding is {self.padding}, {stored}; use 0 to {side}, as beyond most crops would be all padding"
-            )
+            other = ", or --steps resized-crop" if self.variable_size else ""
+            raise UsageError(f"--size is {self.crop}, {stored}; use 1 to {side}{other}")
         self._check_memory()
 
     def _check_memory(self) -> None:
@@ -114,7 +100,7 @@ class Task:
     @property
     def opened(self) -> Dataset:
         """The store, opened again at each use, which takes milliseconds."""
-        return Dataset(self.dataset, self.version)
+        return Dataset(self.dataset)
 
     @property
     def rows(self) -> Split:
@@ -211,12 +197,12 @@ class Task:
     @property
     def mean(self) -> list[float]:
         """The mean of each channel in [0, 1] for normalization."""
-        return list(self.statistics[0] if self.statistics else self.rows.mean)
+        return list(self.rows.mean)
 
     @property
     def std(self) -> list[float]:
         """The standard deviation of each channel in [0, 1] for normalization, never 0."""
-        return [value or 1.0 for value in (self.statistics[1] if self.statistics else self.rows.std)]
+        return [value or 1.0 for value in self.rows.std]
 
     @property
     def classes(self) -> int:
@@ -238,54 +224,42 @@ class Task:
 
 
 def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
-    """Returns the task of the contenders for a dataset.
+    """Returns the task of the contenders for the first split of a dataset.
+
+    The plain crop of rows below 64 pixels is as large as they are, from rows padded by an eighth, as usual for CIFAR.
 
     Raises:
-        UsageError: if the split is empty or unknown, the crop does not fit, or CUDA is requested and not available.
+        UsageError: if the split has no rows, or the crop does not fit them.
         StoreError: if there is no dataset.
     """
-    opened = Dataset(dataset, options.version)
-    split = options.split or next(iter(opened))
-    spec = opened[split].fields.get("images")
+    opened = Dataset(dataset)
+    name, split = next(iter(opened.items()))
+    spec = split.fields.get("images")
+    if not len(split):
+        raise UsageError(f"split {name!r} of {dataset} has no rows; there is nothing to measure")
     variable_size = spec is not None and spec.variable_size
-    side = 1 if spec is None else _usual_side(opened[split]) if variable_size else min(spec.shape[1:])
-    if not len(opened[split]):
-        raise UsageError(f"split {split!r} of {dataset} has no rows; there is nothing to measure")
-    made: dict[str, Any] = {
-        "augment": options.augment,
-        "crop": options.crop or (side if options.padding else max(1, side * 7 // 8)),
-        "padding": options.padding,
-    }
+    side = 1 if spec is None else _usual_side(split) if variable_size else min(spec.shape[1:])
+    made: dict[str, Any] = {"augment": options.steps, "crop": options.size or max(1, side * 7 // 8)}
+    if options.steps == "crop" and options.size is None and side < _PADDED_BELOW and not variable_size:
+        made |= {"crop": side, "padding": side // 8}
     if options.recipe is not None and spec is not None:
         height, width = (side, side) if variable_size else spec.shape[1:]
-        made |= task_of_recipe(options.recipe, options.crop, (spec.shape[0], height, width))
+        views = views_of_recipe(options.recipe, options.size, (spec.shape[0], height, width))
+        made = {"training_recipe": options.recipe, "views": views, "crop": views[0][0]}
+    threads = options.threads or available_cores()
     return Task(
         dataset=dataset,
-        split=split,
-        version=options.version,
+        split=name,
         source=source,
         **made,
         batch_size=options.batch_size,
-        images=options.epoch_images(),
-        threads=options.threads or available_cores(),
-        workers=options.worker_counts,
-        device=_device_of(options, variable_size),
+        threads=threads,
+        workers=(threads, 2 * threads),
+        device="cuda" if torch.cuda.is_available() and not variable_size else "cpu",
     )
-
-
-def _device_of(options: BenchOptions, variable_size: bool) -> str:
-    """Returns the requested device, else the available one; variable-size images are measured on the CPU."""
-    if variable_size:
-        if options.device == "cuda":
-            raise UsageError("--device is cuda, and variable-size images are measured on the CPU; leave it out")
-        return "cpu"
-    has_cuda = torch.cuda.is_available()
-    if options.device == "cuda" and not has_cuda:
-        raise UsageError("--device is cuda, and torch finds no CUDA device here; leave it out for the CPU")
-    return options.device or ("cuda" if has_cuda else "cpu")
 
 
 def _usual_side(split: Split) -> int:
     """Returns the short side of most variable-size photographs of a split."""
     sides = split.files.field("images").sizes.min(1)
-    return int(sorted(sides.tolist())[len(sides) // 2]) if len(sides) else 1
+    return int(sorted(sides.tolist())[len(sides) // 2])

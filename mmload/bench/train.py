@@ -56,6 +56,8 @@ class Trainer:
         self._device = task.device
         self._model = make_model(model, max(2, task.classes)).to(task.device).train()
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3, momentum=0.9)
+        # On busy cores torch's threads wait for each other: the small network's steps of 2 ms took up to 1,700.
+        self._threads = 1 if model == SMALL else torch.get_num_threads()
 
     def train(self, contender: Contender, most: float) -> TrainSample:
         """Trains for at most ``most`` seconds over several epochs, but for at least two steps.
@@ -77,31 +79,16 @@ class Trainer:
                 now = time.perf_counter()
         return TrainSample(images=images, seconds=now - began, waited=waited, steps=steps)
 
-    def try_steps(self, contender: Contender) -> float:
-        """Runs one step, and a second one if the first took less than a second.
-
-        Returns:
-            Measured or extrapolated seconds of two steps.
-
-        Raises:
-            MmloadError: if the contender yields no batch.
-        """
-        began = time.perf_counter()
-        with closing(endless(contender)) as batches:
-            self._turn(batches)
-            first = time.perf_counter() - began
-            if first >= 1:
-                return 2 * first
-            self._turn(batches)
-        return time.perf_counter() - began
-
     def _turn(self, batches: Any) -> tuple[int, float]:
         """Runs one step: returns the number of images in its batch, and the seconds that it waited for them."""
         requested_at = time.perf_counter()
         images, labels = next(batches)
         self._wait_for_device()
         waited = time.perf_counter() - requested_at
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
         self._step(images, labels)
+        torch.set_num_threads(before)
         self._wait_for_device()
         return len(images), waited
 
@@ -158,11 +145,7 @@ def make_model(name: str, count: int) -> nn.Module:
 
 
 class _Small(nn.Module):
-    """Classifier of a few pixels of each image, with layers that scale and shift 16 values and apply tanh.
-
-    The layers are not matrix products: torch divides even small ones among threads, which wait for each other on busy
-    cores.
-    """
+    """Classifier of a few pixels of each image, with layers that scale and shift 16 values and apply tanh."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -179,24 +162,20 @@ class _Small(nn.Module):
 
 
 def check_model(name: str, task: Task) -> None:
-    """Checks that the model accepts the task's images, on torch's ``meta`` device: nothing is computed.
+    """Checks that the model accepts the task's images, by one of zeros.
 
     Raises:
         UsageError: if it does not, or not every image of the dataset has a class.
     """
     if not task.labeled:
         raise UsageError(f"--train needs one class for each image, which split {task.split!r} does not have")
-    with torch.device("meta"):
-        try:
-            model = make_model(name, max(2, task.classes)).train()
-            _scores(model(torch.empty(task.shape)))
-        except NotImplementedError:  # the RegNets compute with their weights when they are created
-            return
-        except UsageError:
-            raise
-        except (RuntimeError, ValueError, AssertionError, MmloadError) as error:
-            why = str(error).splitlines()[0]
-            raise UsageError(f"--train {name} does not take images of {list(task.shape[1:])}: {why}") from error
+    model = make_model(name, max(2, task.classes)).eval()
+    try:
+        with torch.no_grad():
+            _scores(model(torch.zeros(1, *task.shape[1:])))
+    except (RuntimeError, ValueError, AssertionError, MmloadError) as error:
+        why = str(error).splitlines()[0]
+        raise UsageError(f"--train {name} does not take images of {list(task.shape[1:])}: {why}") from error
 
 
 def _scores(output: Any) -> Tensor:
@@ -208,7 +187,6 @@ def _scores(output: Any) -> Tensor:
 
 
 _ADDITIONS = 1000  # about 50 us, in which Python never releases the interpreter lock
-_OPERATIONS = 12  # times three: about 100 us; each releases the interpreter lock and acquires it again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,14 +194,12 @@ class BesideSample:
     """One measured turn of a contender beside a neighbor.
 
     Attributes:
-        neighbor: the neighbor's name, a key of :data:`NEIGHBORS`.
         images: number of images delivered.
         seconds: the duration.
         pieces: pieces of work that the neighbor did in that time.
         alone: pieces per second of the neighbor while the contender did nothing.
     """
 
-    neighbor: str
     images: int
     seconds: float
     pieces: int
@@ -278,26 +254,17 @@ class Neighbor:
 
 
 @contextmanager
-def running(name: str) -> Iterator[Neighbor]:
-    """Runs the neighbor of this name, a key of :data:`NEIGHBORS`, until the block ends."""
-    neighbor = Neighbor(NEIGHBORS[name])
+def running(work: Callable[[], None]) -> Iterator[Neighbor]:
+    """Runs a neighbor that repeats a piece of work until the block ends."""
+    neighbor = Neighbor(work)
     try:
         yield neighbor
     finally:
         neighbor.stop()
 
 
-def _add_integers() -> None:
+def add_integers() -> None:
+    """Adds integers in pure Python, as a training loop's own code: the bench's neighbor."""
     total = 0
     for number in range(_ADDITIONS):
         total += number
-
-
-def _launch_operations() -> None:
-    values = torch.ones(8)
-    for _ in range(_OPERATIONS):
-        values = torch.tanh(values * 0.5 + 1.0)
-
-
-NEIGHBORS: dict[str, Callable[[], None]] = {"python": _add_integers, "torch": _launch_operations}
-"""The work of each neighbor: pure Python, and small torch operations as in a training step that is launch-bound."""

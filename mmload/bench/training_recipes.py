@@ -1,4 +1,4 @@
-"""Training recipes as the task of a bench: what our collate is, what torchvision's steps are, what others leave out."""
+"""Training recipes as the task of a bench: what our collate is, and what torchvision's steps are."""
 
 from __future__ import annotations
 
@@ -44,35 +44,18 @@ def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Vi
     return made
 
 
-def task_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) -> dict[str, Any]:
-    """Returns the task's settings for a recipe: size of each view, crop, and steps that not every contender has.
+def views_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
+    """Returns the height and width of each view that a recipe makes of the stored images.
 
     Raises:
-        UsageError: if the recipe cannot be done to the stored images.
+        UsageError: if the recipe cannot be done to them.
     """
-    from mmload.augment import Normalize, RandomCrop, RandomResizedCrop
     from mmload.augment.views import collates_of
 
-    collates = collates_of(collate_of_recipe(name, size, 2))
     try:
-        shapes = [_shape(collate, stored) for collate in collates]
+        return tuple(_shape(collate, stored) for collate in collates_of(collate_of_recipe(name, size, 2)))
     except (ValueError, TypeError) as error:
-        raise UsageError(f"--recipe {name} cannot be done to images {list(stored)}: {error}") from error
-    first = collates[0].steps[0]
-    crop: dict[str, Any] = {}
-    if isinstance(first, RandomResizedCrop):
-        crop = {"augment": "resized-crop", "scale": first.scale, "interpolation": first.interpolation}
-    elif isinstance(first, RandomCrop):
-        crop = {"augment": "crop", "padding": max(first.padding)}
-    normalize = [step for step in collates[0].steps if isinstance(step, Normalize)]
-    statistics = [(tuple(step.mean.tolist()), tuple(step.std.tolist())) for step in normalize]
-    return crop | {
-        "training_recipe": name,
-        "statistics": statistics[0] if statistics else ((0.0,) * stored[0], (1.0,) * stored[0]),
-        "views": tuple(shapes),
-        "crop": shapes[0][0],
-        "left_out": ", ".join(dict.fromkeys(_names(collates))),
-    }
+        raise UsageError(f"--steps {name} cannot be done to images {list(stored)}: {error}") from error
 
 
 def published_steps(collate: Collate) -> tuple[list[Any], Any]:
@@ -97,7 +80,7 @@ class OneByOne:
 
     def __init__(self, before: list[Any], views: list[list[Any]]) -> None:
         self._before = v2.Compose(before) if before else v2.Identity()
-        self._views = [v2.Compose(view) for view in views]
+        self._views = [v2.Compose(view) if view else v2.Identity() for view in views]
 
     def __call__(self, image: Any) -> Any:
         """Returns a tuple of the views, or the only view."""
@@ -128,16 +111,16 @@ def _function(name: str) -> Callable[..., Any]:
     module, colon, function = name.partition(":")
     if not colon:
         if name not in published:
-            raise UsageError(f"--recipe is {name!r}; use one of {choices(published)}, or MODULE:FUNCTION of your own")
+            raise UsageError(
+                f"--steps is {name!r}; use crop, resized-crop, none, {choices(published)}, or MODULE:FUNCTION"
+            )
         return published[name]
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"--recipe is {name!r}: {error}; give MODULE:FUNCTION, and PYTHONPATH to its folder"
-        ) from error
+        raise UsageError(f"--steps is {name!r}: {error}; give MODULE:FUNCTION, and PYTHONPATH to its folder") from error
     if not callable(found):
-        raise UsageError(f"--recipe is {name!r}, which is {type(found).__name__}; give a function that makes a Collate")
+        raise UsageError(f"--steps is {name!r}, which is {type(found).__name__}; give a function that makes a Collate")
     made: Callable[..., Any] = found
     return made
 
@@ -149,23 +132,6 @@ def _shape(collate: Collate, stored: tuple[int, int, int]) -> tuple[int, int]:
     row = Batch(images=torch.zeros((2, *stored), dtype=torch.uint8), ids=torch.arange(2), batch_size=[2])
     made = collate(row.replace(targets=torch.zeros(2, dtype=torch.int64))).images
     return made.shape[2], made.shape[3]
-
-
-def _names(collates: tuple[Collate, ...]) -> list[str]:
-    """Returns the steps besides the first crop, flip and Normalize, named by what they do."""
-    from mmload.augment import AlternatingHorizontalFlip, Normalize, RandomCrop, RandomHorizontalFlip
-
-    usual = (RandomHorizontalFlip, AlternatingHorizontalFlip, Normalize)
-    crops = [step for step in (collate.steps[0] for collate in collates) if isinstance(step, RandomCrop)]
-    padded = [f"padding by {step.padding_mode}" for step in crops if step.padding_mode != "constant"]
-    steps = [step for collate in collates for step in list(collate.steps)[1:] if not isinstance(step, usual)]
-    return padded + [name for step in steps for name in _inner_names(step)]
-
-
-def _inner_names(step: nn.Module) -> list[str]:
-    """Returns the step's name, or those of the steps that it applies or chooses from."""
-    inner = getattr(step, "transforms", None)
-    return [type(step).__name__] if inner is None else [name for one in inner for name in _inner_names(one)]
 
 
 def _mixes(step: nn.Module) -> bool:

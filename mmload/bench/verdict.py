@@ -1,4 +1,4 @@
-"""Identifies the bottleneck in one or two sentences, from a record's rows alone.
+"""Identifies the bottleneck in one or two sentences, from a record's undisturbed rows alone.
 
 Without training it only compares loaders; with training it also reports whether the model waits for data, and how long
 a step takes.
@@ -15,21 +15,38 @@ WAITS = 0.1
 """From this share of a step's time on, the wait for data is called the bottleneck."""
 
 _BUSY = 0.75  # of the cores: from this utilization on, a loader is limited by processor time
+AGAIN = "run it again on an idle machine"
 
 
-def verdict(rows: Sequence[Row], *, cores: int, device: str, trains: bool = True) -> str:
-    """Returns the verdict as text; ``trains``: --train can be given for this task."""
+def verdict(rows: Sequence[Row], *, cores: int, device: str, missing: str = "", trains: bool = True) -> str:
+    """Returns the verdict as text.
+
+    Args:
+        rows: the contenders and ceilings.
+        cores: the number of cores available.
+        device: the device of the batches.
+        missing: why no stock loader can run, "" if one can.
+        trains: ``--train`` can be given for this task.
+    """
     own, stock = best(rows, "mmload"), best(rows, "stock")
     if own is None:
         return f"Nothing can be said: mmload was not measured{_why(rows, 'mmload')}."
     if stock is None:
-        missing = _why(rows, "stock")
-        return f"mmload delivers {_rate(own)}{_limit(own)}. No stock loader was measured to compare it with{missing}."
-    model = next((row.trained_per_second for row in rows if row.group == "cached"), None)
-    trained = _fastest_trained(rows, "stock"), _fastest_trained(rows, "mmload")
-    if model and trained[0] and trained[1]:
-        return _with_model(model, trained[0], trained[1], cores, device) + _steps(rows, trained[0], trained[1])
-    return _of_loaders(own, stock, cores, trains)
+        reason = f" ({missing})" if missing else _why(rows, "stock")
+        return f"mmload delivers {_rate(own)}{_limit(own)}. No stock loader was measured to compare it with{reason}."
+    trained = [next((row for row in rows if row.group == group and row.training), None) for group in _TRAINED]
+    model, before, after = trained
+    if not model or not before or not after:
+        return _of_loaders(own, stock, cores, trains)
+    if before.training_disturbed or after.training_disturbed:
+        return (
+            f"{_of_loaders(own, stock, cores, False)} Nothing can be said of the model: training was faster with a "
+            f"loader than without any loading, so other programs disturbed it; {AGAIN}."
+        )
+    return f"{_with_model(model, before, after, cores, device)} {_steps(model, before, after)}"
+
+
+_TRAINED = ("cached", "stock", "mmload")
 
 
 def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
@@ -46,17 +63,17 @@ def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
     )
 
 
-def _with_model(model: float, stock: Row, own: Row, cores: int, device: str) -> str:
+def _with_model(model: Row, stock: Row, own: Row, cores: int, device: str) -> str:
     """Returns the verdict if a model was trained with the best stock loader, with mmload, and with a cached batch."""
-    before, after = stock.trained_per_second or 0.0, own.trained_per_second or 0.0
+    most, before, after = (row.trained_per_second or 0.0 for row in (model, stock, own))
     waits, still = stock.waited or 0.0, own.waited or 0.0
-    takes = f"the model takes {number(model)}"
+    takes = f"the model takes {number(most)}"
     change = (
         f"with mmload, which delivers {number(own.rate)}, training runs at {number(after)} instead of {number(before)}"
     )
     if waits < WAITS:
-        shared = device == "cpu" and before < (1 - WAITS) * min(model, after)  # loading uses processor time, too
-        rest = f"they share the cores, though: {change}" if shared else "a faster loader would gain about that much"
+        shared = device == "cpu" and before < (1 - WAITS) * min(most, after)  # loading uses processor time, too
+        rest = f"they share the cores, though: {change}" if shared else "a faster loader gains nothing"
         return (
             f"Your loader delivers {_rate(stock)} and {takes}: the model is the bottleneck, it waits for data only "
             f"{waits:.0%} of its time; {rest}."
@@ -69,33 +86,16 @@ def _with_model(model: float, stock: Row, own: Row, cores: int, device: str) -> 
     )
 
 
-def _steps(rows: Sequence[Row], stock: Row, own: Row) -> str:
-    """Returns `` A sentence.`` on how long a step takes with a batch in memory, and with each loader."""
-    cached = next((row.step_seconds for row in rows if row.group == "cached"), None)
-    if not cached or not stock.step_seconds or not own.step_seconds:
-        return ""
-    return (
-        f" A step takes {_milliseconds(cached)} with random tensors in memory, {_milliseconds(own.step_seconds)} with "
-        f"mmload, {_waiting(own)}, and {_milliseconds(stock.step_seconds)} with the stock loader, {_waiting(stock)}."
-    )
-
-
-def _waiting(row: Row) -> str:
-    """Returns the part of a step that is the wait for data."""
-    return f"{_milliseconds((row.waited or 0.0) * (row.step_seconds or 0.0))} of it waiting"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.3g} ms"
-
-
-def _fastest_trained(rows: Sequence[Row], group: str) -> Row | None:
-    trained = [row for row in rows if row.group == group and row.trained_per_second and row.rate]
-    return max(trained, key=lambda row: row.trained_per_second or 0.0, default=None)
+def _steps(model: Row, stock: Row, own: Row) -> str:
+    """Returns how long a step takes with a batch in memory, and with each loader."""
+    alone, fast, slow = (f"{1000 * (row.step_seconds or 0.0):,.3g} ms" for row in (model, own, stock))
+    return f"A step takes {alone} with a batch in memory, {fast} with mmload, and {slow} with the stock loader."
 
 
 def _why(rows: Sequence[Row], group: str) -> str:
-    """Returns `` (the first reason)`` if a row of the group has a failure, else ""."""
+    """Returns `` (the first reason)`` why a group has no result that counts, "" if none is known."""
+    if any(row.group == group and row.disturbed for row in rows):
+        return f" (it was faster than its limit, so other programs disturbed the measurement; {AGAIN})"
     reason = next((row.failure for row in rows if row.group == group and row.failure), "")
     return f" ({reason})" if reason else ""
 
@@ -105,8 +105,6 @@ def _rate(row: Row) -> str:
 
 
 def _limit(row: Row) -> str:
-    if row.passes_limit:
-        return f" (more than {row.ceiling}, whose measurement was disturbed)"
     return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling is not None else ""
 
 

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import mmload
-from mmload.cli.bench import bench, bench_build
+from mmload.cli.bench import bench
 from mmload.cli.build import build
 from mmload.cli.change import add_field, subset
 from mmload.cli.copies import export, pull, push
@@ -28,13 +28,8 @@ from mmload.cli.view import browse, preview, report
 from mmload.errors import UsageError
 
 
-class _WordPairs(TyperGroup):
-    """Commands whose names may have two words: ``bench build`` besides ``bench``."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the command that the words begin with, the longer name first."""
-        pair = " ".join(args[:2])
-        return super().resolve_command(ctx, [pair, *args[2:]] if pair in self.commands else args)
+class _Commands(TyperGroup):
+    """Commands whose list shows complete sentences."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands with their complete first sentences, which click would cut at the end of a line."""
@@ -44,7 +39,7 @@ class _WordPairs(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_WordPairs,
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -117,7 +112,6 @@ for command in (
     doctor,
 ):
     app.command()(command)
-app.command("bench build")(bench_build)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,11 @@ from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.bench.contenders import ContenderEntry, entries
-from mmload.bench.options import BenchOptions
+from mmload.bench.contenders import entries
+from mmload.bench.options import BenchOptions, MeasurementPlan
 from mmload.bench.report import draw, table
-from mmload.bench.run import run_on_dataset
-from mmload.bench.task import Task
+from mmload.bench.run import run
+from mmload.bench.task import task_of
 from mmload.builder import recipe as recipes
 from mmload.builder.destination import is_real_folder, listed
 from mmload.builder.pipeline import build
@@ -48,7 +49,7 @@ COLORS = {
 _MARK = ".mmload-demo"
 _SHEETS = {"stored.jpg": "rows as they are stored", "training.jpg": "four rows, and what training sees of them"}
 _CHART = "bench.png"
-_BENCH_SECONDS = 40
+_BENCH_SECONDS = 40.0
 
 
 def run_demo(
@@ -88,9 +89,10 @@ def run_demo(
     say(f"3. read it back: images {list(batch.images.shape)} {batch.images.dtype}, classes {', '.join(train.classes)}")
 
     say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
-    options = BenchOptions(images=images, epochs=2, workers="2", beside=False, time_budget=_BENCH_SECONDS)
-    slow(f"measuring, about {_BENCH_SECONDS} s: each loader starts in a process of its own")
-    record = run_on_dataset(dataset, photos, options, entries=_stock_and_own)
+    task = replace(task_of(BenchOptions(), dataset, photos), images=images)
+    slow(f"measuring, about {_BENCH_SECONDS:.0f} s: each loader starts in a process of its own")
+    own_and_stock = [entry for entry in entries(task) if entry.group != "peer"]  # there is no time for the others
+    record = run(task, MeasurementPlan(seconds=_BENCH_SECONDS, rounds=2, beside=False), own_and_stock)
     for line in table(record).split("\n"):
         say(line)
 
@@ -219,11 +221,6 @@ def _layer(inputs: int, outputs: int) -> list[nn.Module]:
         nn.BatchNorm2d(outputs),
         nn.ReLU(),
     ]
-
-
-def _stock_and_own(task: Task) -> list[ContenderEntry]:
-    """Returns the entries without the peers, which a demo has no time for."""
-    return [entry for entry in entries(task) if entry.group != "peer"]
 
 
 def _collate(mean: tuple[float, ...], std: tuple[float, ...], crop: int = 224) -> Collate:

@@ -44,7 +44,8 @@ def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
                 continue
             info: Any = typer.Option if its.flag else typer.Argument
             words = (its.flag,) if its.flag else ()
-            annotation = Annotated[annotation, info(*words, help=its.help, metavar=its.metavar or None)]
+            info = info(*words, help=its.help, metavar=its.metavar or None, hidden=not its.help)
+            annotation = Annotated[annotation, info]
         default = inspect.Parameter.empty if option.default is MISSING else option.default
         yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

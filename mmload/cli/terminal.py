@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -233,15 +234,20 @@ def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def status_line() -> Iterator[Callable[[str], None]]:
-    """Shows a status line that is overwritten and erased; only if stderr is a terminal."""
+def status_line(every: float) -> Iterator[Callable[[str], None]]:
+    """Shows a status line that is overwritten and erased; where stderr is no terminal, a line ``every`` few seconds."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
+    last = time.monotonic()
 
     def show(text: str) -> None:
+        nonlocal last
         shown()
         if terminal:
             sys.stderr.write(f"\r\033[K{one_line(text)[:79]}")
             sys.stderr.flush()
+        elif time.monotonic() - last >= every:
+            last = time.monotonic()
+            note(text)
 
     try:
         yield show

@@ -23,7 +23,9 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from mmload.bench.contenders import Contender, ContenderEntry, entries
-from mmload.bench.contenders.entry import converted, not_installed
+from mmload.bench.contenders.entry import converted, installed
+from mmload.bench.contenders.source import no_source
+from mmload.bench.report import NAME
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
@@ -32,7 +34,6 @@ from mmload.errors import SourceError, UsageError
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings(
-        "ignore:The given buffer is not writable:UserWarning",  # LitData's, of its own memory map
         "ignore:Exception ignored in. <finalize object:pytest.PytestUnraisableExceptionWarning",  # where FFCV has run
     ),
 ]
@@ -41,30 +42,18 @@ WORKERS = (1,)
 STORED = (  # those that read the stored rows: the same bytes come out
     "tensordict tutorial",
     "FFCV raw, 2 threads",
-    "TurboLoader, raw .tbl",
-    "LitData, uint8 rows, 2 workers",
-    "DataLoader + mmload dataset, 0 workers",
     "mmload.Loader, disk, 2 threads",
     "mmload.Loader, memory, 2 threads",
-    "mmload.Loader, subprocess, 2 threads",
 )
 DECODED = {  # those that decode: levels that a pixel may be off, on average over an image
     "DataLoader + torchvision, 1 worker": 1.0,
-    "DataLoader + v2 on tensors, 1 worker": 0.0,
+    "DataLoader + v2 tensors, 1 worker": 0.0,
     "FFCV JPEG, 2 threads": 5.0,
-    "TurboLoader, tar of JPEGs": 0.0,
     "NVIDIA DALI, CPU, 2 threads": 12.0,  # its middle may lie a pixel beside torchvision's
-    "WebDataset, tars, 2 workers": 1.0,
 }
 NAMES = (*STORED, *DECODED)
-MISSING = {  # what a contender cannot do, and what it says
-    ("tensordict tutorial", "resized-crop"): "no resized crop",
-    ("tensordict tutorial", "padding"): "no padding",
-    ("TurboLoader, raw .tbl", "none"): "it gives floats, the task is uint8 rows",
-    ("TurboLoader, tar of JPEGs", "crop"): "of the photographs in a tar it makes resized crops only",
-    ("TurboLoader, tar of JPEGs", "none"): "of the photographs in a tar it makes resized crops only",
-    ("TurboLoader, tar of JPEGs", "padding"): "of the photographs in a tar it makes resized crops only",
-}
+UNABLE = (("tensordict tutorial", "resized-crop"), ("tensordict tutorial", "padding"))
+"""What a contender cannot do: it has no row there."""
 
 
 @pytest.fixture(scope="module")
@@ -123,19 +112,18 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Task:
     )
 
 
-def entry_of(task: Task, name: str) -> ContenderEntry:
-    entry = next(entry for entry in entries(task) if entry.name == name)
-    if "is not installed" in entry.missing:
-        pytest.skip(entry.missing)
+def names_of(task: Task) -> list[str]:
+    return [entry.name for entry in entries(task)]
+
+
+def entry_of(task: Task, name: str, case: str = "") -> ContenderEntry | None:
+    """The contender of a name; None where it cannot do the task, as it should not."""
+    package = {"F": "ffcv", "N": "nvidia.dali"}.get(name[0])
+    if package is not None and not installed(package):
+        pytest.skip(f"{package} is not installed")
+    entry = next((entry for entry in entries(task) if entry.name == name), None)
+    assert (entry is None) == ((name, case) in UNABLE)
     return entry
-
-
-def missing(entry: ContenderEntry, case: str) -> bool:
-    """Whether the contender cannot run, as it should say."""
-    told = MISSING.get((entry.name, case), "")
-    assert bool(told) == bool(entry.missing)
-    assert told in entry.missing
-    return bool(told)
 
 
 def collect(contender: Contender, task: Task) -> tuple[Tensor, Tensor]:
@@ -174,8 +162,8 @@ def same_labels(labels: Tensor, task: Task) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_comes_out_is_what_the_task_asks_for(task: Task, scratch: Path, name: str, augment: str) -> None:
     task = replace(task, augment=augment)
-    entry = entry_of(task, name)
-    if missing(entry, augment):
+    entry = entry_of(task, name, augment)
+    if entry is None:
         return
     contender = entry.make(task, scratch)
     try:
@@ -200,8 +188,8 @@ def test_what_comes_out_is_what_the_task_asks_for(task: Task, scratch: Path, nam
 @pytest.mark.parametrize("name", NAMES)
 def test_without_augmentation_every_row_comes_out_as_often_as_it_should(task: Task, scratch: Path, name: str) -> None:
     task = replace(task, augment="none")
-    entry = entry_of(task, name)
-    if missing(entry, "none"):
+    entry = entry_of(task, name, "none")
+    if entry is None:
         return
     contender = entry.make(task, scratch)
     try:
@@ -220,8 +208,8 @@ def test_without_augmentation_every_row_comes_out_as_often_as_it_should(task: Ta
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cifar_with_its_padded_crop(cifar: Task, scratch: Path, name: str) -> None:
-    entry = entry_of(cifar, name)
-    if missing(entry, "padding"):
+    entry = entry_of(cifar, name, "padding")
+    if entry is None:
         return
     contender = entry.make(cifar, scratch)
     try:
@@ -243,20 +231,21 @@ def test_cifar_with_its_padded_crop(cifar: Task, scratch: Path, name: str) -> No
 
 def test_every_contender_is_in_these_tests_and_fits_the_table(task: Task) -> None:
     made = entries(task)
-    assert sorted(entry.name for entry in made) == sorted(NAMES)
+    absent = {"FFCV raw, 2 threads", "FFCV JPEG, 2 threads"} if not installed("ffcv") else set()
+    absent |= {"NVIDIA DALI, CPU, 2 threads"} if not installed("nvidia.dali") else set()
+    assert {entry.name for entry in made} == set(NAMES) - absent
     for entry in made:
-        assert len(entry.name) <= 38
+        assert len(entry.name) <= NAME
         assert entry.group in ("stock", "peer", "mmload")
         assert pickle.loads(pickle.dumps(entry)).name == entry.name
     assert pickle.loads(pickle.dumps(task)) == task
 
 
-def test_without_a_source_those_that_read_it_say_so(task: Task) -> None:
-    missing = {entry.name: entry.missing for entry in entries(replace(task, source=None))}
-    for name in ("DataLoader + torchvision, 1 worker", "DataLoader + v2 on tensors, 1 worker"):
-        assert "give --source ROOT" in missing[name]
-    assert not missing["mmload.Loader, disk, 2 threads"]
-    assert not missing["tensordict tutorial"]
+def test_contenders_without_a_source_are_those_of_the_rows(task: Task) -> None:
+    without = replace(task, source=None)
+    assert set(names_of(without)) & set(DECODED) <= {"FFCV JPEG, 2 threads"}
+    assert {"mmload.Loader, disk, 2 threads", "tensordict tutorial"} <= set(names_of(without))
+    assert "give --source ROOT" in no_source(without)
 
 
 @pytest.mark.parametrize("kind", ["detection", "classification"])
@@ -266,10 +255,9 @@ def test_voc_is_left_out_for_its_labels_and_not_for_want_of_a_dataset(devkit: De
     out = devkit.root.parent / "out"
     build(BuildRecipe(kind="voc", root=devkit.root, out=out, transforms=square(6), options={"task": kind}))
     task = Task(dataset=out, split="train", source=devkit.root, crop=4, images=1, threads=1, workers=(0,))
-    missing = {entry.name: entry.missing for entry in entries(task)}
-    told = missing["DataLoader + torchvision, 0 workers"]
+    told = no_source(task)
     assert told.startswith("torchvision's VOCDetection and VOCSegmentation give annotations and masks, not one class")
-    assert missing["mmload.Loader, disk, 1 thread"] == ""
+    assert names_of(task) == ["mmload.Loader, disk, 1 thread", "mmload.Loader, memory, 1 thread"]
 
 
 def test_a_source_that_is_absent_or_another_is_refused(task: Task, tmp_path: Path) -> None:
@@ -302,62 +290,48 @@ def test_a_held_out_split_is_measured_on_its_own_files(photos: Path, tmp_path: P
     )
     build(recipe, threads=2)
     held = Task(dataset=tmp_path / "out", split="val", source=photos, augment="none", images=1, workers=(0,), threads=2)
-    contender = entry_of(held, "DataLoader + v2 on tensors, 0 workers").make(held, tmp_path)
+    (entry,) = [entry for entry in entries(held) if entry.name == "DataLoader + v2 tensors, 0 workers"]
+    contender = entry.make(held, tmp_path)
     images, _ = collect(contender, held)
     assert sorted(map(bytes, images.flatten(1).numpy())) == sorted(map(bytes, stored(held).flatten(1).numpy()))
 
 
 def test_what_cannot_be_asked_of_a_task(task: Task) -> None:
-    wrong = {"crop": 33, "padding": 33, "split": "test"}
+    wrong = {"crop": 33, "split": "test"}
     for name, value in wrong.items():
         with pytest.raises(UsageError, match=str(value)):
             replace(task, **{name: value})
 
 
-def test_a_tier_that_does_not_fit_says_so(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contenders_that_do_not_fit_memory_or_disk_have_no_row(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmload.bench.contenders.ours.free_memory", lambda: 1000)
-    missing = {entry.name: entry.missing for entry in entries(task)}
-    assert "1000 B are free" in missing["mmload.Loader, memory, 2 threads"]
-    assert not missing["mmload.Loader, disk, 2 threads"]
-
-
-def test_a_conversion_that_would_fill_the_disk_is_not_begun(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmload.bench.contenders.entry.ROOM_SHARE", 1e-12)
-    missing = {entry.name: entry.missing for entry in entries(task)}
-    assert "measure a smaller split" in missing["tensordict tutorial"]
-    assert not missing["mmload.Loader, disk, 2 threads"]
+    names = names_of(task)
+    assert "mmload.Loader, disk, 2 threads" in names
+    assert not {"mmload.Loader, memory, 2 threads", "tensordict tutorial"} & set(names)
 
 
-def test_a_package_that_is_not_there_is_named_with_what_to_install() -> None:
-    assert not_installed("no_such_package", "pip install it") == "no_such_package is not installed: pip install it"
-    assert not_installed("no_such.package", "pip install it")
-    assert not_installed("torch", "") == ""
+def test_a_package_that_is_not_there_is_found_missing() -> None:
+    assert [installed(name) for name in ("torch", "no_such_package", "no_such.package")] == [True, False, False]
 
 
-def test_a_conversion_is_made_once_for_each_store_and_never_half(task: Task, cifar: Task, tmp_path: Path) -> None:
+def test_a_conversion_is_made_once_and_never_half(tmp_path: Path) -> None:
     def broken(folder: Path) -> None:
         (folder / "rows").write_text("half")
         raise OSError("disk full")
 
-    def write(folder: Path) -> None:
-        assert not list(folder.iterdir())
-        (folder / "rows").write_text("whole")
-        written.append(folder)
-
-    written: list[Path] = []
     with pytest.raises(OSError, match="disk full"):
-        converted(task, tmp_path, "rows", broken)
-    folder = converted(task, tmp_path, "rows", write)
+        converted(tmp_path, "rows", broken)
+    assert not (tmp_path / "rows").exists()
+    folder = converted(tmp_path, "other", lambda folder: (folder / "rows").write_text("whole") and None)
+    assert converted(tmp_path, "other", broken) == folder
     assert (folder / "rows").read_text() == "whole"
-    assert converted(replace(task, batch_size=3), tmp_path, "rows", write) == folder
-    assert len(written) == 1
-    assert converted(cifar, tmp_path, "rows", write) != folder
-    assert converted(replace(task, images=500), tmp_path, "rows", write) != folder
-    assert len(written) == 3
 
 
 def test_an_epoch_of_ffcv_that_is_cut_short_where_its_thread_is_done_ends(task: Task, scratch: Path) -> None:
-    contender = entry_of(task, "FFCV raw, 2 threads").make(task, scratch)
+    entry = entry_of(task, "FFCV raw, 2 threads")
+    assert entry is not None
+    contender = entry.make(task, scratch)
     batches = contender.epoch()
     for _ in range(2):  # of five, and three fit into its queue: its thread waits to add the end of the epoch
         next(batches)
@@ -376,7 +350,9 @@ def test_on_a_gpu_batches_arrive_there(task: Task, scratch: Path, name: str) -> 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     task = replace(task, device="cuda")
-    contender = entry_of(task, name).make(task, scratch)
+    entry = entry_of(task, name)
+    assert entry is not None
+    contender = entry.make(task, scratch)
     try:
         images, labels = collect(contender, task)
     finally:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from fake_contenders import alive, fake
+from fake_contenders import alive, fake, tiny_task
 from torch import Tensor
 
 from mmload.bench import ceilings
@@ -23,14 +23,13 @@ from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contender_process import _keep_below, reason
 from mmload.bench.contender_server import ContenderServer, LoadSample
 from mmload.bench.contenders import ContenderEntry
-from mmload.bench.machine import process_tree, processor_seconds, tree_memory
+from mmload.bench.machine import processor_seconds
 from mmload.bench.measure import Measurement, measure
-from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.options import MeasurementPlan
 from mmload.bench.record import Record, rows_of
 from mmload.bench.report import table
-from mmload.bench.run import notes_of
-from mmload.bench.task import Task, task_of
-from mmload.bench.train import SMALL, TrainSample
+from mmload.bench.task import Task
+from mmload.bench.train import SMALL, Neighbor, TrainSample
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset
 
@@ -40,7 +39,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def task(dataset: Dataset) -> Task:
     """Crops of 24 from 18 rows."""
-    return task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), dataset.path, None)
+    return tiny_task(dataset.path)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +47,10 @@ def results(task: Task) -> dict[str, Measurement]:
     """One bench of them all."""
     troubles = ("slow", "cannot", "printer", "hangs", "crashes", "raises", "empty", "small")
     entries = [fake(name, name, "peer") for name in troubles]  # mmload's own rows may take minutes to answer
-    entries += [fake("missing", missing="not installed: pip install it"), fake("good", "", "stock")]
-    plan = MeasurementPlan(epochs=2, budget=40.0, patience=1.0)
-    return {result.name: result for result in measure(task, entries, plan)}
+    plan = MeasurementPlan(rounds=2, seconds=600.0, patience=1.0)  # a busy machine has to have room for all
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmload.bench.measure._LONGEST_TURN", 2.0)
+        return {result.name: result for result in measure(task, [*entries, fake("good", "", "stock")], plan)}
 
 
 def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Measurement]) -> None:
@@ -62,7 +62,6 @@ def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Meas
         "raises": "RuntimeError: out of ideas",
         "empty": "an epoch gave no batch",
         "small": "it gives images [3, 3, 3] float32 on cpu, the task is [3, 24, 24] float32 on cpu",
-        "missing": "not installed: pip install it",
     }
     for name, failure in expected.items():
         assert failure in results[name].failure
@@ -73,10 +72,11 @@ def test_the_others_go_on(results: dict[str, Measurement]) -> None:
     good = results["good"]
     assert good.failure == ""
     assert len(good.samples) == 2
-    assert all(sample.complete and sample.images == 12 * sample.epochs for sample in good.samples)
+    assert all(sample.complete and sample.images % 12 == 0 for sample in good.samples)
     assert min(good.rates) <= good.rate <= max(good.rates)
-    assert 0 < good.samples[0].first < good.samples[0].seconds
     assert good.cpu is not None
+    assert good.warmed
+    assert all(sample.rate > 0 and sample.keeps > 0 for sample in good.beside)
 
 
 def test_a_slow_contender_is_cut_short_but_measured(results: dict[str, Measurement]) -> None:
@@ -90,35 +90,10 @@ def test_rows_and_table_show_all_of_it(task: Task, results: dict[str, Measuremen
     rows = rows_of(task, list(results.values()), {}, cold=False)
     text = table(Record(settings={}, machine={}, versions={}, rows=rows, notes=["a note"], verdict="A verdict."))
     assert max(map(len, text.splitlines())) <= 80
-    assert "not measured: crashes: its process died (signal SIGSEGV)" in text
+    assert "failed: crashes: its process died (signal SIGSEGV)" in text
     assert [row.name for row in rows if row.rate] == ["slow", "good"]
-    assert text.endswith("A verdict.")
-
-
-def test_memory_of_a_tree_counts_a_shared_page_once() -> None:
-    if tree_memory(os.getpid()) is None:
-        pytest.skip("this system does not tell memory by page")
-    before = tree_memory(os.getpid())
-    block = mmap.mmap(-1, 64 * 2**20)  # not from a heap that has room left by other tests
-    for place in range(0, len(block), mmap.PAGESIZE):
-        block[place] = 1
-    alone = tree_memory(os.getpid())
-    child = os.fork()
-    if child == 0:
-        time.sleep(60)
-        os._exit(0)
-    try:
-        both = tree_memory(os.getpid())
-        assert child in process_tree(os.getpid())
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert before is not None
-    assert alone is not None
-    assert both is not None
-    assert alone - before > 60 * 2**20
-    assert both - alone < 32 * 2**20
-    block.close()
+    assert [len(row.beside) for row in rows if row.name == "good"] == [2]
+    assert text.startswith("A verdict.")
 
 
 def test_seconds_count_children_that_live_and_that_have_ended() -> None:
@@ -141,7 +116,7 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
     worker.ask("make", 60)
     worker.ask("epoch", 60, least=0.0, most=1.0)
     assert worker.pid is not None
-    tree = process_tree(worker.pid)
+    tree = [worker.pid, *(child.pid for child in psutil.Process(worker.pid).children(recursive=True))]
     assert len(tree) == 2
     worker.kill()
     deadline = time.monotonic() + 60
@@ -152,11 +127,12 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
 
 @pytest.mark.parametrize("short", ["fill", "copy", "disk"])
 def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Path, short: str) -> None:
-    server = ContenderServer(ceiling_entries(task)[short], task, tmp_path)
+    task = replace(task, augment="none")
+    server = ContenderServer(ceiling_entries(task, cold=True)[short], task, tmp_path)
     try:
         sample = server.epoch(least=0.0, most=60.0)
     except MmloadError as error:
-        assert "page cache" in str(error)  # noqa: PT017  # only where files cannot be evicted
+        assert "cold" in str(error)  # noqa: PT017  # only where files cannot be evicted
         assert short == "disk"
         pytest.skip(str(error))
     finally:
@@ -166,9 +142,9 @@ def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Pa
 
 
 def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ceiling_entries(task)["fill"].name.startswith("fill_ of the output, ")
+    assert ceiling_entries(task, cold=False)["fill"].name.startswith("fill_ of the output, ")
     monkeypatch.setattr(ceilings, "past_caches", lambda count, sample: True)
-    entry = ceiling_entries(task)["fill"]
+    entry = ceiling_entries(task, cold=False)["fill"]
     assert entry.name.startswith("uncached fill of output, ")
     filled = entry.make(task, tmp_path)
     try:
@@ -193,7 +169,7 @@ def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
 
 def made(entry: ContenderEntry, rate: float) -> Measurement:
     """A measurement of one sample at that rate."""
-    sample = LoadSample(images=int(rate), seconds=1.0, first=0.1, cpu=0.5, epochs=1, complete=True)
+    sample = LoadSample(images=int(rate), seconds=1.0, cpu=0.5, complete=True)
     return Measurement(entry=entry, samples=[sample])
 
 
@@ -210,24 +186,50 @@ def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
     assert (slow.images, cached.images) == (4 * slow.steps, 4 * cached.steps)
 
 
-def test_a_step_of_a_small_network_is_timed(task: Task, tmp_path: Path) -> None:
+def test_training_is_compared_with_training_without_any_loading(task: Task, tmp_path: Path) -> None:
     server = ContenderServer(cached_entry(), task, tmp_path)
     turns = [server.train(model=SMALL, most=0.2) for _ in range(3)]
-    result = Measurement(entry=cached_entry(), training=turns)
-    assert result.step_seconds == sorted(turn.seconds / turn.steps for turn in turns)[1]
-    assert rows_of(task, [result], {}, cold=False)[0].step_seconds == result.step_seconds
-    assert made(fake("own"), 5.0).step_seconds is None
+    fast = [TrainSample(images=1000, seconds=0.001, waited=0.0, steps=1)]
+    results = [Measurement(entry=cached_entry(), training=turns), Measurement(entry=fake("own"), training=fast)]
+    unloaded, own = rows_of(task, results, {}, cold=False)
+    assert unloaded.step_seconds == sorted(turn.seconds / turn.steps for turn in turns)[1]
+    assert unloaded.trained_per_second == max(turn.rate for turn in turns)
+    assert own.of_model == 1e6 / unloaded.trained_per_second
+    assert (own.training_disturbed, unloaded.training_disturbed) == (True, False)
+    assert made(fake("own"), 5.0).training == []
 
 
-def test_training_that_the_budget_has_no_room_for_is_left_out_and_named(task: Task) -> None:
-    plan = MeasurementPlan(epochs=2, budget=0.5, train="squeezenet1_1")
-    entries = [fake("first", "slower"), fake("second", "slower", "stock"), replace(cached_entry(), missing="left out")]
-    results = measure(task, entries, plan)
-    assert [len(result.training) for result in results] == [0, 0, 0]
-    assert [result.untrained > 1.6 for result in results] == [True, True, False]
-    notes = " ".join(notes_of(results, plan))
-    assert "no training with any of them: two steps take about" in notes
-    assert "the time budget of 0.5 s has no room; raise --time-budget, or lower --batch-size" in notes
+def test_only_the_fastest_of_each_kind_is_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
+    entries = [fake("slower", "slow", "stock"), fake("faster", "", "stock"), fake("own"), cached_entry()]
+    plan = MeasurementPlan(rounds=1, seconds=600.0, beside=False, train=SMALL)
+    results = {result.name: result for result in measure(task, entries, plan)}
+    assert {name for name, result in results.items() if result.training} == {"faster", "own", cached_entry().name}
+
+
+def neighbors() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "mmload-bench-neighbor"]
+
+
+def test_a_neighbor_that_does_nothing_is_an_error() -> None:
+    enough = threading.Event()
+    neighbor = Neighbor(lambda: bool(enough.wait()) and None)
+    with pytest.raises(MmloadError, match=r"the other thread did nothing in 0\.01 s"):
+        neighbor.speed(0.01)
+    enough.set()
+    neighbor.stop()
+
+
+def test_a_contender_is_measured_beside_a_thread_of_python(task: Task, tmp_path: Path) -> None:
+    sample = ContenderServer(fake("good"), task, tmp_path).beside(most=0.2)
+    assert neighbors() == []
+    assert sample.images >= 4
+    assert sample.images % 4 == 0
+    assert sample.rate == sample.images / sample.seconds
+    assert sample.keeps == sample.pieces / sample.seconds / sample.alone > 0
+    with pytest.raises(MmloadError, match="an epoch gave no batch"):
+        ContenderServer(fake("empty", "empty"), task, tmp_path).beside(most=0.2)
+    assert neighbors() == []
 
 
 def test_temporary_files_of_a_contender_are_the_benchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,12 +270,10 @@ import pickle
 from pathlib import Path
 
 from mmload.bench.contender_process import ContenderFault, Worker
-from mmload.bench.options import BenchOptions
-from mmload.bench.task import task_of
-from fake_contenders import fake
+from fake_contenders import fake, tiny_task
 
 if __name__ == "__main__":
-    task = task_of(BenchOptions(images=18, crop=24, batch_size=4, threads=1, device="cpu"), Path("{dataset}"), None)
+    task = tiny_task(Path("{dataset}"))
     worker = Worker(fake("held", "semaphores"), task, Path("."), Path("log"))
     worker.start()
     worker.ask("make", 120.0)

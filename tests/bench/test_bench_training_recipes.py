@@ -1,7 +1,8 @@
-"""``mmload bench --recipe``: what every contender has to make, and what it does less."""
+"""``mmload bench --steps RECIPE``: what every contender has to make."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +41,20 @@ SEVERAL = {"simclr": 2, "dinov2": 10}
 
 def recipe_task(dataset: Dataset, folder: Path, recipe: str) -> Task:
     """24 pixels a side, in batches of 5."""
-    given = {"images": 9, "batch_size": 5, "threads": 1, "workers": "0", "device": "cpu"}
-    return task_of(BenchOptions(recipe=recipe, crop=24, **given), dataset.path, folder)  # type: ignore[arg-type]
+    options = BenchOptions(steps=recipe, size=24, batch_size=5, threads=1)
+    return replace(task_of(options, dataset.path, folder), images=9, workers=(0,), device="cpu")
 
 
 @pytest.mark.parametrize("recipe", TRAINING)
 def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset, folder: Path, tmp_path: Path) -> None:
     task = recipe_task(dataset, folder, recipe)
     assert len(task.views) == SEVERAL.get(recipe, 1)
-    ready = [entry for entry in entries(task) if entry.group in ("stock", "mmload") and not entry.missing]
-    assert [entry.name for entry in ready] == [
-        "DataLoader + v2 on tensors, 0 workers",
-        "DataLoader + mmload dataset, 0 workers",
+    ready = entries(task)
+    assert [entry.name for entry in ready] == [  # the others do less than a recipe, and have no row
+        "DataLoader + v2 tensors, 0 workers",
         "mmload.Loader, disk, 1 thread",
         "mmload.Loader, memory, 1 thread",
-        "mmload.Loader, subprocess, 1 thread",
     ]
-    if recipe not in ("simclr", "torchvision_reference"):  # a subprocess starts in seconds; views and mixing suffice
-        ready = [entry for entry in ready if "subprocess" not in entry.name]
     for entry in ready:
         server = ContenderServer(entry, task, tmp_path)
         server.make()
@@ -69,53 +66,27 @@ def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset
 def test_the_ceiling_fills_all_views(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
     task = recipe_task(dataset, folder, "dinov2")
     assert task.filled == (5, 3 * (2 * 24**2 + 8 * 96**2))
-    for entry in ceiling_entries(task).values():
+    for entry in ceiling_entries(task, cold=False).values():
         if entry.name.startswith(("fill", "uncached")):
             buffers = [pixels for pixels, _ in entry.make(task, tmp_path).epoch()]
             assert {buffer.numel() for buffer in buffers} == {5 * 3 * (2 * 24**2 + 8 * 96**2)}
     assert recipe_task(dataset, folder, "mae").filled == (5, 3, 24, 24)
 
 
-def test_each_contender_says_what_it_does_less(dataset: Dataset, folder: Path, monkeypatch: Any) -> None:
-    made = {entry.name.split(",")[0]: entry for entry in entries(recipe_task(dataset, folder, "dinov2"))}
-    for name in ("FFCV raw", "NVIDIA DALI"):
-        assert made[name].missing == "it makes one view of an image, the training recipe 10"
-    for name in ("LitData", "WebDataset", "tensordict tutorial"):
-        assert made[name].missing == "its steps are written here for --augment, not for a training recipe"
-    monkeypatch.setattr(
-        presets,
-        "mae",
-        lambda size=24: Collate(*presets.simclr(size=size, normalize=Normalize.imagenet()).collates[0].steps),
-    )
-    less = {entry.name.split(",")[0]: entry for entry in entries(recipe_task(dataset, folder, "mae"))}
-    for name in ("FFCV raw", "NVIDIA DALI"):
-        assert "does less: no ColorJitter, RandomGrayscale, GaussianBlur" in less[name].differs
-    assert "resized by area, not bicubic" in less["FFCV raw"].differs
+def test_the_task_has_the_recipes_views(dataset: Dataset, folder: Path) -> None:
+    assert recipe_task(dataset, folder, "mae").views == ((24, 24),)
+    published = task_of(BenchOptions(steps="ffcv_rn50", batch_size=2), dataset.path, None)
+    assert (published.views, published.crop) == (((160, 160),), 160)
     stock = {entry.differs for entry in entries(recipe_task(dataset, folder, "airbench")) if entry.group == "stock"}
     assert stock == {"flips are random, not alternating"}
-
-
-def test_the_task_has_the_recipes_crop(dataset: Dataset, folder: Path) -> None:
-    mae, airbench = recipe_task(dataset, folder, "mae"), recipe_task(dataset, folder, "airbench")
-    assert (mae.augment, mae.scale, mae.interpolation, mae.crop) == ("resized-crop", (0.2, 1.0), "bicubic", 24)
-    assert (airbench.augment, airbench.padding, airbench.left_out) == ("crop", 2, "padding by reflect")
-    assert mae.mean == pytest.approx([0.485, 0.456, 0.406])
-    assert mae.std == pytest.approx([0.229, 0.224, 0.225])
-    simclr, deit3 = recipe_task(dataset, folder, "simclr"), recipe_task(dataset, folder, "deit3")
-    assert (simclr.mean, simclr.std) == ([0.0] * 3, [1.0] * 3)  # as published
-    assert deit3.left_out == "RandomGrayscale, RandomSolarize, GaussianBlur, ColorJitter, MixUp, CutMix"
-    published = task_of(BenchOptions(recipe="ffcv_rn50", images=9, batch_size=2, device="cpu"), dataset.path, None)
-    assert published.views == ((160, 160),)
 
 
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"recipe": "moco"}, "--recipe is 'moco'; use one of .*simclr"),
-        ({"recipe": "evaluation"}, "--recipe is 'evaluation'"),
-        ({"recipe": "mae", "augment": "none"}, "--augment is none, and --recipe mae does not take it"),
-        ({"recipe": "mae", "padding": 4}, "--padding is 4, and --recipe mae does not take it"),
-        ({"recipe": "mae", "train": "resnet50"}, "--train is resnet50, and --recipe mae does not take it"),
+        ({"steps": "moco"}, "--steps is 'moco'; use crop, .*simclr"),
+        ({"steps": "evaluation"}, "--steps is 'evaluation'"),
+        ({"steps": "mae", "train": "resnet50"}, "--train is resnet50, and --steps mae is no crop"),
     ],
 )
 def test_bench_training_recipes_what_does_not_go_together_is_refused(wrong: dict[str, Any], match: str) -> None:
@@ -129,7 +100,7 @@ def test_a_list_of_ones_own_is_a_recipe(
     (tmp_path / "own_lists.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     task = recipe_task(dataset, folder, "own_lists:mine")
-    assert (task.crop, task.left_out) == (24, "RandomErasing")
+    assert (task.crop, task.views) == (24, ((24, 24),))
     assert collates_of(collate_of_recipe("own_lists:mine", 24, 2))[0].steps[0].size == (24, 24)
     for name, match in {
         "own_lists:yours": "has no attribute 'yours'; give MODULE:FUNCTION",
@@ -138,13 +109,13 @@ def test_a_list_of_ones_own_is_a_recipe(
         ":mine": "Empty module name; give MODULE:FUNCTION",
     }.items():
         with pytest.raises(UsageError, match=match):
-            BenchOptions(recipe=name)
+            BenchOptions(steps=name)
 
 
 def test_a_recipe_that_does_not_fit_the_rows_is_refused(dataset: Dataset, monkeypatch: Any) -> None:
     monkeypatch.setattr(presets, "mae", lambda: Collate(CenterCrop(8), Normalize((0.5,), (0.5,))))
-    with pytest.raises(UsageError, match=r"--recipe mae cannot be done to images \[3, 32, 32\]: Normalize has 1"):
-        task_of(BenchOptions(recipe="mae"), dataset.path, None)
+    with pytest.raises(UsageError, match=r"--steps mae cannot be done to images \[3, 32, 32\]: Normalize has 1"):
+        task_of(BenchOptions(steps="mae"), dataset.path, None)
 
 
 def test_what_mixes_samples_comes_after_torchs_collate() -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from conftest import Done, mmload
 
-from mmload.bench.record import read_record
+from mmload.bench.record import Record, Row
+from mmload.bench.report import table
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
 
 pytestmark = pytest.mark.slow
 
-TINY = ["--crop", 24, "--images", 18, "--batch-size", 6, "--workers", 0, "--device", "cpu"]
+TINY = ["--size", 24, "--batch-size", 6]
 
 
 @pytest.fixture(scope="module")
@@ -24,33 +25,29 @@ def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactor
     """One whole bench, trained and cold, with its record and its chart."""
     out = tmp_path_factory.mktemp("bench")
     copy = shutil.copytree(dataset.path, out / "copy")
-    words: list[object] = ["--record", "--cold", "--epochs", 1, "--train", "squeezenet1_1", "--json", out / "a.json"]
-    words += ["--time-budget", 240]  # a busy machine has to have room for training
+    words: list[object] = ["--record", "--cold", "--build", "--train", "squeezenet1_1", "--json", out / "a.json"]
     if find_spec("matplotlib") is not None:
         words += ["--plot", out / "a.png"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmload.bench.measure._TRAINED_LONG_ENOUGH", 0.5)
+        patch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
         return mmload("bench", copy, "--source", folder, *TINY, *words), out
 
 
 def test_variable_bench_measures_every_installed_loader(done: tuple[Done, Path]) -> None:
     command, out = done
     assert command.returncode == 0, command.stderr
-    assert command.stderr == ""
+    assert all(line.startswith("mmload: ") for line in command.stderr.splitlines())  # each tenth second
     record = json.loads((out / "a.json").read_text())
     assert record["settings"]["augment"] == "crop"
     assert {"python", "torch", "torchvision", "mmload"} <= set(record["versions"])
     assert record["machine"]["cores"] >= 1
     results = {result["name"]: result for result in record["results"]}
     groups = {result["group"] for result in results.values()}
-    assert groups == {"stock", "peer", "mmload", "ceiling", "cached"}
+    assert groups >= {"stock", "mmload", "ceiling", "cached"}
+    assert all(min(rates) > 0 and len(rates) == 3 for rates in record["building"].values())
     for result in results.values():
-        if result["group"] in (
-            "stock",
-            "mmload",
-        ):  # on a busy machine, those that the verdict does not need may be left out
-            assert result["failure"] == "" or "the time budget of 240 s" in result["failure"], result
-        if result["group"] != "cached" and not result["failure"]:
+        assert result["failure"] == "", result
+        if result["group"] != "cached" and result["samples"]:  # on a busy machine there is no time for some
             assert len(result["epochs"]) == len(result["samples"]) >= 1
             assert result["images_per_second"] > 0
             assert result["cpu_seconds_per_1000"] >= 0
@@ -64,23 +61,23 @@ def test_variable_bench_measures_every_installed_loader(done: tuple[Done, Path])
     assert own["ceiling"] in results
 
 
-def test_its_table_ends_with_a_verdict_on_the_model(done: tuple[Done, Path]) -> None:
+def test_its_table_begins_with_a_verdict_on_the_model(done: tuple[Done, Path]) -> None:
     command, out = done
     lines = command.stdout.splitlines()
     assert all(len(line) <= 80 for line in lines if not line.startswith(("record: ", "chart: ")))
-    assert "Your loader delivers" in command.stdout
-    assert "bottleneck" in command.stdout
-    assert "trained/s" in command.stdout
+    assert lines[0].startswith(("Your loader delivers", "The stock loader"))
+    assert "ms/step" in command.stdout
+    assert "torchvision's pass" in command.stdout
     assert f"record: {out / 'a.json'}" in lines
 
 
 def test_cold_is_said_only_where_it_was_proven(done: tuple[Done, Path]) -> None:
     command, out = done
-    record = read_record(out / "a.json")
-    rows = [row for row in record.rows if row.cold is not None]
-    assert {row.group for row in rows} >= {"stock", "mmload"}
+    record = json.loads((out / "a.json").read_text())
+    rows = [row for row in record["results"] if row["cold"] is not None]
+    assert {row["group"] for row in rows} >= {"stock", "mmload"}
     text = " ".join(command.stdout.split())
-    if all(row.cold for row in rows):
+    if all(row["cold"] for row in rows):
         assert "mincore found no page of them in memory" in text
     else:
         assert "NOT cold" in text
@@ -103,32 +100,24 @@ def test_variable_bench_is_recorded_in_the_dataset_card(done: tuple[Done, Path])
     assert f"  bench      {kept['date'][:10]}: " in mmload("info", copy).stdout
 
 
-def test_its_record_is_compared_with_itself(done: tuple[Done, Path]) -> None:
-    path = done[1] / "a.json"
-    shown = mmload("bench", "--compare", path, path)
-    assert shown.returncode == 0, shown.stderr
-    assert "1.00x" in shown.stdout
-    assert "settings, machine and versions are the same" in shown.stdout
-
-
-def test_a_record_from_somebody_forges_no_line(done: tuple[Done, Path], tmp_path: Path) -> None:
-    body = json.loads((done[1] / "a.json").read_text())
-    for row in body["results"]:
-        row["name"] += "\nFORGED"
-    body["versions"]["x\nFORGED"] = body["verdict"] = "1\nFORGED\x1b[31m"
-    (tmp_path / "b\nFORGED.json").write_text(json.dumps(body))
-    shown = mmload("bench", "--compare", done[1] / "a.json", tmp_path / "b\nFORGED.json")
-    assert shown.stdout.count("\\nFORGED") > 3
-    assert not [line for line in shown.stdout.splitlines() if line.strip().startswith("FORGED")]
-    assert "\x1b" not in shown.stdout
+def test_a_name_forges_no_line() -> None:
+    row = Row(name="x\nFORGED\x1b[31m", group="mmload", images_per_second=1.0, epochs=[1.0], differs="1\nFORGED")
+    text = table(
+        Record(
+            settings={"layout": "\nFORGED", "batch_size": 1, "cache": "\nFORGED"}, machine={}, versions={}, rows=[row]
+        )
+    )
+    assert text.count("\\nFORGED") == 5
+    assert not [line for line in text.splitlines() if line.strip().startswith("FORGED")]
+    assert "\x1b" not in text
 
 
 def test_a_record_is_written_before_anything_is_shown(done: tuple[Done, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*lines: str) -> None:
         raise OSError(28, "No space left on device")
 
-    record = read_record(done[1] / "a.json")
+    record = Record(settings={}, machine={}, versions={}, rows=[])
     monkeypatch.setattr("mmload.cli.bench._measure", lambda *_: record)
     monkeypatch.setattr("mmload.cli.bench.show", full)
     assert mmload("bench", "nowhere", "--json", done[1] / "again.json").returncode == 1
-    assert read_record(done[1] / "again.json") == record
+    assert json.loads((done[1] / "again.json").read_text()) == record.as_json()

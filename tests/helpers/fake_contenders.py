@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from mmload.bench.contenders import ContenderEntry
-from mmload.bench.task import Task
+from mmload.bench.options import BenchOptions
+from mmload.bench.task import Task, task_of
 from mmload.errors import SourceError
 
 
@@ -54,6 +56,11 @@ class Fake:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+def tiny_task(dataset: Path) -> Task:
+    """Crops of 24 from 18 rows, in batches of 4."""
+    return replace(task_of(BenchOptions(size=24, batch_size=4, threads=1), dataset, None), images=18, device="cpu")
 
 
 def fake(name: str, does: str = "", group: str = "mmload", **more: Any) -> ContenderEntry:

@@ -11,12 +11,9 @@ from __future__ import annotations
 from mmload.bench.contenders.dali import dali_entries
 from mmload.bench.contenders.entry import Contender, ContenderEntry
 from mmload.bench.contenders.ffcv import ffcv_entries
-from mmload.bench.contenders.kornia import kornia_entries
 from mmload.bench.contenders.ours import own_entries
-from mmload.bench.contenders.sharded import litdata_entries, webdataset_entries
 from mmload.bench.contenders.source import check_source
 from mmload.bench.contenders.stock import stock_entries
-from mmload.bench.contenders.turboloader import turboloader_entries
 from mmload.bench.contenders.tutorial import tutorial_entries
 from mmload.bench.task import Task
 
@@ -30,15 +27,5 @@ def entries(task: Task) -> list[ContenderEntry]:
         SourceError: if the task's source does not exist, or is not what the store was built from.
     """
     check_source(task)
-    groups = (
-        stock_entries,
-        tutorial_entries,
-        ffcv_entries,
-        turboloader_entries,
-        dali_entries,
-        kornia_entries,
-        litdata_entries,
-        webdataset_entries,
-        own_entries,
-    )
+    groups = (stock_entries, tutorial_entries, ffcv_entries, dali_entries, own_entries)
     return [entry for group in groups for entry in group(task)]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mmload.bench.contenders.entry import ContenderEntry, not_installed, one_view, without
+from mmload.bench.contenders.entry import ContenderEntry, installed
 from mmload.bench.contenders.source import no_source, recipe_specs, shrinks, source_dataset
 from mmload.bench.task import Task
 from mmload.errors import UsageError, counted
@@ -67,24 +67,19 @@ class Dali:
 
 
 def dali_entries(task: Task) -> list[ContenderEntry]:
-    """Returns the pipeline of the task's device."""
-    advice = "pip install nvidia-dali-cuda130 (Linux; it works without a GPU as well)"
+    """Returns the pipeline of the task's device; none where DALI is not installed, or cannot make the batches."""
+    crops = not task.variable_size or task.augment != "crop"  # its random crops are written here for rows of one size
+    if no_source(task) or task.training_recipe or not crops or not installed("nvidia.dali"):
+        return []
     return [
         ContenderEntry(
             name=f"NVIDIA DALI, {task.device.upper().replace('CUDA', 'GPU')}, {counted(task.threads, 'thread')}",
             group="peer",
-            differs="; ".join(filter(None, [_DIFFERS, shrinks(task), without(task)])),
+            differs="; ".join(filter(None, [_DIFFERS, shrinks(task)])),
             need=2,
-            missing=one_view(task) or not_installed("nvidia.dali", advice) or no_source(task) or _no_crops(task),
             make=Dali,
         )
     ]
-
-
-def _no_crops(task: Task) -> str:
-    if task.variable_size and task.augment == "crop":
-        return "its random crops are written here for rows of one size"
-    return ""
 
 
 def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
@@ -98,9 +93,7 @@ def _graph(task: Task, inputs: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]
         return fn.transpose(images, perm=[2, 0, 1]), labels
     window: dict[str, Any] = {}
     if task.augment == "resized-crop":
-        cubic = task.interpolation == "bicubic"
-        options = {"interp_type": types.INTERP_CUBIC} if cubic else {}
-        images = fn.random_resized_crop(images, size=task.crop, random_area=list(task.scale), **options)
+        images = fn.random_resized_crop(images, size=task.crop)
     else:
         images = _padded(images, task) if task.padding else images
         window = _random_window(task)

@@ -5,8 +5,6 @@ Also contains the code that contenders share: copies to the device, and the conv
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -18,12 +16,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from mmload.bench.task import Task
-from mmload.errors import bytes_text, counted
-from mmload.runtime.resources import available_cores
-from mmload.store.manifest import FILE_NAME
 
 ROOM_SHARE = 1 / 8
-"""Upper bound on the share of free space for one conversion: there are five of them."""
+"""Upper bound on the share of free space for one conversion: there are up to four of them."""
 
 
 class Contender(Protocol):
@@ -46,12 +41,11 @@ class ContenderEntry:
     """One row of a bench's table. Picklable.
 
     Attributes:
-        name: the row's name, at most 38 characters.
+        name: the row's name, at most 36 characters.
         group: "stock", "peer" or "mmload".
         differs: deviations from the task, "" if there are none.
-        missing: why it cannot run here and how to fix that, "" if it can run.
-        need: start order under a short time budget, lowest first. Entries with 0 are always started, because the
-            verdict needs them.
+        need: start order when time is short, lowest first. Entries with 0 are always started, because the verdict needs
+            them.
         ceiling: the limit of its rate: "" for the default of the device, or "device" if the images are
             on the device before the epoch begins.
         make: a module-level class or function that creates the contender of a task; the path is a folder for
@@ -61,7 +55,6 @@ class ContenderEntry:
     name: str
     group: str
     differs: str = ""
-    missing: str = ""
     need: int = 0
     ceiling: str = ""
     make: Callable[[Task, Path], Contender]
@@ -87,77 +80,26 @@ class Batches:
         self._loader = ()
 
 
-def not_installed(module: str, advice: str) -> str:
-    """Returns why a package cannot be used, "" if it is installed; it is not imported."""
+def installed(module: str) -> bool:
+    """Returns whether a package is installed; it is not imported."""
     try:
-        found = find_spec(module) is not None
+        return find_spec(module) is not None
     except ModuleNotFoundError:  # its parent package is not installed
-        found = False
-    return "" if found else f"{module} is not installed: {advice}"
+        return False
 
 
-def no_recipe(task: Task) -> str:
-    """Returns why a peer whose steps are written here for plain crops cannot run, "" if it can."""
-    return "its steps are written here for --augment, not for a training recipe" if task.training_recipe else ""
+def has_room(task: Task) -> bool:
+    """Returns whether the task's rows may be stored again in a peer's format."""
+    need = task.pixel_bytes * task.epoch_images
+    return need <= ROOM_SHARE * shutil.disk_usage(tempfile.gettempdir()).free
 
 
-def one_view(task: Task) -> str:
-    """Returns why a peer that makes one batch of a row cannot run, "" if it can."""
-    views = len(task.views)
-    return f"it makes one view of an image, the training recipe {views}" if views > 1 else ""
-
-
-def without(task: Task) -> str:
-    """Returns which of the task's steps a peer lacks that crops, flips and normalizes only; "" if none."""
-    return f"does less: no {task.left_out}" if task.left_out else ""
-
-
-def not_color(task: Task) -> str:
-    """Returns why a peer that stores color images only cannot store the rows, "" if it can."""
-    channels = task.rows.fields["images"].shape[0]
-    return "" if channels == 3 else f"it stores color images only, the rows have {counted(channels, 'channel')}"
-
-
-def one_size(task: Task) -> str:
-    """Returns why a peer that stores rows of one size cannot store variable-size photographs, "" if it can."""
-    return "images are variable-size, and its rows have one size" if task.variable_size else ""
-
-
-def all_cores(task: Task) -> str:
-    """Returns how many threads a peer has that takes all cores, if that is not the task's number; else ""."""
-    cores = available_cores()
-    return "" if task.threads == cores else f"{counted(cores, 'thread')}, as many as cores"
-
-
-def unlabeled(task: Task) -> str:
-    """Returns why a peer that requires a class for each image cannot run, "" if it can."""
-    return "" if task.labeled else f"split {task.split!r} does not have one class for each image"
-
-
-def no_room(task: Task) -> str:
-    """Returns why the task's rows cannot be stored again in a peer's format, "" if they can."""
-    need = round(task.pixel_bytes * task.epoch_images)
-    free = shutil.disk_usage(tempfile.gettempdir()).free
-    if need <= ROOM_SHARE * free:
-        return ""
-    return (
-        f"its files may take {bytes_text(need)}, more than {ROOM_SHARE:.1%} of the {bytes_text(free)} free "
-        f"in {tempfile.gettempdir()}; set TMPDIR, or measure a smaller split"
-    )
-
-
-def converted(task: Task, scratch: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Returns a folder that ``write`` filled from the task's split, now or in an earlier run over the same store.
-
-    ``name`` has the format and all settings that its bytes depend on; manifest, split and repeats are added.
-    """
-    manifest = (task.dataset / FILE_NAME).read_bytes()
-    key = hashlib.sha256(manifest + json.dumps([task.split, task.repeats]).encode()).hexdigest()[:16]
-    folder = scratch / f"{name}-{key}"
+def converted(scratch: Path, name: str, write: Callable[[Path], None]) -> Path:
+    """Returns a folder that ``write`` filled from the task's split, now or when the contender was made before."""
+    folder = scratch / name
     if not folder.is_dir():
-        work = scratch / f"{name}-{key}.part"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        work = scratch / f"{name}.part"
+        work.mkdir()
         write(work)
         work.rename(folder)
     return folder

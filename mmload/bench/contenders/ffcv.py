@@ -17,22 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import (
-    ContenderEntry,
-    converted,
-    no_room,
-    not_color,
-    not_installed,
-    one_view,
-    unlabeled,
-    without,
-)
+from mmload.bench.contenders.entry import ContenderEntry, converted, has_room, installed
 from mmload.bench.task import Task
 from mmload.errors import counted
 
 QUALITY = 90
 """JPEG quality, FFCV's default."""
-_INSTALL = "needs a C++ compiler, libopencv-dev, libturbojpeg0-dev and pkg-config, then pip install ffcv"
 _FILE = "rows.beton"
 _TO_END = 1.0  # seconds: its thread looks every half second whether its epoch was cut short
 
@@ -43,7 +33,7 @@ class Ffcv:
     def __init__(self, task: Task, scratch: Path, *, mode: str) -> None:
         from ffcv.loader import Loader, OrderOption
 
-        folder = converted(task, scratch, f"ffcv-{mode}", partial(write_rows, task, mode))
+        folder = converted(scratch, f"ffcv-{mode}", partial(write_rows, task, mode))
         self._loader: Any = Loader(
             str(folder / _FILE),
             batch_size=task.batch_size,
@@ -75,9 +65,15 @@ class Ffcv:
 
 
 def ffcv_entries(task: Task) -> list[ContenderEntry]:
-    """Returns entries of raw pixels and JPEGs; for variable-size photographs also of FFCV's "smart" mode."""
-    missing = one_view(task) or not_installed("ffcv", _INSTALL) or unlabeled(task) or not_color(task) or no_room(task)
-    missing = missing or _no_crop(task)
+    """Returns entries of raw pixels and JPEGs; for variable-size photographs also of FFCV's "smart" mode.
+
+    None where FFCV is not installed, or cannot make the task's batches.
+    """
+    in_color = task.rows.fields["images"].channels == 3
+    crops = not task.variable_size or task.augment != "crop"  # its center crop is a share of each photograph
+    able = crops and in_color and task.labeled and not task.training_recipe and has_room(task)
+    if not able or not installed("ffcv"):
+        return []
     ways = [("raw", "raw", ""), ("JPEG", "jpg", f"JPEGs of quality {QUALITY} of the rows")]
     if task.variable_size:
         ways.append(("smart", "smart", f"JPEGs of quality {QUALITY} of the rows above the mean of their bytes"))
@@ -85,9 +81,8 @@ def ffcv_entries(task: Task) -> list[ContenderEntry]:
         ContenderEntry(
             name=f"FFCV {name}, {counted(task.threads, 'thread')}",
             group="peer",
-            differs="; ".join(filter(None, [loss, _crop_differs(task), without(task), "channels_last"])),
+            differs="; ".join(filter(None, [loss, _crop_differs(task), "channels_last"])),
             need=2,
-            missing=missing,
             make=partial(Ffcv, mode=mode),
         )
         for name, mode, loss in ways
@@ -164,7 +159,7 @@ def _decoder(task: Task) -> Any:
         return rgb_image.SimpleRGBImageDecoder()
     size = (task.crop, task.crop)
     if task.augment == "resized-crop":
-        return rgb_image.RandomResizedCropRGBImageDecoder(size, scale=task.scale)
+        return rgb_image.RandomResizedCropRGBImageDecoder(size)
     return rgb_image.CenterCropRGBImageDecoder(size, task.crop / min(task.least_size))
 
 
@@ -174,13 +169,7 @@ def _translates(task: Task) -> bool:
     return not task.variable_size and task.augment == "crop" and task.padding > 0 and task.crop == height == width
 
 
-def _no_crop(task: Task) -> str:
-    if task.variable_size and task.augment == "crop":
-        return "it has no random crop, and its center crop is a share of each photograph's short side"
-    return ""
-
-
 def _crop_differs(task: Task) -> str:
     if task.augment == "resized-crop":
-        return f"resized by area, not {task.interpolation}"
+        return "resized by area, not bilinear"
     return "center crop: it has no random one" if task.augment == "crop" and not _translates(task) else ""

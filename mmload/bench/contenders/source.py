@@ -13,7 +13,6 @@ import torch
 from torchvision import datasets
 from torchvision.transforms import InterpolationMode, v2
 
-from mmload.bench.contenders.entry import unlabeled
 from mmload.bench.task import Task
 from mmload.errors import SourceError, counted
 from mmload.interop.shrink import ShortestMaxSize
@@ -43,7 +42,7 @@ def no_source(task: Task) -> str:
             return f"torchvision has no equivalent of the recipe's step {spec['step']}"
     if task.source is None:
         return "it reads the photographs themselves: give --source ROOT"
-    return unlabeled(task)
+    return "" if task.labeled else f"split {task.split!r} does not have one class for each image"
 
 
 def check_source(task: Task) -> None:

@@ -44,50 +44,44 @@ class Stock(Batches):
 
 
 class OnTensors(Batches):
-    """The same files decoded to uint8 tensors by torchvision, and its v2 transforms on those."""
+    """The same files decoded to uint8 tensors by torchvision, and its v2 transforms, or a training recipe's."""
 
-    def __init__(self, task: Task, scratch: Path, *, workers: int) -> None:
-        steps = composed([*recipe_steps(task), *random_steps(task), *float_steps(task)])
-        super().__init__(data_loader(task, DecodedTensors(source_dataset(task), steps), workers), task.device)
-
-
-class Published(Batches):
-    """The same files decoded to uint8 tensors, and a training recipe by torchvision's v2 transforms."""
-
-    def __init__(self, task: Task, scratch: Path, *, workers: int, views: list[list[Any]], mix: Any) -> None:
+    def __init__(self, task: Task, scratch: Path, *, workers: int, views: list[list[Any]], mix: Any = None) -> None:
         dataset = DecodedTensors(source_dataset(task), OneByOne(recipe_steps(task), views))
         super().__init__(data_loader(task, dataset, workers, Collated(mix)), task.device)
 
 
 def stock_entries(task: Task) -> list[ContenderEntry]:
-    """Returns both variants, each with every number of workers."""
-    likely = min(
-        task.workers, key=lambda workers: abs(workers - task.threads)
-    )  # one worker per core is rarely much slower than the best number
-    ways: tuple[tuple[str, Any], ...] = (("torchvision", Stock), ("v2 on tensors", OnTensors))
+    """Returns both variants, each with every number of workers; none where torchvision cannot read the source."""
+    if no_source(task):
+        return []
+    likely = min(task.workers, key=lambda workers: abs(workers - task.threads))  # rarely much slower than the best
+    ways: dict[str, Callable[..., Any]]
     if task.training_recipe:
-        ways = (("v2 on tensors", _published(task)),)
+        ways = {"v2 tensors": _of_recipe(task)}
+    else:
+        on_tensors = partial(OnTensors, views=[[*random_steps(task), *float_steps(task)]])
+        ways = {"torchvision": Stock, "v2 tensors": on_tensors}
     return [
         ContenderEntry(
             name=f"DataLoader + {name}, {counted(workers, 'worker')}",
             group="stock",
             differs=_differs(task),
-            missing=no_source(task),
             need=0 if workers == likely else 3,
             make=partial(make, workers=workers),
         )
-        for name, make in ways
+        for name, make in ways.items()
         for workers in task.workers
     ]
 
 
-def _published(task: Task) -> Any:
+def _of_recipe(task: Task) -> Callable[..., OnTensors]:
     """Returns the contender with torchvision's steps of the task's training recipe."""
     from mmload.augment.views import collates_of  # in the bench's process alone, as it imports numba
 
     collates = collates_of(collate_of_recipe(task.training_recipe, task.crop, task.classes))
     steps = [published_steps(collate) for collate in collates]
-    return partial(Published, views=[view for view, _ in steps], mix=steps[0][1])
+    return partial(OnTensors, views=[view for view, _ in steps], mix=steps[0][1])
 
 
 def _differs(task: Task) -> str:

@@ -16,7 +16,7 @@ from tensordict import MemoryMappedTensor, tensorclass
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from mmload.bench.contenders.entry import Batches, ContenderEntry, converted, no_recipe, no_room, one_size, unlabeled
+from mmload.bench.contenders.entry import Batches, ContenderEntry, converted, has_room
 from mmload.bench.task import Task
 
 _AT_ONCE = 256
@@ -88,7 +88,7 @@ class Tutorial(Batches):
     """The tutorial's DataLoader over its tensorclass."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
-        folder = converted(task, scratch, "tensorclass", partial(write_maps, task))
+        folder = converted(scratch, "tensorclass", partial(write_maps, task))
         rows = torch.arange(len(task.rows)).repeat(task.repeats).tolist()
         loader: DataLoader[Any] = DataLoader(
             _opened(task, folder),
@@ -100,18 +100,17 @@ class Tutorial(Batches):
 
 
 def tutorial_entries(task: Task) -> list[ContenderEntry]:
-    """Returns the single tutorial entry."""
+    """Returns the single tutorial entry, if its modules support all of the task."""
+    if task.training_recipe or task.variable_size or not task.labeled or not has_room(task) or not _does(task):
+        return []
     differs = "shuffled (it does not)" if task.augment == "none" else _FAULTS
-    return [
-        ContenderEntry(
-            name="tensordict tutorial",
-            group="peer",
-            differs=differs,
-            need=1,
-            missing=no_recipe(task) or one_size(task) or _cannot(task) or unlabeled(task) or no_room(task),
-            make=Tutorial,
-        )
-    ]
+    return [ContenderEntry(name="tensordict tutorial", group="peer", differs=differs, need=1, make=Tutorial)]
+
+
+def _does(task: Task) -> bool:
+    """Returns whether the tutorial's modules make the task's crop, which fails where it is as large as the image."""
+    smaller = task.crop < min(task.rows.fields["images"].shape[1:])
+    return task.augment == "none" or (task.augment == "crop" and not task.padding and smaller)
 
 
 def write_maps(task: Task, folder: Path) -> None:
@@ -147,16 +146,3 @@ def _transform(task: Task) -> nn.Module | None:
         return None
     loc, scale = (torch.tensor(values, device=task.device).view(-1, 1, 1) * 255 for values in (task.mean, task.std))
     return nn.Sequential(InvAffine(loc, scale), TutorialCrop(task.crop), TutorialFlip())
-
-
-def _cannot(task: Task) -> str:
-    """Returns which parts of the task the tutorial's modules do not support, "" if they support it completely."""
-    if task.augment == "none":
-        return ""
-    if task.augment == "resized-crop":
-        return "the tutorial has no resized crop"
-    if task.padding:
-        return "the tutorial has no padding"
-    if task.crop == min(task.rows.fields["images"].shape[1:]):
-        return "the tutorial's crop fails where it is as large as the image"
-    return ""

@@ -1,0 +1,150 @@
+"""How a bench keeps its time, by a clock that only moves when a test says so; and its notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_contenders import fake, tiny_task
+
+from mmload.bench import measure
+from mmload.bench.contender_process import ContenderFault
+from mmload.bench.contender_server import LoadSample
+from mmload.bench.contenders import ContenderEntry, entries
+from mmload.bench.measure import Measurement
+from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.record import rows_of
+from mmload.bench.run import notes_of, run
+from mmload.bench.task import Task, task_of
+from mmload.store.dataset import Dataset
+
+
+class Slow:
+    """A contender's process that takes seconds of a test's clock."""
+
+    now: float
+    to_make: float
+    extra: float  # seconds that an epoch takes beyond what it was told
+    killed_below: float  # limit of a request: below, the process is killed before it answers
+
+    def __init__(self, entry: ContenderEntry, *_: object) -> None:
+        self.entry, self.pid = entry, None
+
+    def start(self) -> None:
+        """Nothing: what imports take shows when it is made."""
+
+    def ask(self, name: str, limit: float, **more: Any) -> Any:
+        """Let the clock go on."""
+        if limit < Slow.killed_below:
+            raise ContenderFault(f"no answer within {limit:.0f} s")
+        seconds = Slow.to_make if name == "make" else more["most"] + Slow.extra
+        Slow.now += seconds
+        return None if name == "make" else LoadSample(images=10, seconds=seconds, cpu=1.0, complete=False)
+
+    def leave(self) -> None:
+        """Nothing."""
+
+    def wait(self, seconds: float) -> None:
+        """Nothing."""
+
+    kill = leave
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> type[Slow]:
+    """The processes of a bench, and its clock."""
+    Slow.now, Slow.to_make, Slow.extra, Slow.killed_below = 1000.0, 0.1, 0.0, 0.0
+    monkeypatch.setattr(measure, "Worker", Slow)
+    monkeypatch.setattr("mmload.bench.measure.time.monotonic", lambda: Slow.now)
+    return Slow
+
+
+@pytest.fixture(scope="module")
+def task(dataset: Dataset) -> Task:
+    return tiny_task(dataset.path)
+
+
+PLAN = MeasurementPlan(rounds=2, seconds=60.0, beside=False)
+
+
+@pytest.mark.parametrize(("to_make", "left_out"), [(0.1, 0), (4.0, 9), (9.0, 13)])
+@pytest.mark.parametrize("extra", [0.0, 0.5])
+def test_all_of_a_bench_stays_within_its_time(
+    task: Task, slow: type[Slow], to_make: float, left_out: int, extra: float
+) -> None:
+    slow.to_make, slow.extra = to_make, extra
+    asked = [fake(f"needed {number}") for number in range(3)] + [fake(f"more {number}", need=1) for number in range(13)]
+    results = measure.measure(task, asked, PLAN)
+    unmeasured = [result.name for result in results if not result.samples]
+    assert len(unmeasured) == left_out
+    assert all(name.startswith("more") for name in unmeasured)
+    assert slow.now - 1000 <= 60
+    notes = " ".join(notes_of(results, rows_of(task, results, {}, cold=False), PLAN, 60))
+    assert ("no time for more" in notes) == bool(left_out)
+
+
+def test_contenders_that_take_long_beyond_their_time_leave_the_needed_their_turn(task: Task, slow: type[Slow]) -> None:
+    slow.to_make, slow.extra = 0.5, 6.0
+    asked = [fake(f"more {number}", need=1) for number in range(13)] + [fake(f"needed {number}") for number in range(2)]
+    results = measure.measure(task, asked, PLAN)
+    assert all(result.samples for result in results[-2:])
+
+
+def test_own_rows_are_measured_on_a_machine_that_is_too_slow_for_the_time(task: Task, slow: type[Slow]) -> None:
+    slow.to_make = slow.extra = slow.killed_below = 100.0
+    asked = [fake("stock", group="stock"), fake("peer", group="peer", need=2), fake("own", group="mmload")]
+    stock, peer, own = measure.measure(task, asked, PLAN)
+    assert own.samples
+    assert not own.failure
+    assert not stock.samples
+    assert not peer.samples
+
+
+def test_the_needed_are_measured_once_even_without_time(task: Task, slow: type[Slow]) -> None:
+    slow.to_make = 9.0
+    plan = MeasurementPlan(rounds=3, seconds=1.0)
+    results = measure.measure(task, [fake("a", need=2), fake("b"), fake("c")], plan)
+    assert [len(result.samples) for result in results] == [0, 1, 1]
+    assert [result.beside for result in results] == [[], [], []]
+    notes = notes_of(results, [], plan, 30.0)
+    assert any(note.startswith("it took 30 s, not 1") for note in notes)
+    assert not any(note.startswith("it took") for note in notes_of(results, [], plan, 1.05))
+
+
+def test_the_seconds_that_imports_took_are_part_of_them(task: Task, slow: type[Slow]) -> None:
+    measure.measure(task, [fake("a"), fake("b")], PLAN, None, slow.now - 40)
+    assert slow.now - 1000 <= 20
+
+
+def test_what_the_verdict_needs_is_needed(dataset: Dataset, folder: Path) -> None:
+    made = entries(task_of(BenchOptions(size=24, threads=2), dataset.path, folder))
+    assert {entry.name for entry in made if not entry.need} == {
+        "DataLoader + torchvision, 2 workers",
+        "DataLoader + v2 tensors, 2 workers",
+        "mmload.Loader, disk, 2 threads",
+        "mmload.Loader, memory, 2 threads",
+    }
+
+
+def sampled(entry: ContenderEntry, rate: int) -> Measurement:
+    sample = LoadSample(images=rate, seconds=1.0, cpu=1.0, complete=True)
+    return Measurement(entry=entry, warmed=True, samples=[sample])
+
+
+def test_a_row_that_passes_its_limit_is_disturbed_and_noted(task: Task) -> None:
+    results = [sampled(fake("own"), 126), sampled(fake("other"), 99), sampled(fake("limit", group="ceiling"), 100)]
+    rows = rows_of(task, results, {"fill": "limit"}, cold=False)
+    assert [row.disturbed for row in rows] == [True, False, False]
+    assert [note for note in notes_of(results, rows, PLAN, 1.0) if note.startswith("disturbed: own: ")]
+
+
+@pytest.mark.parametrize(("busy", "told"), [(0.9, True), (0.1, False)])
+def test_a_busy_machine_is_part_of_the_verdict(
+    task: Task, monkeypatch: pytest.MonkeyPatch, busy: float, told: bool
+) -> None:
+    monkeypatch.setattr("mmload.bench.run.busy_share", lambda: busy)
+    monkeypatch.setattr("mmload.bench.run.measure", lambda *_: [sampled(fake("own"), 5)])
+    record = run(task, PLAN, [])
+    assert ("other programs used 90% of the processors" in record.verdict) == told
+    assert record.machine["busy_before"] == busy
