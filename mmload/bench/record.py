@@ -86,8 +86,13 @@ class Row:
 
     @property
     def training_disturbed(self) -> bool:
-        """True if training was faster than without any loading: other programs disturbed one of the two."""
-        return self.of_model is not None and self.of_model > PASSED_TRAINING
+        """True if training was faster than without any loading, or than its loader alone: one of them was disturbed.
+
+        A turn of a few steps is such a case, as its batches were made before it.
+        """
+        if self.of_model is None:
+            return False
+        return self.of_model > PASSED_TRAINING or (self.trained_per_second or 0.0) > PASSED_TRAINING * self.rate
 
 
 @dataclass(frozen=True, kw_only=True)

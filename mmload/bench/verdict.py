@@ -40,8 +40,8 @@ def verdict(rows: Sequence[Row], *, cores: int, device: str, missing: str = "", 
         return _of_loaders(own, stock, cores, trains)
     if before.training_disturbed or after.training_disturbed:
         return (
-            f"{_of_loaders(own, stock, cores, False)} Nothing can be said of the model: training was faster with a "
-            f"loader than without any loading, so other programs disturbed it; {AGAIN}."
+            f"{_of_loaders(own, stock, cores, False)} Nothing can be said of the model: training was faster than "
+            f"without any loading, or than its loader alone, so it was disturbed; {AGAIN}, or with --full."
         )
     return f"{_with_model(model, before, after, cores, device)} {_steps(model, before, after)}"
 

@@ -116,6 +116,8 @@ def test_verdict_does_not_use_training_that_was_faster_than_without_loading() ->
     assert "Nothing can be said of the model" in text
     assert "bottleneck, it waits" not in text
     assert "9,600" not in text
+    ahead = trained_row(STOCK, 1380.0, 0.1, 0.6)  # of batches that were made before the turn
+    assert "Nothing can be said of the model" in said(ahead, trained_row(OWN, 2350.0, 0.02, 0.98), CACHED)
 
 
 def test_no_gain_is_not_made_one() -> None:
