@@ -53,7 +53,7 @@ SHRINKS = (2, 4)
 """Numbers of times by which a decoded image may be smaller; by 8, pixels differ by more than 2 levels on average."""
 
 RESERVE = 1.5
-"""Factor by which its window has to shrink more than that: with less, pixels differ by more than 2 levels on average."""
+"""Factor by which its window has to shrink more than that: with less, pixels differ by over 2 levels on average."""
 
 _U = np.uintp
 _BAND = 64
