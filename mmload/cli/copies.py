@@ -57,7 +57,7 @@ def _copied_text(copied: Copied) -> str:
 if TYPE_CHECKING:
     from mmload.store.dataset import Dataset
 
-FORMATS = ("imagefolder", "voc", "coco", "yolo", "huggingface", "fiftyone")
+FORMATS = ("imagefolder", "coco", "yolo", "huggingface", "fiftyone")
 
 
 def export(
@@ -66,8 +66,8 @@ def export(
     to: Annotated[
         str | None,
         typer.Option(
-            help="imagefolder (one class per row), voc (boxes, masks), coco or yolo (boxes, masks of instances, "
-            "keypoints), huggingface or fiftyone; default: what fits."
+            help="imagefolder (one class per row), coco or yolo (boxes, masks of instances, keypoints), huggingface "
+            "(any rows) or fiftyone; default: what fits."
         ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
@@ -76,7 +76,7 @@ def export(
     name: Annotated[str | None, typer.Option(help="fiftyone: the dataset's name there; OUT's by default.")] = None,
     threads: Annotated[int | None, typer.Option(help="Encoding threads; the cores available by default.")] = None,
 ) -> None:
-    """Write a dataset as other programs read it: PNGs by class, VOC, COCO, YOLO, Hugging Face datasets, FiftyOne."""
+    """Write a dataset as other programs read it: PNGs by class, COCO, YOLO, Hugging Face datasets, FiftyOne."""
     if to is not None and to not in FORMATS:
         raise UsageError(f"--to is {to!r}; use one of {', '.join(FORMATS)}")
     if name is not None and to != "fiftyone":
@@ -89,7 +89,6 @@ def export(
 
     write = {
         "imagefolder": exports.to_imagefolder,
-        "voc": exports.to_voc,
         "coco": exports.to_coco,
         "yolo": exports.to_yolo,
         "huggingface": exports.save_huggingface,
@@ -106,11 +105,9 @@ def export(
 
 
 def _usual(dataset: Dataset) -> str:
-    """Returns the format of files that suits the rows."""
+    """Returns the format that suits the rows."""
     split = next(iter(dataset.values()))
     targets = split.fields.get("targets")
-    if split.record.objects is not None:
+    if "boxes" in split.fields:
         return "coco"
-    if {"boxes", "masks"} & set(split.fields) or (targets is not None and targets.shape != ()):
-        return "voc"
-    return "imagefolder"
+    return "huggingface" if targets is None or targets.shape != () else "imagefolder"

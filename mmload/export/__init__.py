@@ -1,14 +1,14 @@
-"""Writes a dataset as other programs read it: PNG folders, VOC, COCO, YOLO, Hugging Face ``datasets``, FiftyOne.
+"""Writes a dataset as other programs read it: PNG folders, COCO, YOLO, Hugging Face ``datasets``, FiftyOne.
 
 Each function takes an open dataset, and which rows of it as a :class:`Choice`.
 """
 
-from mmload.export.chosen_rows import Choice, Exported
+from mmload.export.chosen_rows import Choice
 from mmload.export.coco import to_coco
 from mmload.export.fiftyone import to_fiftyone
 from mmload.export.huggingface import save_huggingface, to_huggingface
 from mmload.export.imagefolder import to_imagefolder
-from mmload.export.voc import to_voc
+from mmload.export.png_export import Exported
 from mmload.export.yolo import to_yolo
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "to_fiftyone",
     "to_huggingface",
     "to_imagefolder",
-    "to_voc",
     "to_yolo",
 ]

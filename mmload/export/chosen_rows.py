@@ -2,76 +2,31 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from PIL import Image
-from torch import Tensor
 
 from mmload.errors import UsageError, choices
-from mmload.pictures.drawing import color_of, png
-from mmload.records import VOID
+from mmload.export.new_folder import file_name
+from mmload.pictures.instance_masks import without_padding
+from mmload.records import PER_BOX
 from mmload.runtime.resources import check_threads, in_threads
 from mmload.store.dataset import Dataset, Split
 from mmload.store.row_cells import rows_of_class
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """An export that is complete.
-
-    Attributes:
-        out: its folder.
-        rows: number of rows written.
-        notes: notes on differences from the dataset, one sentence each.
-        next: suggested next steps, lines of a shell or of Python.
-    """
-
-    out: Path
-    rows: int
-    notes: tuple[str, ...] = ()
-    next: tuple[str, ...] = ()
-
-
-_LEVEL = 1  # of masks: a quarter of level 6's time
-
-CHANNELS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-"""Pillow's mode of an image with so many channels."""
-
-
-def png_of(image: npt.NDArray[Any]) -> bytes:
-    """Encodes an image, uint8 [C, H, W] with 1 to 4 channels, as PNG: gray, gray and alpha, RGB, RGB and alpha."""
-    return png(image.transpose(1, 2, 0))
-
-
-def png_of_mask(mask: npt.NDArray[Any]) -> bytes:
-    """Encodes a mask, uint8 [H, W], as PNG: a palette image whose indices are the classes."""
-    image = Image.fromarray(np.ascontiguousarray(mask)).convert("L")
-    image.putpalette(_PALETTE)
-    file = io.BytesIO()
-    image.save(file, "PNG", compress_level=_LEVEL)
-    return file.getvalue()
-
-
-_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
-_PALETTE = [level for color in _COLORS for level in color]
-"""The background black, void white, each class in the color that contact sheets give it."""
-
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 
 T = TypeVar("T")
 
-_CHUNK_BYTES = 4 * 2**20
-_VARIABLE_ROWS = 16  # variable-size images
-_MOST_ROWS = 64
+Numbers = npt.NDArray[np.int64]
+
+_MOST_ROWS, _MOST_BYTES = 16, 4 * 2**20
+"""Rows that a thread reads at a time: fewer if their fields of one size have more bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +55,33 @@ class ChosenSplit(NamedTuple):
     """Rows of a split, int64 [n] in ascending order; at least one."""
 
     split: Split
-    rows: Tensor
+    rows: Numbers
 
 
 class ExportRow(NamedTuple):
-    """A stored row: its split and number, the id of its sample in the source, its fields as arrays; lists unpadded."""
+    """Stored row.
 
-    split: str
+    Attributes:
+        split: its split.
+        number: its number in the split.
+        id: id of its sample in the source.
+        fields: its values by field, as arrays; lists, and what belongs to boxes, without padding.
+    """
+
+    split: Split
     number: int
     id: str
     fields: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def name(self) -> str:
+        """Name of its file in the source, without folder and ending."""
+        return "_".join(file_name(PurePosixPath(self.id).stem).split())
+
+    @property
+    def digits(self) -> str:
+        """Its number with leading zeros, so that numbers of a split are sorted as text."""
+        return f"{self.number:0{len(str(len(self.split) - 1))}d}"
 
 
 def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
@@ -122,33 +94,13 @@ def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
     splits = list(dataset.built_splits.values()) if choice.split is None else [dataset[choice.split]]
     chosen = []
     for split in splits:
-        rows = (
-            torch.arange(len(split), device="cpu")
-            if choice.of_class is None
-            else torch.from_numpy(rows_of_class(split, choice.of_class))
-        )
+        rows = np.arange(len(split)) if choice.of_class is None else rows_of_class(split, choice.of_class)
         if len(rows):
             chosen.append(ChosenSplit(split, rows[: choice.limit]))
     if not chosen:
         of_class = "" if choice.of_class is None else f" of class {choice.of_class!r}"
         raise UsageError(f"{dataset.path} has no row{of_class} in {choices(split.name for split in splits)}")
     return chosen
-
-
-def check_images(chosen: Iterable[ChosenSplit]) -> None:
-    """Checks that all rows have images that a PNG can hold.
-
-    Raises:
-        UsageError: if they do not.
-    """
-    advice = "export to huggingface instead"
-    for split, _ in chosen:
-        spec = split.fields.get("images")
-        where = f"split {split.name!r} of {split.path}"
-        if spec is None or spec.dtype != "uint8" or len(spec.shape) != 3:
-            raise UsageError(f"{where} has no uint8 images; it has {choices(split.fields)}; {advice}")
-        if spec.shape[0] > 4:
-            raise UsageError(f"images of {where} have {spec.shape[0]} channels, a PNG has 1 to 4; {advice}")
 
 
 def in_parallel(
@@ -170,10 +122,10 @@ def in_parallel(
     chosen = list(chosen)
     total, done = sum(len(rows) for _, rows in chosen), 0
 
-    def made(part: tuple[Split, Tensor]) -> list[T]:
+    def made(part: tuple[Split, Numbers]) -> list[T]:
         return [make(row) for row in _read(*part)]
 
-    chunks = ((split, part) for split, rows in chosen for part in _parts(rows, _chunk_rows(split)))
+    chunks = ((split, part) for split, rows in chosen for part in _parts(split, rows))
     for results in in_threads(chunks, made, threads):
         yield from results
         done += len(results)
@@ -181,41 +133,59 @@ def in_parallel(
             progress(done, total)
 
 
-def class_names(split: Split, field: str) -> tuple[str, ...]:
-    """Returns the names of the classes that an integer field counts; their numbers if the split has no such names.
+def _parts(split: Split, rows: Numbers) -> Iterator[Numbers]:
+    row_bytes = sum(spec.row_bytes for spec in split.fields.values() if spec.encoding is None)
+    at_once = max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, row_bytes)))
+    return (rows[start : start + at_once] for start in range(0, len(rows), at_once))
 
-    Without the field, ``targets`` or ``labels``, they are the split's. Of a split with both, they may be the other's.
+
+def _read(split: Split, rows: Numbers) -> Iterator[ExportRow]:
+    split.check_changed()
+    columns = {name: split.reader.rows(name, rows) for name in split.fields}
+    counts = {name: split.reader.lists(name).counts(rows) for name, spec in split.record.fields.items() if spec.is_list}
+    sources = split.source(rows)
+    for place, number in enumerate(rows.tolist()):
+        fields = {name: np.asarray(values[place]) for name, values in columns.items()}
+        fields |= {name: fields[name][: own[place]] for name, own in counts.items()}
+        if {"boxes", "counts"} <= fields.keys():
+            fields = without_padding(fields)
+        yield ExportRow(split, number, sources[place].id, fields)
+
+
+def differs_in_length(split: Split, field: str) -> bool:
+    """Returns whether rows differ in their number of elements of a field."""
+    if split.record.fields[field].is_list:
+        return True
+    return {"boxes", "counts"} <= split.fields.keys() and (field == "boxes" or field in PER_BOX)
+
+
+def has_class_numbers(split: Split, field: str) -> bool:
+    """Returns whether a field, ``targets`` or ``labels``, has the number of the class of each row or box."""
+    spec = split.fields.get(field)
+    return spec is not None and spec.dtype == "int64" and len(spec.shape) == (field == "labels")
+
+
+def class_names(split: Split, field: str) -> tuple[str, ...]:
+    """Returns the names of the classes whose numbers a field has; the numbers if the split has no such names.
+
+    If the field, ``targets`` or ``labels``, has no class numbers, they are the split's. Of a split with both, they may
+    be the other's.
     """
-    if field not in split.fields or not len(split):
+    if not has_class_numbers(split, field) or not len(split):
         return split.classes
-    most = int(split.reader.gather(field, torch.arange(len(split), device="cpu")).max())
+    most = int(split.reader.array(field, np.arange(len(split))).max())
     if most < len(split.classes):
         return split.classes
     return tuple(f"{index:0{len(str(most))}d}" for index in range(most + 1))
 
 
-def _parts(rows: Tensor, most: int) -> Iterator[Tensor]:
-    return (rows[start : start + most] for start in range(0, len(rows), most))
+def common_class_names(chosen: Sequence[ChosenSplit], field: str) -> tuple[str, ...]:
+    """Returns the class names of all splits.
 
-
-def _chunk_rows(split: Split) -> int:
-    if any(spec.variable_size for spec in split.fields.values()):
-        return _VARIABLE_ROWS
-    row = sum(spec.row_bytes for spec in split.fields.values())
-    return min(_MOST_ROWS, max(1, _CHUNK_BYTES // max(1, row)))
-
-
-def _read(split: Split, rows: Tensor) -> Iterator[ExportRow]:
-    split.check_changed()
-    columns = {name: split.reader.rows(name, rows.numpy()) for name in split.fields}
-    counts = {name: split.reader.lists(name).counts(rows.numpy()) for name in split.fields if is_list(split, name)}
-    sources = split.source(rows)
-    for place, number in enumerate(rows.tolist()):
-        fields = {name: np.asarray(values[place]) for name, values in columns.items()}
-        fields |= {name: fields[name][: own[place]] for name, own in counts.items()}
-        yield ExportRow(split.name, number, sources[place].id, fields)
-
-
-def is_list(split: Split, field: str) -> bool:
-    """Returns whether rows differ in their number of elements of a field."""
-    return split.record.fields[field].is_list
+    Raises:
+        UsageError: if splits have different classes.
+    """
+    if len({split.classes for split, _ in chosen}) > 1:
+        path = chosen[0].split.path
+        raise UsageError(f"the splits of {path} have different classes; export one of them: give a split")
+    return max((class_names(split, field) for split, _ in chosen), key=len)

@@ -8,18 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError
-from mmload.export.chosen_rows import (
-    Choice,
-    ChosenSplit,
-    Exported,
-    ExportRow,
-    Progress,
-    class_names,
-    in_parallel,
-    png_of,
-)
-from mmload.export.new_folder import begin_export, mode_of, new_folder, recipe_text, row_stem, write_recipes
-from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, class_names
+from mmload.export.png_export import Exported, PngExport
+from mmload.pictures.instance_masks import SEGMENTS, parts_of
 from mmload.records import ObjectsRecord, mirrored_names
 from mmload.store.dataset import Dataset, Split
 
@@ -53,38 +44,38 @@ def to_coco(
         UsageError: if the destination is taken, or there are no such rows.
         MmloadError: if the folder cannot be written.
     """
-    place, chosen = begin_export(dataset, out, choice)
-    check_boxes(chosen)
-    stored = {split.name: len(split) for split, _ in chosen}
+    export = PngExport(dataset, out, choice, threads, progress)
+    check_boxes(export.chosen)
     bodies: dict[str, dict[str, Any]] = {
-        split.name: {"images": [], "annotations": [], "categories": _categories(split)} for split, _ in chosen
+        split.name: {"images": [], "annotations": [], "categories": _categories(split)} for split, _ in export.chosen
     }
-    numbers = {name: [each["id"] for each in body["categories"]] for name, body in bodies.items()}
-    with new_folder(place) as folder:
-        for name in ("annotations", *bodies):
-            (folder / name).mkdir()
 
-        def write(row: ExportRow) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-            name = f"{row_stem(row.id, row.number, stored[row.split])}.png"
-            (folder / row.split / name).write_bytes(png_of(row.fields["images"]))
-            number = int(row.fields.get("image_ids", row.number + 1))
-            height, width = row.fields["images"].shape[1:]
-            image = {"id": number, "file_name": name, "height": height, "width": width}
-            return row.split, image, list(_annotations(row, number, numbers[row.split]))
+    def write(row: ExportRow) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+        name = f"{row.name}_{row.digits}.png"
+        export.write_image(f"{row.split.name}/{name}", row)
+        number = int(row.fields.get("image_ids", row.number + 1))
+        height, width = row.fields["images"].shape[1:]
+        image = {"id": number, "file_name": name, "height": height, "width": width}
+        return row.split.name, image, list(_annotations(row, number, bodies[row.split.name]["categories"]))
 
-        rows = 0
-        for split, image, annotations in in_parallel(chosen, write, threads=threads, progress=progress):
-            rows += 1
+    with export.writing("annotations", *bodies):
+        for split, image, annotations in export.results(write):
             body = bodies[split]
             body["images"].append(image)
             first = len(body["annotations"]) + 1
             body["annotations"] += [{"id": first + place, **each} for place, each in enumerate(annotations)]
         for name, body in bodies.items():
             _check_numbers(name, body)
-            (folder / "annotations" / _file(name)).write_text(json.dumps(body), encoding="ascii")
-        recipe = _recipe(chosen)
-        again = write_recipes(folder, place, {RECIPE: recipe})
-    return Exported(out=Path(out), rows=rows, notes=tuple(_notes(chosen, recipe)), next=again)
+            (export.folder / _file(name)).write_text(json.dumps(body), encoding="ascii")
+        export.note_omitted("COCO", _KNOWN)
+        described = [objects_of(split) for split, _ in export.chosen]
+        if any(objects.flip not in ((), mirrored_names(objects.keypoints)) for objects in described):
+            export.notes.append(
+                "COCO tells by left and right in the names of keypoints which ones a flip exchanges, and these do not"
+            )
+        why_none = "it would build other rows (more than 3 channels, or splits of different tasks)"
+        export.write_recipe(RECIPE, _source(export.chosen), why_none)
+    return export.done()
 
 
 def check_boxes(chosen: Sequence[ChosenSplit]) -> None:
@@ -92,7 +83,7 @@ def check_boxes(chosen: Sequence[ChosenSplit]) -> None:
     for split, _ in chosen:
         if not {"boxes", "labels", "counts"} <= split.fields.keys():
             what = f"rows of split {split.name!r} of {split.path} have no boxes"
-            raise UsageError(f"{what}; export them to imagefolder, voc or huggingface")
+            raise UsageError(f"{what}; export them to imagefolder or huggingface")
 
 
 def objects_of(split: Split) -> ObjectsRecord:
@@ -101,7 +92,7 @@ def objects_of(split: Split) -> ObjectsRecord:
 
 
 def _file(split: str) -> str:
-    return f"instances_{split}.json"
+    return f"annotations/instances_{split}.json"
 
 
 def _categories(split: Split) -> list[dict[str, Any]]:
@@ -117,13 +108,13 @@ def _categories(split: Split) -> list[dict[str, Any]]:
     return [{"id": number, "name": name, **more} for number, name in zip(numbers, names, strict=True)]
 
 
-def _annotations(row: ExportRow, image: int, categories: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _annotations(row: ExportRow, image: int, categories: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields the objects of a row, without their numbers."""
-    fields = without_padding(row.fields)
+    fields = row.fields
     segmentation = _segmentation(fields)
     for number, (box, label) in enumerate(zip(fields["boxes"].tolist(), fields["labels"].tolist(), strict=True)):
         width, height = box[2] - box[0], box[3] - box[1]
-        made = {"image_id": image, "category_id": categories[label], "bbox": [box[0], box[1], width, height]}
+        made = {"image_id": image, "category_id": categories[label]["id"], "bbox": [box[0], box[1], width, height]}
         made["area"] = float(fields["area"][number]) if "area" in fields else width * height
         made["iscrowd"] = int(fields["iscrowd"][number]) if "iscrowd" in fields else 0
         if "rings" in fields:
@@ -154,31 +145,18 @@ def _check_numbers(name: str, body: Mapping[str, Any]) -> None:
         raise UsageError(f"split {name} has several rows of one image by image_ids; export them to huggingface")
 
 
-def _recipe(chosen: Sequence[ChosenSplit]) -> str | None:
-    """Returns the recipe that builds the export again; None if none can."""
-    mode, tasks = mode_of(chosen), {_task(split) for split, _ in chosen}
-    if mode is None or len(tasks) > 1:
+def _source(chosen: Sequence[ChosenSplit]) -> dict[str, Any] | None:
+    """Returns the source of the recipe that builds the export again; None if none can."""
+    tasks, names = {_task(split) for split, _ in chosen}, [split.name for split, _ in chosen]
+    if len(tasks) > 1:
         return None
-    names = [split.name for split, _ in chosen]
-    source = {
+    return {
         "kind": "coco",
         "task": tasks.pop(),
-        "annotations": {name: f"annotations/{_file(name)}" for name in names},
+        "annotations": {name: _file(name) for name in names},
         "images": {name: name for name in names},
     }
-    return recipe_text(RECIPE, source, chosen, mode)
 
 
 def _task(split: Split) -> str:
     return "keypoints" if "keypoints" in split.fields else "instances" if "rings" in split.fields else "detection"
-
-
-def _notes(chosen: Sequence[ChosenSplit], recipe: str | None) -> Iterator[str]:
-    omitted = sorted({name for split, _ in chosen for name in split.fields} - _KNOWN)
-    if omitted:
-        yield f"COCO has no place for {', '.join(omitted)}: left out"
-    described = [objects_of(split) for split, _ in chosen]
-    if any(objects.flip not in ((), mirrored_names(objects.keypoints)) for objects in described):
-        yield "COCO tells by left and right in the names of keypoints which ones a flip exchanges, and these do not"
-    if recipe is None:
-        yield f"no {RECIPE}: it would build other rows (more than 3 channels, or splits of different tasks)"

@@ -8,29 +8,26 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmload.errors import MmloadError, UsageError, utf8_text
+from mmload.errors import MmloadError, utf8_text
 from mmload.export.chosen_rows import (
-    CHANNELS,
     Choice,
     ChosenSplit,
-    Exported,
     ExportRow,
     Progress,
     chosen_rows,
     class_names,
+    differs_in_length,
+    has_class_numbers,
     in_parallel,
-    is_list,
-    png_of,
-    png_of_mask,
 )
 from mmload.export.new_folder import check_destination, new_folder
-from mmload.records import FieldSpec
+from mmload.export.png_export import Exported, check_installed, is_image, is_mask, png_of, png_of_mask
 from mmload.store.dataset import Dataset, Split
 
 if TYPE_CHECKING:
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = {"images": "image", "targets": "label", "masks": "mask"}
 """Fields -> columns, where these are called otherwise: as Hugging Face's own datasets call them."""
-
-_PADDED = ("boxes", "labels", "difficult")
-"""Fields with ``counts`` entries in each row, where they are no lists; the rest is padding, which is left out."""
 
 
 def to_huggingface(
@@ -66,32 +60,30 @@ def to_huggingface(
         UsageError: if ``datasets`` is not installed, or there are no such rows.
         MmloadError: if the rows cannot be written.
     """
-    check_installed()
+    check_installed("datasets", "huggingface")
     import datasets
     from datasets.exceptions import DatasetGenerationError
 
-    chosen = chosen_rows(dataset, choice)
-    total, done, made = sum(len(rows) for _, rows in chosen), 0, {}
-    for one in chosen:
-        before = done
-
-        def report(of_split: int, _: int, before: int = before) -> None:
-            if progress is not None:
-                progress(before + of_split, total)
-
+    chosen, report = chosen_rows(dataset, choice), progress or (lambda done, total: None)
+    total, before, made = sum(len(rows) for _, rows in chosen), 0, {}
+    for split, rows in chosen:
+        features = {_COLUMNS.get(name, name): feature for name, (feature, _) in _columns(split).items()}
+        step = partial(_report, report, before, total)
         try:
-            made[one.split.name] = datasets.Dataset.from_generator(
-                _Rows(one, threads, report),
-                features=_features(one.split),
+            made[split.name] = datasets.Dataset.from_generator(
+                _Rows(ChosenSplit(split, rows), threads, step),
+                features=datasets.Features(
+                    {"id": datasets.Value("string"), "row": datasets.Value("int64"), **features}
+                ),
                 cache_dir=None if cache_dir is None else str(cache_dir),
-                split=datasets.NamedSplit(one.split.name),
+                split=datasets.NamedSplit(split.name),
             )
         except DatasetGenerationError as error:
             cause = error.__cause__
             if isinstance(cause, MmloadError):
                 raise cause from error
-            raise MmloadError(f"datasets cannot write split {one.split.name} ({cause or error})") from error
-        done += len(one.rows)
+            raise MmloadError(f"datasets cannot write split {split.name} ({cause or error})") from error
+        before += len(rows)
     return datasets.DatasetDict(made)
 
 
@@ -116,7 +108,7 @@ def save_huggingface(
         UsageError: as :func:`to_huggingface`, and if the destination is taken.
         MmloadError: if it cannot be written.
     """
-    check_installed()
+    check_installed("datasets", "huggingface")
     from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
     place = check_destination(Path(out), dataset.path)
@@ -135,12 +127,8 @@ def save_huggingface(
     return Exported(out=Path(out), rows=rows, next=(f"datasets.load_from_disk({quoted})",))
 
 
-def check_installed() -> None:
-    """Raises UsageError if ``datasets`` is not installed."""
-    if find_spec("datasets") is None:
-        raise UsageError(
-            "Hugging Face datasets is not installed; in a clone of mmload run: pip install '.[huggingface]'"
-        )
+def _report(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    progress(before + done, total)
 
 
 class _Rows:
@@ -154,64 +142,41 @@ class _Rows:
         return _hashed, (split.folder.identity, split.name, rows.tolist())
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        make = {name: _column(self.chosen.split, name) for name in self.chosen.split.fields if name != "counts"}
+        convert = {name: column for name, (_, column) in _columns(self.chosen.split).items()}
 
-        def columns(row: ExportRow) -> dict[str, Any]:
-            count = int(row.fields["counts"]) if "counts" in row.fields else None
-            made: dict[str, Any] = {"id": utf8_text(row.id), "row": row.number}
-            for name, convert in make.items():
-                values = row.fields[name][:count] if name in _PADDED and count is not None else row.fields[name]
-                made[_COLUMNS.get(name, name)] = convert(values)
-            return made
+        def values(row: ExportRow) -> dict[str, Any]:
+            made = {_COLUMNS.get(name, name): column(row.fields[name]) for name, column in convert.items()}
+            return {"id": utf8_text(row.id), "row": row.number, **made}
 
-        yield from in_parallel([self.chosen], columns, threads=self.threads, progress=self.progress)
+        yield from in_parallel([self.chosen], values, threads=self.threads, progress=self.progress)
 
 
 def _hashed(*values: object) -> tuple[object, ...]:
     return values
 
 
-def _column(split: Split, field: str) -> Callable[[Any], Any]:
-    """Returns the function that converts a field of a row to a value of its column."""
-    spec = split.fields[field]
-    if _is_image(field, spec):
-        return lambda values: {"bytes": png_of(values), "path": None}
-    if _is_mask(field, spec):
-        return lambda values: {"bytes": png_of_mask(values), "path": None}
-    return lambda values: np.asarray(values).tolist()
-
-
-def _features(split: Split) -> Any:
-    """Returns the columns and their types."""
+def _columns(split: Split) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
+    """Returns for each field the type of its column, and the function that converts the values of a row."""
     import datasets
 
-    features: dict[str, Any] = {"id": datasets.Value("string"), "row": datasets.Value("int64")}
+    columns: dict[str, tuple[Any, Callable[[Any], Any]]] = {}
     for name, spec in split.fields.items():
-        if name != "counts":
-            features[_COLUMNS.get(name, name)] = _feature(split, name, spec)
-    return datasets.Features(features)
+        if name == "images" and is_image(spec):
+            columns[name] = datasets.Image(), lambda image: {"bytes": png_of(image), "path": None}
+        elif name == "masks" and is_mask(spec):
+            columns[name] = datasets.Image(), lambda mask: {"bytes": png_of_mask(mask), "path": None}
+        elif name != "counts":
+            columns[name] = _feature(split, name), np.ndarray.tolist
+    return columns
 
 
-def _feature(split: Split, field: str, spec: FieldSpec) -> Any:
+def _feature(split: Split, field: str) -> Any:
     import datasets
 
-    if _is_image(field, spec) or _is_mask(field, spec):
-        return datasets.Image()
-    of_class = spec.dtype == "int64" and (field, len(spec.shape)) in (("targets", 0), ("labels", 1))
-    named = split.classes and len(set(split.classes)) == len(split.classes)
-    of_class = bool(of_class and named and class_names(split, field) == split.classes)
-    names = [*map(utf8_text, split.classes)]
-    kind = "float32" if spec.dtype == "bfloat16" else spec.dtype
-    feature: Any = datasets.ClassLabel(names=names) if of_class else datasets.Value(kind)
+    spec, names = split.fields[field], split.classes
+    feature: Any = datasets.Value("float32" if spec.dtype == "bfloat16" else spec.dtype)
+    if has_class_numbers(split, field) and len(set(names)) == len(names) > 0 and class_names(split, field) == names:
+        feature = datasets.ClassLabel(names=[*map(utf8_text, names)])
     for axis, size in reversed(list(enumerate(spec.shape))):
-        varies = axis == 0 and (is_list(split, field) or (field in _PADDED and "counts" in split.fields))
-        feature = datasets.List(feature, length=-1 if varies else size)
+        feature = datasets.List(feature, length=-1 if axis == 0 and differs_in_length(split, field) else size)
     return feature
-
-
-def _is_image(field: str, spec: FieldSpec) -> bool:
-    return field == "images" and spec.dtype == "uint8" and len(spec.shape) == 3 and spec.shape[0] in CHANNELS
-
-
-def _is_mask(field: str, spec: FieldSpec) -> bool:
-    return field == "masks" and spec.dtype == "uint8" and len(spec.shape) == 2

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmload.errors import UsageError
-from mmload.export.chosen_rows import (
-    Choice,
-    ChosenSplit,
-    Exported,
-    ExportRow,
-    Progress,
-    class_names,
-    in_parallel,
-    png_of,
-)
-from mmload.export.new_folder import (
-    begin_export,
-    distinct_names,
-    mode_of,
-    new_folder,
-    recipe_text,
-    row_stem,
-    write_recipes,
-)
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, common_class_names
+from mmload.export.new_folder import distinct_names
+from mmload.export.png_export import Exported, PngExport, without_surrogates
 from mmload.store.dataset import Dataset
 
 LIST, RECIPE = "labels.jsonl", "recipe.toml"
 _MOST_CLASSES = 1_000_000
 _SHOWN = 3
-_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of names that are no text
 
 
 def to_imagefolder(
@@ -59,84 +41,63 @@ def to_imagefolder(
         UsageError: if the destination is not empty, no row is chosen, or rows have no images or no single class.
         MmloadError: if the folder cannot be written.
     """
-    place, chosen = begin_export(dataset, out, choice)
-    classes = _classes(chosen)
+    export = PngExport(dataset, out, choice, threads, progress)
+    _check_targets(export.chosen)
+    classes = common_class_names(export.chosen, "targets")
     folders = distinct_names(classes)
-    stored = {split.name: len(split) for split, _ in chosen}
+
+    def write(row: ExportRow) -> dict[str, str | int]:
+        label = int(row.fields["targets"])
+        path = f"{row.split.name}/{folders[label]}/{row.name}_{row.digits}.png"
+        export.write_image(path, row)
+        return {"path": path, "label": label, "split": row.split.name, "id": row.id, "row": row.number}
+
     lines: list[str] = []
-    written_ids: set[tuple[str, str]] = set()
-    with new_folder(place) as folder:
-        for split in stored:
-            for name in folders:  # also for a class without rows, so that no class number changes
-                (folder / split / name).mkdir(parents=True)
-
-        def write(row: ExportRow) -> tuple[str, ExportRow]:
-            target = int(row.fields["targets"])
-            path = f"{row.split}/{folders[target]}/{row_stem(row.id, row.number, stored[row.split])}.png"
-            (folder / path).write_bytes(png_of(row.fields["images"]))
-            return path, row._replace(fields={"targets": row.fields["targets"]})
-
-        for path, row in in_parallel(chosen, write, threads=threads, progress=progress):
-            name = row.id if (row.split, row.id) not in written_ids else f"{row.id}#{row.number}"
-            written_ids.add((row.split, row.id))
-            entry = {"path": path, "label": int(row.fields["targets"]), "split": row.split, "id": name}
+    written_ids: set[tuple[str | int, ...]] = set()
+    splits = [split.name for split, _ in export.chosen]
+    with export.writing(*(f"{split}/{name}" for split in splits for name in folders)):  # classes without rows, too
+        for entry in export.results(write):
+            sample, number = (entry["split"], entry["id"]), entry.pop("row")
+            if sample in written_ids:
+                entry["id"] = f"{entry['id']}#{number}"
+            written_ids.add(sample)
             lines.append(json.dumps(entry))
-        (folder / LIST).write_text("\n".join(lines) + "\n", encoding="ascii")
-        recipe = _recipe(chosen, _recipe_classes(classes, folders))
-        again = write_recipes(folder, place, {RECIPE: recipe})
-    notes = tuple(_notes(chosen, classes, folders, recipe is not None))
-    return Exported(out=Path(out), rows=len(lines), notes=notes, next=again)
+        (export.folder / LIST).write_text("\n".join([*lines, ""]), encoding="ascii")
+        export.note_omitted("an ImageFolder", {"images", "targets"})
+        export.notes += _renamed(classes, folders)
+        names = [
+            without_surrogates(name) if name.strip() else folder for name, folder in zip(classes, folders, strict=True)
+        ]
+        source = {"kind": "list", "file": LIST, "classes": names} if len(set(names)) == len(names) else None
+        why_none = "mmload decodes files to gray or RGB only, and class names have to differ"
+        blank = [repr(name) for name in classes if not name.strip()]
+        if export.write_recipe(RECIPE, source, why_none) and blank:
+            shown = ", ".join(blank[:_SHOWN])
+            export.notes.append(f"a recipe cannot hold blank names: in {RECIPE} {shown} has its folder's name, too")
+    return export.done()
 
 
-def _classes(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
-    """Returns the class names of all splits; raises UsageError unless rows have one class each, of the same names."""
+def _check_targets(chosen: Sequence[ChosenSplit]) -> None:
+    """Raises UsageError unless rows have one class each."""
     for split, rows in chosen:
         where = f"rows of split {split.name!r} of {split.path}"
         spec = split.fields.get("targets")
         if spec is None or spec.shape != () or spec.dtype != "int64":
-            other = "voc" if {"boxes", "masks"} & set(split.fields) else "huggingface"
+            other = "coco" if "boxes" in split.fields else "huggingface"
             raise UsageError(f"{where} have no single class, as an ImageFolder needs; export them to {other}")
-        targets = split.reader.gather("targets", rows)
+        targets = split.reader.array("targets", rows)
         if int(targets.min()) < 0 or int(targets.max()) >= _MOST_CLASSES:
             raise UsageError(
                 f"{where} have targets from {targets.min()} to {targets.max()}, which are not classes; "
                 "export them to huggingface"
             )
-    names = {class_names(split, "targets") for split, _ in chosen}
-    if len({split.classes for split, _ in chosen}) > 1:
-        raise UsageError(
-            f"the splits of {chosen[0].split.path} have different classes; export one of them: give a split"
-        )
-    return max(names, key=len)
 
 
-def _recipe_classes(classes: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Returns the class names as a recipe can hold them: text; the folder's name in place of a blank one."""
-    pairs = zip(classes, folders, strict=True)
-    return [_SURROGATES.sub("\ufffd", name) if name.strip() else folder for name, folder in pairs]
-
-
-def _recipe(chosen: Sequence[ChosenSplit], classes: Sequence[str]) -> str | None:
-    """Returns a recipe that builds the export; None if no recipe can: mixed channels, or equal class names."""
-    mode = mode_of(chosen)
-    if mode is None or len(set(classes)) < len(classes):
-        return None
-    return recipe_text(RECIPE, {"kind": "list", "file": LIST, "classes": classes}, chosen, mode)
-
-
-def _notes(
-    chosen: Sequence[ChosenSplit], classes: Sequence[str], folders: Sequence[str], has_recipe: bool
-) -> Iterator[str]:
-    omitted = sorted({name for split, _ in chosen for name in split.fields} - {"images", "targets"})
-    if omitted:
-        yield f"an ImageFolder has no place for {', '.join(omitted)}: left out"
+def _renamed(classes: Sequence[str], folders: Sequence[str]) -> Iterator[str]:
+    """Yields notes on classes whose folders have other names, or other numbers by their names."""
     renamed = [f"{name!r} is {folder}" for name, folder in zip(classes, folders, strict=True) if name != folder]
     if renamed:
         more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
         yield f"classes whose names cannot be folder names: {', '.join(renamed[:_SHOWN])}{more}"
-    if has_recipe and (blank := [repr(name) for name in classes if not name.strip()]):
-        yield f"a recipe cannot hold blank names: in {RECIPE} {', '.join(blank[:_SHOWN])} has its folder's name, too"
     if list(folders) != sorted(folders):
         yield f"an ImageFolder numbers classes by their sorted folders, not as the dataset does; {LIST} has its numbers"
-    if not has_recipe:
-        yield f"no {RECIPE}: mmload decodes files to gray or RGB only, and class names have to differ"

@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from mmload.errors import MmloadError, UsageError
-from mmload.export.chosen_rows import CHANNELS, Choice, ChosenSplit, check_images, chosen_rows
 from mmload.runtime.durable_files import lock, open_lock, sync_everything, sync_folder
 from mmload.runtime.regular_files import is_within
-from mmload.store.dataset import Dataset
 
 _MARK = b"mmload export: this folder is removed when the export is done\n"
 _LOCK, _FILES = "lock", "files"
-
-
-def begin_export(dataset: Dataset, out: str | Path, choice: Choice | None) -> tuple[Path, list[ChosenSplit]]:
-    """Returns the absolute path of an export's destination, and the rows that it takes, whose images become PNGs.
-
-    Raises:
-        UsageError: if the destination is taken, or there are no such rows or images.
-    """
-    place, chosen = check_destination(Path(out), dataset.path), chosen_rows(dataset, choice)
-    check_images(chosen)
-    return place, chosen
 
 
 def check_destination(out: Path, dataset: Path) -> Path:
@@ -131,59 +116,6 @@ def distinct_names(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def row_stem(sample: str, row: int, rows: int) -> str:
-    """Returns the stem of a row's file: that of its file in the source, and its number with leading zeros."""
-    stem = "_".join(file_name(PurePosixPath(sample).stem).split())
-    return f"{stem}_{row:0{len(str(rows - 1))}d}"
-
-
 def _folded(name: str) -> str:
     """Returns a text that is equal for names that differ in case or Unicode form only."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-
-
-def mode_of(chosen: Iterable[ChosenSplit]) -> str | None:
-    """Returns the mode of all images as ``[decode]`` of a recipe takes it; None if they have no common one."""
-    modes = {CHANNELS[split.fields["images"].channels] for split, _ in chosen}
-    return modes.pop() if len(modes) == 1 and modes <= {"RGB", "L"} else None
-
-
-def write_recipes(folder: Path, place: Path, recipes: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Writes the recipes of an export that there are; returns the commands that build it by them, at its place."""
-    made = {name: text for name, text in recipes.items() if text is not None}
-    for name, text in made.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return tuple(shlex.join(["mmload", "build", "--config", str(place / name), str(place), "NEW"]) for name in made)
-
-
-def recipe_text(name: str, source: Mapping[str, Any], chosen: Iterable[ChosenSplit], mode: str) -> str:
-    """Returns a recipe in TOML without any transform.
-
-    If rows vary in size, it stores them so, as pixels: a JPEG would be encoded once more, which changes them.
-    """
-    lines = [f"# The same rows again: mmload build --config {name} . NEW", "", "[source]"]
-    lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
-    lines += ["", "[decode]", f"mode = {_toml(mode)}"]
-    if any(split.fields["images"].variable_size for split, _ in chosen):
-        lines += ["", "[store]", 'layout = "variable"']
-    return "\n".join([*lines, ""])
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{"".join(map(_escaped, value))}"'
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_toml(key)} = {_toml(each)}' for key, each in value.items())}}}"
-    items: Sequence[Any] = value
-    return f"[{', '.join(map(_toml, items))}]"
-
-
-def _escaped(sign: str) -> str:
-    """Escapes a character in a TOML string; bytes that are no text, which TOML cannot express, become U+FFFD."""
-    if "\ud800" <= sign <= "\udfff":
-        return "\ufffd"
-    if sign in '"\\':
-        return f"\\{sign}"
-    return sign if sign.isprintable() else f"\\U{ord(sign):08x}"

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import UsageError
-from mmload.export.chosen_rows import (
-    Choice,
-    ChosenSplit,
-    Exported,
-    ExportRow,
-    Progress,
-    class_names,
-    in_parallel,
-    png_of,
-)
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, common_class_names
 from mmload.export.coco import check_boxes, objects_of
-from mmload.export.new_folder import begin_export, file_name, mode_of, new_folder, recipe_text, write_recipes
-from mmload.pictures.instance_masks import SEGMENTS, parts_of, without_padding
-from mmload.store.dataset import Dataset, Split
+from mmload.export.png_export import Exported, PngExport
+from mmload.pictures.instance_masks import SEGMENTS, parts_of
+from mmload.store.dataset import Dataset
 
 Array = npt.NDArray[Any]
 
@@ -38,6 +29,9 @@ _FIELDS = {
     "detection": {"boxes"},
 }
 """Task -> the fields that its label files have, beside labels."""
+
+_CORNERS = [[0, 1], [2, 1], [2, 3], [0, 3]]
+"""Places of x and y of the corners among the sides of a box."""
 
 
 def to_yolo(
@@ -66,33 +60,28 @@ def to_yolo(
         UsageError: if the destination is taken, there are no such rows, or splits have other names or classes.
         MmloadError: if the folder cannot be written.
     """
-    place, chosen = begin_export(dataset, out, choice)
-    check_boxes(chosen)
-    task, names = _task(chosen), _names(chosen)
-    stored = {split.name: len(split) for split, _ in chosen}
+    export = PngExport(dataset, out, choice, threads, progress)
+    check_boxes(export.chosen)
+    _check_splits(export.chosen)
+    task, names = _task(export.chosen), common_class_names(export.chosen, "labels")
+
+    def write(row: ExportRow) -> Counter[str]:
+        stem = f"{row.split.name}/{row.digits}_{row.name}"  # the number first, as a source sorts files by name
+        export.write_image(f"images/{stem}.png", row)
+        lines, changed = _lines(row, task)
+        (export.folder / "labels" / f"{stem}.txt").write_text("".join(lines), encoding="ascii")
+        return changed
+
     changes: Counter[str] = Counter()
-    with new_folder(place) as folder:
-        for top in ("images", "labels"):
-            for name in stored:
-                (folder / top / name).mkdir(parents=True)
-
-        def write(row: ExportRow) -> Counter[str]:
-            number = f"{row.number:0{len(str(stored[row.split]))}d}"  # first, as a source reads files by their names
-            stem = f"{row.split}/{number}_{'_'.join(file_name(PurePosixPath(row.id).stem).split())}"
-            (folder / "images" / f"{stem}.png").write_bytes(png_of(row.fields["images"]))
-            lines, changed = _lines(row, task)
-            (folder / "labels" / f"{stem}.txt").write_text("".join(lines), encoding="ascii")
-            return changed
-
-        rows = 0
-        for changed in in_parallel(chosen, write, threads=threads, progress=progress):
-            rows += 1
+    with export.writing(*(f"{top}/{split.name}" for top in ("images", "labels") for split, _ in export.chosen)):
+        for changed in export.results(write):
             changes += changed
-        (folder / "data.yaml").write_text(_description(chosen, task, names), encoding="utf-8")
-        recipe = _recipe(chosen, task)
-        again = write_recipes(folder, place, {RECIPE: recipe})
-    notes = [f"{count:,} objects {what}" for what, count in changes.items()]
-    return Exported(out=Path(out), rows=rows, notes=(*_notes(chosen, task, recipe), *notes), next=again)
+        (export.folder / "data.yaml").write_text(_description(export.chosen, task, names), encoding="utf-8")
+        export.note_omitted("YOLO", {"images", "labels", "counts"} | _FIELDS[task] | _empty(export.chosen))
+        why_none = "mmload decodes files to gray or RGB only"
+        export.write_recipe(RECIPE, {"kind": "yolo", "task": task}, why_none)
+        export.notes += [f"{count:,} objects {what}" for what, count in changes.items()]
+    return export.done()
 
 
 def _task(chosen: Sequence[ChosenSplit]) -> str:
@@ -104,20 +93,16 @@ def _task(chosen: Sequence[ChosenSplit]) -> str:
     )
 
 
-def _names(chosen: Sequence[ChosenSplit]) -> tuple[str, ...]:
-    """Returns the class names of all splits; raises UsageError if YOLO has no place for them or the splits."""
+def _check_splits(chosen: Sequence[ChosenSplit]) -> None:
+    """Raises UsageError if YOLO has no place for a split."""
     odd = next((split.name for split, _ in chosen if split.name not in _SPLITS), None)
     if odd is not None:
         raise UsageError(f"YOLO has the splits {', '.join(_SPLITS)}, and not {odd}; export one of these with --split")
-    names = {class_names(split, "labels") for split, _ in chosen}
-    if len({split.classes for split, _ in chosen}) > 1:
-        raise UsageError("the splits have different classes; export one of them: give a split")
-    return max(names, key=len)
 
 
 def _lines(row: ExportRow, task: str) -> tuple[list[str], Counter[str]]:
     """Returns the lines of a label file, and how many objects could not be written as they are."""
-    fields, changed = without_padding(row.fields), Counter[str]()
+    fields, changed = row.fields, Counter[str]()
     height, width = fields["images"].shape[1:]
     scale = np.array([width, height], np.float64)
     boxes = fields["boxes"].astype(np.float64)
@@ -131,7 +116,7 @@ def _lines(row: ExportRow, task: str) -> tuple[list[str], Counter[str]]:
         if task == "rotated":
             numbers = fields["corners"][number].astype(np.float64) / scale
         elif task == "instances":
-            own = polygons.get(number) or [_corners(boxes[number])]
+            own = polygons.get(number) or [boxes[number][_CORNERS]]
             changed["have no polygon: their boxes are written"] += number not in polygons
             changed["have several polygons: they are joined to one"] += len(own) > 1
             numbers = _joined(own) / scale
@@ -162,11 +147,6 @@ def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def _corners(box: Array) -> Array:
-    x0, y0, x1, y1 = box.tolist()
-    return np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
-
-
 def _description(chosen: Sequence[ChosenSplit], task: str, names: Sequence[str]) -> str:
     """Returns the text of ``data.yaml``."""
     lines = ["path: .", *(f"{split.name}: images/{split.name}" for split, _ in chosen), "names:"]
@@ -180,27 +160,10 @@ def _description(chosen: Sequence[ChosenSplit], task: str, names: Sequence[str])
     return "\n".join([*lines, ""])
 
 
-def _recipe(chosen: Sequence[ChosenSplit], task: str) -> str | None:
-    """Returns the recipe that builds the export again; None if none can."""
-    mode = mode_of(chosen)
-    return None if mode is None else recipe_text(RECIPE, {"kind": "yolo", "task": task}, chosen, mode)
-
-
-def _notes(chosen: Sequence[ChosenSplit], task: str, recipe: str | None) -> Iterator[str]:
-    known = {"images", "labels", "counts"} | _FIELDS[task]
-    omitted = sorted({name for split, _ in chosen for name in _stored(split)} - known)
-    if omitted:
-        yield f"YOLO has no place for {', '.join(omitted)}: left out"
-    if recipe is None:
-        yield f"no {RECIPE}: mmload decodes files to gray or RGB only"
-
-
-def _stored(split: Split) -> Iterator[str]:
-    """Yields the fields of a split that have any values: no run lengths if there are none."""
-    for name in split.fields:
-        if name in SEGMENTS[1] and not split.record.shards.bytes[f"{name}.bytes"].any():
-            continue
-        yield name
+def _empty(chosen: Sequence[ChosenSplit]) -> set[str]:
+    """Returns the fields of run lengths if no row has any."""
+    sizes = [split.record.shards.bytes.get(f"{name}.bytes") for split, _ in chosen for name in SEGMENTS[1]]
+    return set() if any(size is not None and size.any() for size in sizes) else set(SEGMENTS[1])
 
 
 def _quoted(text: str) -> str:

@@ -145,7 +145,7 @@ def test_coco_export_without_boxes_is_refused(tmp_path):
     made = build(
         BuildRecipe(kind="imagefolder", root=make_pictures(tmp_path / "p"), out=tmp_path / "o", transforms=EXACT)
     )
-    with pytest.raises(UsageError, match="have no boxes; export them to imagefolder, voc or huggingface"):
+    with pytest.raises(UsageError, match="have no boxes; export them to imagefolder or huggingface"):
         to_coco(open_dataset(made.out), tmp_path / "coco")
 
 

@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mmload.export.new_folder import distinct_names, file_name, row_stem
+from mmload.export.new_folder import distinct_names, file_name
 
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
 
@@ -33,4 +33,3 @@ def test_names_are_safe_and_differ(texts: list[str]) -> None:
 def test_plain_names_stay() -> None:
     assert distinct_names(["ant", "bee 2", "tench, Tinca tinca", "蟻"]) == ("ant", "bee 2", "tench, Tinca tinca", "蟻")
     assert file_name("a/b") == "a_b"
-    assert row_stem("train/ant/my photo.jpg", 7, 1200) == "my_photo_0007"

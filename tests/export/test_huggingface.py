@@ -114,7 +114,7 @@ def test_huggingface_a_failure_leaves_nothing(copy: Path, tmp_path: Path) -> Non
 def test_a_missing_extra_is_one_line(
     kind: str, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"mmload.export.{kind}.find_spec", lambda name: None)
+    monkeypatch.setattr("mmload.export.png_export.find_spec", lambda name: None)
     said = complaint(mmload("export", dataset.path, tmp_path / "out", "--to", kind), 2)
     assert said.endswith(f"is not installed; in a clone of mmload run: pip install '.[{kind}]'")
     assert [*tmp_path.iterdir()] == []

@@ -189,13 +189,13 @@ def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:
 
 
 REFUSED = (
-    (["--to", "zip"], 2, "--to is 'zip'; use one of imagefolder, voc, coco, yolo, huggingface, fiftyone"),
+    (["--to", "zip"], 2, "--to is 'zip'; use one of imagefolder, coco, yolo, huggingface, fiftyone"),
     (["--name", "x"], 2, "--name is for --to fiftyone"),
     (["--split", "test"], 2, "has no split 'test'; it has train"),
     (["--class", "wasp"], 2, "has no class 'wasp'; it has ant, bee, cat"),
     (["--limit", "0"], 2, "limit is 0; give a positive number"),
     (["--threads", "0"], 2, "threads is 0"),
-    (["--to", "voc"], 2, "have no boxes, masks or vectors of classes; export them to imagefolder"),
+    (["--to", "voc"], 2, "--to is 'voc'; use one of imagefolder, coco, yolo"),
 )
 
 
@@ -207,6 +207,16 @@ def test_what_cannot_be_exported_is_refused(
 ) -> None:
     assert said in complaint(mmload("export", dataset.path, tmp_path / "out", *words), code)
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "to"), [("gray", "imagefolder"), ("detection", "coco"), ("soft", "huggingface"), ("bare", "huggingface")]
+)
+def test_export_without_a_format_takes_the_one_that_suits_the_rows(kind: str, to: str, tmp_path: Path) -> None:
+    if to == "huggingface":
+        pytest.importorskip("datasets")
+    done = mmload("export", build_store(kind, tmp_path / "built"), tmp_path / "out")
+    assert done.stdout.splitlines()[0].endswith(f" as {to}"), done.stderr
 
 
 def test_rows_without_a_single_class_are_refused(tmp_path: Path) -> None:
