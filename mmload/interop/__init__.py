@@ -1,4 +1,4 @@
-"""Other libraries: the torchvision equivalent of a pipeline, and a LightningDataModule."""
+"""Other libraries: the torchvision equivalent of a pipeline, one image at a time."""
 
 from mmload.lazy import importer
 

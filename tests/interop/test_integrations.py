@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import documents
 import pytest
 import torch
 from conftest import make_folder
@@ -37,107 +38,67 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 24 * 24, 3))
 
 
-def lightning_module(lightning: Any) -> Any:
-    """A module that keeps the rows that it was trained with, and counts those that it was validated with."""
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_and_resumes_with_a_loader_that_begins_at_its_first_batch(path: Path, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    page = next(
+        block for block in documents.blocks(documents.ROOT / "docs" / "clients.md") if block.needs == "lightning"
+    )
+    names: dict[str, Any] = {"torch": torch, "nn": nn}
+    exec(page.code[: page.code.index("class Module")], names)  # the loader of the page
 
     class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.network = network()
             self.rows: list[int] = []
-            self.validated = 0
+
+        def train_dataloader(self) -> mmload.Loader:
+            options = {"batch_size": 4, "shuffle": True, "seed": 7, "collate": collate()}
+            loader: mmload.Loader = names["TrainLoader"](path, split="train", **options)
+            return loader
 
         def training_step(self, batch: mmload.Batch, index: int) -> torch.Tensor:
             self.rows += batch.ids.tolist()
             return nn.functional.cross_entropy(self.network(batch.images), batch.targets)
 
-        def validation_step(self, batch: mmload.Batch, index: int) -> None:
-            self.validated += len(batch)
-
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    return Module
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_trains_validates_and_resumes(path: Path, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-    from mmload.interop.lightning import DataModule
-
-    Module = lightning_module(lightning)
-    data = DataModule(path, train_collate=collate(), eval_collate=collate(), batch_size=4)
-    module = Module()
-    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = lightning.Trainer(max_epochs=2, default_root_dir=tmp_path, num_sanity_val_steps=0, **options)
-    trainer.fit(module, data)
-    assert sorted(module.rows[:18]) == sorted(module.rows[18:]) == list(range(18))
-    assert module.rows[:18] != module.rows[18:]
-    assert module.validated == 12
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    options = {"accelerator": "cpu", "default_root_dir": tmp_path, **quiet}
+    plain = mmload.Loader(path, split="train", batch_size=4, shuffle=True, seed=7)
+    epochs = [[row for batch in plain for row in batch.ids.tolist()] for _ in range(3)]
+    trainer, module = lightning.Trainer(max_epochs=2, **options), Module()
+    trainer.fit(module)
+    assert module.rows == epochs[0] + epochs[1]
     trainer.save_checkpoint(tmp_path / "kept.ckpt")
-    again = DataModule(path, train_collate=collate(), eval_collate=collate(), batch_size=4)
     more = Module()
-    lightning.Trainer(max_epochs=3, default_root_dir=tmp_path, num_sanity_val_steps=0, **options).fit(
-        more, again, ckpt_path=tmp_path / "kept.ckpt", weights_only=False
-    )
-    assert sorted(more.rows) == list(range(18))
+    lightning.Trainer(max_epochs=3, **options).fit(more, ckpt_path=tmp_path / "kept.ckpt", weights_only=False)
+    assert more.rows == epochs[2]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_reloads_loaders_and_each_epoch_has_an_order_of_its_own(path: Path, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-    from mmload.interop.lightning import DataModule
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_of_ray_train_reads_its_share(path: Path, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray.train", reason="ray[train] is not installed")
+    import ray.train
 
-    Module = lightning_module(lightning)
-    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    rows = []
-    for every in (0, 1):
-        data, module = DataModule(path, train_collate=collate(), eval_collate=collate(), batch_size=4), Module()
-        lightning.Trainer(
-            max_epochs=3, reload_dataloaders_every_n_epochs=every, default_root_dir=tmp_path, **options
-        ).fit(module, data)
-        rows.append(module.rows)
-    assert rows[0][:18] != rows[0][18:36]
-    assert rows[1] == rows[0]
+    class Context:
+        def get_world_rank(self) -> int:
+            return rank
 
+        def get_world_size(self) -> int:
+            return 2
 
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_steps_get_what_the_data_module_returns(path: Path, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-    from mmload.interop.lightning import DataModule
-
-    class Module(lightning_module(lightning)):  # type: ignore[misc]  # made when lightning is there
-        def training_step(self, batch: Any, index: int) -> torch.Tensor:
-            images, targets = batch
-            loss = nn.functional.cross_entropy(self.network(images), targets)
-            self.log("loss", loss, on_epoch=True)  # Lightning finds the batch size in the tensors
-            return loss
-
-        def validation_step(self, batch: Any, index: int) -> None:
-            images, targets = batch
-            self.validated += len(images)
-
-    data = DataModule(
-        path, train_collate=collate(), eval_collate=collate(), batch_size=4, returns=("images", "targets")
-    )
-    module = Module()
-    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    lightning.Trainer(fast_dev_run=2, default_root_dir=tmp_path, **options).fit(module, data)
-    assert module.validated == 6
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_takes_an_order_for_training_and_evaluates_all_rows_in_theirs(path: Path) -> None:
-    pytest.importorskip("lightning", reason="lightning is not installed")
-    from mmload.interop.lightning import DataModule
-
-    given = ({"order": "block"}, {"sampler": None}, {"sampler": [3, 3, 3]}, {"shuffle": False, "sampler": [3, 3, 3]})
-    for options in given:
-        data = DataModule(path, batch_size=4, **options)
-        trained = torch.cat([batch.ids for batch in data.train_dataloader()]).tolist()
-        assert trained == [3, 3, 3] if options.get("sampler") else sorted(trained) == list(range(18)) != trained
-        with data.val_dataloader() as loader:
-            assert torch.cat([batch.ids for batch in loader]).tolist() == list(range(len(data.dataset["val"])))
+    monkeypatch.setattr(ray.train, "get_context", Context)
+    page = next(block for block in documents.blocks(documents.ROOT / "docs" / "clients.md") if block.needs == "ray")
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 3))
+    names: dict[str, Any] = {"criterion": nn.CrossEntropyLoss(), "model": model}
+    exec(page.code.replace("batch_size=64", "batch_size=2"), names)
+    batches, state = names["train_loop"]({"dataset": path, "epochs": 2})
+    again = mmload.Loader(path, split="train", batch_size=2, shuffle=True, tail="pad", rank=rank, world_size=2)
+    assert batches == len(again) == 5
+    again.load_state_dict(state)
 
 
 @pytest.mark.filterwarnings("ignore")

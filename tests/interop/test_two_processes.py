@@ -18,15 +18,22 @@ LIGHTNING = """
 import json, logging, sys, warnings
 import lightning, torch
 from torch import nn
-from mmload.interop.lightning import DataModule
+from mmload.loader import Loader
 warnings.simplefilter("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+class TrainLoader(Loader):
+    def __iter__(self):
+        yield from super().__iter__()
 
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3))
         self.rows = []
+
+    def train_dataloader(self):
+        return TrainLoader(sys.argv[1], batch_size=4, shuffle=True, seed=7, tail="pad", threads=1)
 
     def training_step(self, batch, index):
         self.rows.append(batch.ids.tolist())
@@ -40,7 +47,7 @@ trainer = lightning.Trainer(
     max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
     enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[2],
 )
-trainer.fit(module, DataModule(sys.argv[1], batch_size=4, seed=7, threads=1))
+trainer.fit(module)
 weights = [float(one.detach().sum()) for one in module.parameters()]
 print(json.dumps([module.rows, weights]))
 """

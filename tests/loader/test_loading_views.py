@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from building import recipe
 from device_batches import stored_at
 from simulated_device import LatePort
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
@@ -193,32 +192,3 @@ def test_a_data_loader_collates_views(dataset: Dataset, workers: int) -> None:
     sizes = [[tuple(view.images.shape) for view in batches] for batches in loader]
     assert sizes[0] == [(4, 3, 24, 24), (4, 3, 9, 9), (4, 3, 24, 24), (4, 3, 24, 24)]
     assert len(sizes) == 5
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_trains_on_views(source: Path, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-    from mmload.interop.lightning import DataModule
-
-    build(recipe(source, tmp_path / "out"))
-    seen: list[tuple[int, ...]] = []
-
-    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 1)
-
-        def training_step(self, batches: tuple[Batch, ...], index: int) -> Tensor:
-            seen.append(tuple(view.images.shape[-1] for view in batches))
-            return torch.stack([self.layer(view.images.mean((2, 3))).mean() for view in batches]).sum()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
-    data = DataModule(tmp_path / "out", train_collate=Views(Collate(RandomCrop(8)), Collate(RandomCrop(4))))
-    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    lightning.Trainer(max_epochs=1, default_root_dir=tmp_path, enable_checkpointing=False, **options).fit(
-        Module(), data
-    )
-    assert set(seen) == {(8, 4)}
