@@ -269,8 +269,8 @@ def png(pixels: npt.NDArray[Any]) -> bytes:
     return b"".join([b"\x89PNG\r\n\x1a\n", *(part for name, data in chunks for part in _chunk(name, data))])
 
 
-def encoded(image: Image.Image, form: str) -> bytes:
-    """Encodes a picture as a file of a format that Pillow knows.
+def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
+    """Encodes a picture as a file of a format that Pillow knows, with Pillow's options of the format.
 
     Raises:
         ValueError: if the format has no room for so large a picture.
@@ -278,7 +278,7 @@ def encoded(image: Image.Image, form: str) -> bytes:
     if form == "PNG":
         return png(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
     file = io.BytesIO()
-    image.save(file, form)
+    image.save(file, form, **options)
     return file.getvalue()
 
 
@@ -291,12 +291,7 @@ def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:
 
     A JPEG is smaller and not exact, for pages with many photographs; else it is a PNG.
     """
-    file = io.BytesIO()
-    if jpeg:
-        image.save(file, "JPEG", quality=82)
-    else:
-        image.save(file, "PNG")
-    data = base64.b64encode(file.getvalue()).decode("ascii")
-    kind = "jpeg" if jpeg else "png"
+    kind, options = ("jpeg", {"quality": 82}) if jpeg else ("png", {})
+    data = base64.b64encode(encoded(image, kind.upper(), **options)).decode("ascii")
     size = f'width="{image.width}" height="{image.height}"'
     return f'<img {size} alt="{escape(description, quote=True)}" src="data:image/{kind};base64,{data}">'

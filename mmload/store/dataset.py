@@ -100,6 +100,7 @@ class Split:
         record: its manifest entry.
         files: files of its shards.
         reader: reads its rows.
+        samples: the samples that its rows were made of.
     """
 
     files_type: ClassVar[Callable[..., LocalFiles]] = LocalFiles
@@ -110,7 +111,7 @@ class Split:
         self.record = record
         self.files = self.files_type(folder, name, record)
         self.reader = RowReader(f"split {name!r} of {folder.title}", self.files.field, record.fields)
-        self._samples = Samples(folder, name, record)
+        self.samples = Samples(folder, name, record)
 
     @property
     def path(self) -> Path:
@@ -277,8 +278,8 @@ class Split:
             DamagedError: if ``samples.jsonl`` is not what the manifest says.
         """
         if is_single_row(row):
-            return self._samples.source(row_number(row, len(self), self._name_in_messages))
-        return self._samples.sources(row_array(row, len(self), self._name_in_messages))
+            return self.samples.source(row_number(row, len(self), self._name_in_messages))
+        return self.samples.sources(row_array(row, len(self), self._name_in_messages))
 
     @overload
     def row_of(self, name: str) -> int: ...  # type: ignore[overload-overlap]  # a str is a sequence of str, too
@@ -297,10 +298,10 @@ class Split:
             DamagedError: if ``samples.jsonl`` is not what the manifest says.
         """
         if isinstance(name, str):
-            return self._samples.row_of(name)
+            return self.samples.row_of(name)
         import torch
 
-        return torch.tensor([self._samples.row_of(each) for each in name], dtype=torch.int64, device="cpu")
+        return torch.tensor([self.samples.row_of(each) for each in name], dtype=torch.int64, device="cpu")
 
     def table(self) -> Any:
         """Returns a ``pyarrow.Table`` with one row per row; without pyarrow, a ``pandas.DataFrame``.

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from mmload.errors import MmloadError, UsageError, choices, one_line
-from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, shown_classes
-from mmload.pictures.drawing import encoded
+from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, name_of_target, shown_classes
+from mmload.pictures.drawing import encoded, name_of
 from mmload.records import has_images
 from mmload.sources.exclusion import originals_of
-from mmload.store.dataset_folder import open_folder
-from mmload.store.row_cells import class_field
-from mmload.view.browse_rows import Rows, SplitRows
+from mmload.store.dataset import Dataset, Split
+from mmload.store.row_cells import cells_of_rows, class_field, labels_of, members_of
 from mmload.view.facts import Originals
 from mmload.view.marks import REASONS, Marks
 
@@ -41,13 +41,16 @@ MOST_ROWS = 200
 
 _THUMBNAIL, _LARGE, _DRAWN, _PHOTOGRAPH = 160, 512, 224, 1024  # pixels of a side
 _NEIGHBORS = 7  # rows in the batch of a draw beside it, so that steps that mix samples have something to mix
-_KEPT = 4  # rows whose draws are remembered
+_KEPT = 8  # rows whose draws, and classes whose rows are remembered
 _STATIC = {
     "": ("browse.html", "text/html"),
     "style.css": ("browse.css", "text/css"),
     "script.js": ("browse.js", "text/javascript"),
 }
 _NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+Numbers = npt.NDArray[np.int64]
 
 
 class PageReply(NamedTuple):
@@ -79,13 +82,12 @@ class Pages:
         collate_for: Callable[[int], Collate | Views | None] = lambda classes: None,
         seed: int = 0,
     ) -> None:
-        self._folder, manifest = open_folder(dataset)
-        self._splits = {name: SplitRows(self._folder, name, record) for name, record in manifest.splits.items()}
-        self._marks = Marks(marks, self._folder.path)
-        self._originals = Originals(source, manifest.recipe)
+        self._dataset = Dataset(dataset)
+        self._marks = Marks(marks, self._dataset.path)
+        self._originals = Originals(source, self._dataset.manifest.recipe)
         self._augmentation, self._collate_for, self._seed = augmentation, collate_for, seed
-        self._drawn: OrderedDict[tuple[str, int], list[tuple[str, bytes]]] = OrderedDict()
-        self._drawing = Lock()
+        self._draws, self._drawing = lru_cache(_KEPT)(self._drawn), Lock()
+        self._members = lru_cache(_KEPT)(_members)
         self._gets: Mapping[str, Callable[[Mapping[str, str]], PageReply]] = {
             "api/about": self._about,
             "api/rows": self._rows,
@@ -126,11 +128,11 @@ class Pages:
                 "filter": class_field(split.record) is not None,
                 "images": has_images(split.record.fields),
             }
-            for name, split in self._splits.items()
+            for name, split in self._dataset.items()
         ]
         return _json(
             {
-                "name": self._folder.path.name,
+                "name": self._dataset.path.name,
                 "splits": splits,
                 "augmentation": self._augmentation,
                 "draws": DRAWS,
@@ -145,36 +147,36 @@ class Pages:
         split = self._split(query)
         offset, count = _number(query, "offset", 0), min(_number(query, "count", 48), MOST_ROWS)
         if "marked" in query:
-            chosen: Rows | range = self._marked(split)
+            chosen: Numbers | range = self._marked(split)
         elif "class" in query:
-            chosen = split.of_class(_number(query, "class"))
+            chosen = self._members(split, _number(query, "class"))
         else:
-            chosen = range(split.record.rows)
+            chosen = range(len(split))
         numbers = np.asarray(chosen[offset : offset + count], np.int64)
-        sources = [split.source(row) for row in numbers.tolist()]
+        described = zip(numbers.tolist(), _class_texts(split, numbers), split.source(numbers), strict=True)
         rows = [
-            {"row": row, "name": name, "id": source.id, "mark": self._marks.reason(source.id, split.owner)}
-            for row, name, source in zip(numbers.tolist(), split.names(numbers), sources, strict=True)
+            {"row": row, "name": name, "id": source.id, "mark": self._marks.reason(source.id, _owner(split))}
+            for row, name, source in described
         ]
         return _json({"total": len(chosen), "rows": rows, "marked": len(self._marks)})
 
     def _row(self, query: Mapping[str, str]) -> PageReply:
         """Describes one row: where it is from, its classes, boxes and mask."""
-        split, row = self._split(query), _number(query, "row")
+        split, row = self._row_of(query)
         source = split.source(row)
         body: dict[str, Any] = {
             "row": row,
             "id": source.id,
             "size": source.size,
-            "name": split.names(np.array([row]))[0],
-            "mark": self._marks.reason(source.id, split.owner),
+            "name": _class_texts(split, np.array([row]))[0],
+            "mark": self._marks.reason(source.id, _owner(split)),
             "source": self._originals.missing(source.id),
             "shape": list(split.record.fields["images"].shape) if has_images(split.record.fields) else None,
             "boxes": None,
             "legend": [],
         }
         if has_images(split.record.fields):
-            cell = split.cell(row)
+            (cell,) = cells_of_rows(split, [row])
             legend = (name_in_legend(index, split.record.classes) for index in shown_classes([cell]))
             body["legend"] = [{"name": name, "color": f"#{bytes(color).hex()}"} for name, color in legend]
             body["boxes"] = None if cell.boxes is None else len(cell.boxes)
@@ -183,14 +185,15 @@ class Pages:
 
     def _stored(self, query: Mapping[str, str], side: int) -> PageReply:
         """Draws the stored picture, with its boxes and mask unless ``plain`` is set."""
-        split = self._split(query)
-        cell = split.cell(_number(query, "row"))
+        split, row = self._row_of(query)
+        (cell,) = cells_of_rows(split, [row])
         if "plain" in query:
             cell = Cell(image=cell.image)
         return _png(annotated(cell, side, split.record.classes))
 
     def _photograph(self, query: Mapping[str, str]) -> PageReply:
-        picture = self._originals.picture(self._split(query).source(_number(query, "row")).id)
+        split, row = self._row_of(query)
+        picture = self._originals.picture(split.source(row).id)
         picture.thumbnail((_PHOTOGRAPH, _PHOTOGRAPH))
         return _png(picture)
 
@@ -206,33 +209,24 @@ class Pages:
 
     def _draws_of(self, query: Mapping[str, str]) -> list[tuple[str, bytes]]:
         """Returns the draws of a row, all of them made for the first request."""
-        split, row = self._split(query), _number(query, "row")
+        split, row = self._row_of(query)
         with self._drawing:
-            key = (split.name, row)
-            if key not in self._drawn:
-                self._drawn[key] = self._draws(split, row)
-                while len(self._drawn) > _KEPT:
-                    self._drawn.popitem(last=False)
-            return self._drawn[key]
+            return self._draws(split.name, row)
 
-    def _draws(self, split: SplitRows, row: int) -> list[tuple[str, bytes]]:
+    def _drawn(self, name: str, row: int) -> list[tuple[str, bytes]]:
         """Makes the names and pictures of the draws of a row: in one epoch after the other, of views all."""
-        from mmload.store.dataset import Dataset
         from mmload.view.training import drawn_cells
 
-        split.source(row)  # it exists
-        collate = self._collate_for(max(1, len(split.record.classes)))
+        split = self._dataset[name]
+        collate = self._collate_for(max(1, len(split.classes)))
         if collate is None:
             raise UsageError("start mmload browse with --recipe NAME or --augment STEPS to see draws")
-        rows = [row, *(other for other in range(row + 1, row + _NEIGHBORS + 1) if other < split.record.rows)]
-        rows += [other for other in range(row - 1, row - _NEIGHBORS - 1, -1) if other >= 0][
-            : _NEIGHBORS + 1 - len(rows)
-        ]
+        later = range(row + 1, min(row + 1 + _NEIGHBORS, len(split)))
+        earlier = range(row - 1, max(row - 1 - _NEIGHBORS + len(later), -1), -1)
+        rows = [row, *later, *earlier]
         views = len(getattr(collate, "collates", (collate,)))
-        cells = drawn_cells(
-            Dataset(self._folder.path)[split.name], collate, rows, draws=-(-DRAWS // views), seed=self._seed
-        )[0][:DRAWS]
-        return [(cell.detail, _png(annotated(cell, _DRAWN, split.record.classes)).body) for cell in cells]
+        cells = drawn_cells(split, collate, rows, draws=-(-DRAWS // views), seed=self._seed)[0][:DRAWS]
+        return [(cell.detail, _png(annotated(cell, _DRAWN, split.classes)).body) for cell in cells]
 
     def _mark(self, body: bytes) -> PageReply:
         try:
@@ -242,24 +236,53 @@ class Pages:
             raise UsageError("send JSON with split, row and reason") from error
         if type(row) is not int or not (reason is None or reason in REASONS):
             raise UsageError(f"row is {row!r:.40} and reason {reason!r:.40}; reasons are {', '.join(REASONS)}, or null")
-        split = self._split({"split": str(name)})
-        sample = split.source(row).id
-        others = (each for name, each in self._splits.items() if name != split.owner and not each.record.subset_of)
+        split, row = self._row_of({"split": str(name), "row": str(row)})
+        sample, owner = split.source(row).id, _owner(split)
+        others = (each for name, each in self._dataset.built_splits.items() if name != owner)
         alone = not any(other.samples.rows_of(sample) for other in others)
-        self._marks.set(sample, split.owner, reason, alone=alone)
-        return _json({"mark": self._marks.reason(sample, split.owner), "marked": len(self._marks)})
+        self._marks.set(sample, owner, reason, alone=alone)
+        return _json({"mark": self._marks.reason(sample, owner), "marked": len(self._marks)})
 
-    def _marked(self, split: SplitRows) -> Rows:
+    def _marked(self, split: Split) -> Numbers:
         """Finds the rows of a split that are marked."""
-        names = self._marks.of_split(split.owner, list(self._splits))
+        names = self._marks.of_split(_owner(split), list(self._dataset))
         ids = [each for name in names for each in originals_of(name)]
         return np.array(sorted({row for each in ids for row in split.samples.rows_of(each)}), np.int64)
 
-    def _split(self, query: Mapping[str, str]) -> SplitRows:
+    def _split(self, query: Mapping[str, str]) -> Split:
         name = query.get("split", "")
-        if name not in self._splits:
-            raise UsageError(f"split {name!r:.80} does not exist; use one of {choices(self._splits)}")
-        return self._splits[name]
+        if name not in self._dataset:
+            raise UsageError(f"split {name!r:.80} does not exist; use one of {choices(self._dataset)}")
+        return self._dataset[name]
+
+    def _row_of(self, query: Mapping[str, str]) -> tuple[Split, int]:
+        split, row = self._split(query), _number(query, "row")
+        if row >= len(split):
+            raise UsageError(f"row {row} is not in split {split.name}, which has {len(split):,}")
+        return split, row
+
+
+def _owner(split: Split) -> str:
+    """Returns the name of the split that rows are in: its own, or of a subset that of its split."""
+    return split.record.subset_of or split.name
+
+
+def _class_texts(split: Split, rows: Numbers) -> list[str]:
+    """Returns the classes of rows as text; of boxes each class once."""
+    if "targets" in split.fields:
+        return [name_of_target(target, split.classes) for target in split.reader.array("targets", rows)]
+    if "labels" in split.fields:
+        labels = labels_of(split.reader, split.record, rows)
+        return [", ".join(name_of(each, split.classes) for each in np.unique(own[own >= 0]).tolist()) for own in labels]
+    return [""] * len(rows)
+
+
+def _members(split: Split, index: int) -> Numbers:
+    """Returns the rows of a class, ascending."""
+    field = class_field(split.record)
+    if field is None or not 0 <= index < len(split.classes):
+        raise UsageError(f"split {split.name} has no class {index} to choose rows by")
+    return members_of(split.reader, split.record, field, index)
 
 
 def _answered(answer: Callable[[], PageReply]) -> PageReply:

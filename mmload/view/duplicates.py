@@ -242,16 +242,6 @@ def reduce(images: Pixels, grays: Floats, sums: Numbers) -> None:
         sums[k, 0], sums[k, 1] = total, squares
 
 
-@numba_compiled("void(uint8[:, :, ::1], int64[:, ::1])")
-def count_values(masks: Pixels, counts: Numbers) -> None:
-    """Adds how often each of 256 values is in each mask: 1 ns a pixel, where numpy takes 8."""
-    rows, height, width = masks.shape
-    for k in range(_U(rows)):
-        for y in range(_U(height)):
-            for x in range(_U(width)):
-                counts[k, _U(masks[k, y, x])] += np.int64(1)
-
-
 @inlined
 def _add(sums: Any, x: float, y: float) -> None:
     sums[0] += 1
@@ -296,18 +286,24 @@ def correlate(grays: Floats, pairs: Numbers, coarse: Floats, fine: Floats) -> No
         coarse[k], fine[k] = _correlation(sums[0], FEWEST), _correlation(sums[1], FEWEST_INSIDE)
 
 
+@inlined
+def _bits(code: Any) -> Any:
+    """Counts the bits by sums of halves (Hacker's Delight, 5-1), which vectorizes on any processor."""
+    pairs = code - ((code >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    fours = (pairs & np.uint64(0x3333333333333333)) + ((pairs >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    eights = (fours + (fours >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (eights * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
 @numba_compiled("int64(uint64[::1], int64, int64, int64, int64, int64[:, ::1])")
 def compare(codes: Hashes, start: int, stop: int, low: int, high: int, out: Numbers) -> np.int64:
     """Compares codes from ``start`` to ``stop`` with later ones from ``low`` to ``high``.
 
     Writes the pairs as far as there is room, and counts all of them.
 
-    Bits are counted by sums of halves (Hacker's Delight, 5-1), which vectorizes on any processor. Whether any of 64
-    comparisons is close is decided first: pairs are rare.
+    Whether any of 64 comparisons is close is decided first: pairs are rare.
     """
     found = np.int64(0)
-    ones, twos, fours = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F)
-    total, shift = np.uint64(0x0101010101010101), np.uint64(56)
     limit = np.uint64(CLOSE_BITS)
     for i in range(start, stop):
         code = codes[_U(i)]
@@ -315,19 +311,11 @@ def compare(codes: Hashes, start: int, stop: int, low: int, high: int, out: Numb
             end = min(begin + 64, high)
             close = np.int64(0)
             for j in range(_U(begin), _U(end)):
-                bits = codes[j] ^ code
-                bits = bits - ((bits >> np.uint64(1)) & ones)
-                bits = (bits & twos) + ((bits >> np.uint64(2)) & twos)
-                bits = (bits + (bits >> np.uint64(4))) & fours
-                close += np.int64(((bits * total) >> shift) <= limit)
+                close += np.int64(_bits(codes[j] ^ code) <= limit)
             if close == 0:
                 continue
             for j in range(_U(begin), _U(end)):
-                bits = codes[j] ^ code
-                bits = bits - ((bits >> np.uint64(1)) & ones)
-                bits = (bits & twos) + ((bits >> np.uint64(2)) & twos)
-                bits = (bits + (bits >> np.uint64(4))) & fours
-                if ((bits * total) >> shift) <= limit:
+                if _bits(codes[j] ^ code) <= limit:
                     if found < len(out):
                         out[_U(found), 0], out[_U(found), 1] = np.int64(i), np.int64(j)
                     found += np.int64(1)

@@ -37,7 +37,6 @@ EXTRAS = {
     "cloud": "obstore",
     "fiftyone": "fiftyone",
     "huggingface": "datasets",
-    "lightning": "lightning",
     "plot": "matplotlib",
     "ray": "ray",
 }
@@ -143,15 +142,11 @@ def _machine_code() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    cached = [int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:")]
+    memory = psutil.virtual_memory()
     return {
-        "total_bytes": psutil.virtual_memory().total,
+        "total_bytes": memory.total,
         "free_bytes": free_memory(),
-        "page_cache_bytes": cached[0] if cached else None,
+        "page_cache_bytes": getattr(memory, "cached", None),  # where the system tells it
         "limit_bytes": allowed_memory(),
     }
 

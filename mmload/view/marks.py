@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
@@ -17,23 +15,12 @@ from mmload.sources.exclusion import MOST_BYTES, Entry, entries_in, line_of, lis
 REASONS = ("wrong label", "broken", "duplicate", "other")
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A mark that waits to be saved; a reason of None removes the mark."""
-
-    sample: str
-    split: str
-    reason: str | None
-    alone: bool
-    saved: Future[None] = field(default_factory=Future)
-
-
 class Marks:
     """Marked samples. Thread-safe; other processes may change the same file.
 
     The file is replaced as a whole and made durable before a change returns, so a crash loses nothing that was shown as
-    saved. It is read, changed and written under the lock file ``.NAME.lock`` beside it, and changes that wait for each
-    other are written together. Lines that others wrote stay. If the path is a link, its target is replaced.
+    saved. It is read, changed and written under the lock file ``.NAME.lock`` beside it. Lines that others wrote stay.
+    If the path is a link, its target is replaced.
 
     Raises:
         MmloadError: if the file cannot be read.
@@ -42,10 +29,9 @@ class Marks:
 
     def __init__(self, path: Path, dataset: Path) -> None:
         self.path, self._dataset = path, dataset
-        self._reading, self._queueing, self._writing = Lock(), Lock(), Lock()
+        self._reading, self._writing = Lock(), Lock()
         self._list_identity: tuple[int, ...] | None = None
         self._list = _List("", path)
-        self._waiting: list[_Change] = []
         self._current()
 
     def reason(self, sample: str, split: str) -> str | None:
@@ -68,35 +54,12 @@ class Marks:
         Raises:
             MmloadError: if the file cannot be read or written; nothing has changed in this case.
         """
-        change = _Change(sample, split, reason, alone)
-        with self._queueing:
-            self._waiting.append(change)
-        with self._writing:
-            if not change.saved.done():  # else a thread that held the lock before has saved it
-                self._save_waiting()
-        change.saved.result()
-
-    def _save_waiting(self) -> None:
-        """Saves all changes that wait now by one write, which takes milliseconds for any number of changes."""
-        with self._queueing:
-            changes, self._waiting = self._waiting, []
-        try:
-            self._save(changes)
-        except BaseException as error:
-            for change in changes:
-                change.saved.set_exception(error)
-        else:
-            for change in changes:
-                change.saved.set_result(None)
-
-    def _save(self, changes: Sequence[_Change]) -> None:
         file = Path(os.path.realpath(self.path))
         try:
-            with file_lock(file.with_name(f".{file.name}.lock")):
+            with self._writing, file_lock(file.with_name(f".{file.name}.lock")):
                 remove_partials(file)
                 marks = _List(self._read() or self._heading(), self.path)
-                for change in changes:
-                    marks.apply(change)
+                marks.change(sample, split, reason, alone=alone)
                 write_atomically(file, marks.text())
         except OSError as error:
             raise MmloadError(f"cannot write {self.path} ({error.strerror}); nothing was saved") from error
@@ -137,7 +100,7 @@ class Marks:
 
 
 class _List:
-    """Lines of a list and their entries; immutable after other threads can read it."""
+    """Lines of a list, and their entries as they were read; immutable after other threads can read it."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._lines: list[str | None] = []
@@ -152,18 +115,14 @@ class _List:
         name = listed(sample)
         return [entry for own in (split, "") for entry in self.entries.get((name, own), ())]
 
-    def apply(self, change: _Change) -> None:
-        """Puts a mark in place of the first line about its sample, and removes the others."""
-        name, split = listed(change.sample), "" if change.alone else change.split
-        gone = [entry.line - 1 for entry in self.found(change.sample, change.split)]
+    def change(self, sample: str, split: str, reason: str | None, *, alone: bool) -> None:
+        """Puts a mark in place of the first line about a sample, and removes the others; without a reason, all."""
+        gone = [entry.line - 1 for entry in self.found(sample, split)]
         for place in gone:
             self._lines[place] = None
-        for own in (change.split, ""):
-            self.entries.pop((name, own), None)
-        if change.reason is not None:
+        if reason is not None:
             place = min(gone, default=len(self._lines))
-            self._lines[place : place + 1] = [line_of(change.sample, change.reason, split)]
-            self.entries[name, split] = [Entry(place + 1, name, change.reason, split)]
+            self._lines[place : place + 1] = [line_of(sample, reason, "" if alone else split)]
 
     def text(self) -> str:
         """Returns the text of the file."""

@@ -135,14 +135,10 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
     parts.append(_classes(facts["classes"], report.classes.get(split.name)))
     parts.append(_boxes(report.boxes.get(split.name)))
     if split.name in report.brightness:
-        counts = report.brightness[split.name].tolist()
         names = [f"{bin_ * _STEP} to {bin_ * _STEP + _STEP - 1}" for bin_ in range(BINS)]
-        parts.append(
-            "<h3>Brightness</h3><p class=quiet>Rows by their mean brightness, from 0 (black) to 255 (white).</p>"
-        )
-        filled = np.flatnonzero(counts)
-        listed = [(names[bin_], [counts[bin_]]) for bin_ in range(filled[0], filled[-1] + 1)]
-        parts.append(_bars(("mean brightness", "rows"), listed))
+        lead = "Rows by their mean brightness, from 0 (black) to 255 (white)."
+        parts.append(f"<h3>Brightness</h3><p class=quiet>{lead}</p>")
+        parts.append(_histogram(("mean brightness", "rows"), names, report.brightness[split.name]))
         parts.append(_sizes(report.sizes[split.name]))
     return "".join(parts)
 
@@ -182,7 +178,7 @@ def _boxes(found: BoxFacts | None) -> str:
         "the square root of its area, in pixels of the stored image."
     )
     charts = "".join(
-        _bars(heads, _filled(edges, counts))
+        _histogram(heads, _ranges(edges), counts)
         for heads, edges, counts in (
             (("size", "boxes"), SIDES, found.sizes),
             (("width / height", "boxes"), ASPECTS, found.aspects),
@@ -192,12 +188,9 @@ def _boxes(found: BoxFacts | None) -> str:
     return f"<h3>Boxes</h3><p class=quiet>{lead}</p>{charts}"
 
 
-def _filled(edges: Sequence[float], counts: npt.NDArray[np.int64]) -> list[tuple[str, list[int]]]:
-    """Returns the bins from the first filled one to the last, by name, each with its count."""
+def _ranges(edges: Sequence[float]) -> list[str]:
     names = [f"{first:g} to under {last:g}" for first, last in zip(edges[:-1], edges[1:], strict=True)]
-    names.append(f"{edges[-1]:g} or more")
-    filled = np.flatnonzero(counts)
-    return [(names[place], [int(counts[place])]) for place in range(filled[0], filled[-1] + 1)]
+    return [*names, f"{edges[-1]:g} or more"]
 
 
 def _sizes(sizes: npt.NDArray[np.int64]) -> str:
@@ -208,11 +201,11 @@ def _sizes(sizes: npt.NDArray[np.int64]) -> str:
     edges = np.unique(np.round(np.geomspace(max(1, shorter.min()), shorter.max() + 1, 13)).astype(np.int64))
     if len(edges) < 2:
         edges = np.array([edges[0], edges[0] + 1])
-    counts = np.histogram(shorter, bins=edges)[0].tolist()
+    counts = np.histogram(shorter, bins=edges)[0]
     names = [f"{first:,} to {last - 1:,}" for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
     median = np.median(known, axis=0)
     lead = f"Source images by their shorter side. The median image is {median[1]:,.0f} wide and {median[0]:,.0f} high."
-    chart = _bars(("pixels", "images"), [(name, [count]) for name, count in zip(names, counts, strict=True)])
+    chart = _histogram(("pixels", "images"), names, counts)
     return f"<h3>Sizes of the source images</h3><p class=quiet>{lead}</p>{chart}"
 
 
@@ -312,6 +305,12 @@ def _bars(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> st
         for name, counts in rows
     )
     return f'<div class="wide" tabindex="0"><table class="bars"><tr>{_heads(heads)}<td></td></tr>{body}</table></div>'
+
+
+def _histogram(heads: Sequence[str], names: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
+    """Draws a bar chart of the bins from the first filled one to the last."""
+    filled = np.flatnonzero(counts)
+    return _bars(heads, [(names[bin_], [int(counts[bin_])]) for bin_ in range(filled[0], filled[-1] + 1)])
 
 
 def _program(text: str) -> str:

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -128,34 +127,10 @@ def test_a_list_that_cannot_be_looked_at_is_an_error_and_stays(
     assert len(marks) == 1001
 
 
-def test_changes_that_wait_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    marks, writes = Marks(tmp_path / "m.txt", Path("photos")), []
-    write = durable_files.write_atomically
-
-    def waiting(path: Path, content: str) -> None:
-        while not writes and len(marks._waiting) < 99:
-            time.sleep(0.001)
-        writes.append(content)
-        write(path, content)
-
-    monkeypatch.setattr(marks_module, "write_atomically", waiting)
-    with ThreadPoolExecutor(100) as pool:
-        list(pool.map(lambda number: marks.set(f"{number}.png", "train", "broken", alone=True), range(100)))
-    assert len(writes) == 2
-    assert len(read_entries(tmp_path / "m.txt")) == 100
-
-
-def test_changes_that_wait_together_fail_together(tmp_path: Path) -> None:
+def test_marks_in_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "none" / "m.txt", Path("photos"))
-
-    def problem(number: int) -> str:
-        with pytest.raises(MmloadError) as caught:
-            marks.set(f"{number}.png", "train", "broken", alone=True)
-        return str(caught.value)
-
-    with ThreadPoolExecutor(20) as pool:
-        texts = set(pool.map(problem, range(20)))
-    assert texts == {f"cannot write {marks.path} (No such file or directory); nothing was saved"}
+    with pytest.raises(MmloadError, match=r"cannot write .*m.txt \(No such file or directory\); nothing was saved"):
+        marks.set("a/1.png", "train", "broken", alone=True)
 
 
 def test_a_file_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
