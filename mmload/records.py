@@ -54,6 +54,12 @@ SWAPPED_SIZE = (
 )
 """Loss of a sample, and the text of its note."""
 
+DARK_DEPTH = (
+    "16-bit PNGs have no value above 4,095 and became nearly black, as 65,535 is white; scale 10 or 12 bits as "
+    "docs/images.md says"
+)
+"""Loss of a sample, and the text of its note."""
+
 BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED = "boxes", "boxes_dropped", "boxes_cut", "images_emptied"
 """Counts of a build: boxes of the source, those of which the transforms keep no pixel, and those of which they keep a
 part; images that had boxes and have none left."""

@@ -337,7 +337,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         where = f"{self._meaning.file}, image {shown(item.id)}"
         if item.revision == "missing":
             raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
-        pixels, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
+        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
         size = (pixels.shape[1], pixels.shape[2])
         objects = self._objects.of_image(index)
         if self._meaning.is_panoptic:
@@ -348,7 +348,7 @@ class CocoSplit(ListedSplit[CocoItem]):
             own = int(self._objects.ids[self._objects.starts[index] + error.index])
             raise SampleError(item.file, f"{where}, {shown_object(own)}: {error.reason}") from error
         listed = (item.height, item.width)
-        losses = dict(found.losses)
+        losses |= found.losses
         if 0 not in listed and listed != size:
             losses[SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE] = 1
         fields = {

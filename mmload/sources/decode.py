@@ -298,6 +298,12 @@ class Decoder:
         return Image.fromarray(color)
 
 
+def is_dark_depth(data: bytes, pixels: Tensor) -> bool:
+    """Returns whether a file is a PNG of 16 bits whose values have 12 bits at most: its pixels are nearly black."""
+    is_wide = data.startswith(_PNG) and data[_PNG_DEPTH] == 16
+    return is_wide and bool((pixels <= _WHITE_OF_12_BITS).all()) and bool(pixels.any())
+
+
 @contextmanager
 def _no_truncated_images() -> Iterator[None]:
     before = ImageFile.LOAD_TRUNCATED_IMAGES
@@ -329,6 +335,8 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
 
 _SUBFILE_TYPE, _BITS, _PHOTOMETRIC, _SUB_IFDS = 254, 258, 262, 330  # tags of TIFF
 _PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_DEPTH = 24  # place of the bits per channel
+_WHITE_OF_12_BITS = 16  # 4,095 of 65,535, of 255
 _DRAWN = (b"tRNS", b"acTL", b"fcTL", b"fdAT")
 """Chunks that pixels depend on among the ancillary ones, whose names begin with a lower-case letter."""
 _ORIENTED = (b"eXIf", b"tEXtRaw profile type exif\0", b"zTXtRaw profile type exif\0", b"iTXtXML:com.adobe.xmp\0")

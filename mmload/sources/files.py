@@ -20,16 +20,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmload.errors import RecipeError, RemoteMissingError, SampleError, SourceError, UsageError, counted
-from mmload.records import DTYPES, dtype_name
+from mmload.records import DARK_DEPTH, DTYPES, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
 from mmload.sources import TIME_MARK
-from mmload.sources.decode import Decoder
+from mmload.sources.decode import Decoder, is_dark_depth
 from mmload.store.checksum import crc32
 
 if TYPE_CHECKING:
@@ -356,10 +356,16 @@ def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> 
     return f"{total:08x}"
 
 
-def read_image_and_jpeg(
-    root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str
-) -> tuple[Tensor, bytes | None]:
-    """Reads an image as uint8 [C, H, W], and the file itself if it is a JPEG of these pixels, else None.
+class ReadImage(NamedTuple):
+    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, and losses."""
+
+    pixels: Tensor
+    jpeg: bytes | None
+    losses: dict[str, int]
+
+
+def read_image_and_jpeg(root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str) -> ReadImage:
+    """Reads and decodes an image.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read or decoded.
@@ -369,7 +375,7 @@ def read_image_and_jpeg(
         pixels, stands = decoder.with_origin(data)
     except ValueError as error:
         raise SampleError(sample, str(error)) from error
-    return pixels, data if stands else None
+    return ReadImage(pixels, data if stands else None, {DARK_DEPTH: 1} if is_dark_depth(data, pixels) else {})
 
 
 def local_root(files: Path | RemoteFiles) -> Path:

@@ -260,10 +260,10 @@ class VocSplit(ListedSplit[VocItem]):
             SampleError: if the image, its annotation or its mask is missing or wrong.
         """
         item = self.items[index]
-        pixels, jpeg = read_image_and_jpeg(self.root, item.image, self.decoder, item.image)
+        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.image, self.decoder, item.image)
         height, width = pixels.shape[-2:]
         fields = self.task.fields(item, self.root, (height, width))
-        losses = self.task.losses(item, (height, width))
+        losses |= self.task.losses(item, (height, width))
         return Sample(item.image, {"images": pixels, **fields}, (height, width), losses, encoded=jpeg)
 
 

@@ -253,7 +253,7 @@ class YoloSplit(ListedSplit[YoloItem]):
         item = self.items[index]
         if item.revision == "missing":
             raise SampleError(item.file, f"no such file: {self.root / item.file}")
-        pixels, jpeg = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
+        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
         size = (pixels.shape[1], pixels.shape[2])
         lines: dict[int, list[float]] = {}
         again = 0
@@ -271,7 +271,7 @@ class YoloSplit(ListedSplit[YoloItem]):
         except ValueError as error:
             raise SampleError(item.file, f"{item.labels}, {error}") from error
         fields = {"images": pixels, **found.fields, **flip_field(self._meaning.objects)}
-        losses = {**found.losses, _DOUBLES: again}
+        losses |= {**found.losses, _DOUBLES: again}
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
 
 

@@ -201,7 +201,7 @@ class Originals:
         from mmload.sources.files import read_image_and_jpeg
 
         root, name = self._place(sample)
-        pixels, _ = read_image_and_jpeg(root, name, Decoder(exif_orient=self._oriented), sample)
+        pixels = read_image_and_jpeg(root, name, Decoder(exif_orient=self._oriented), sample).pixels
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
     def missing(self, sample: str) -> str:

@@ -16,9 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parity_stores import make_photos
 from picture_folders import folder_of
+from PIL import Image
 from torchvision.datasets import ImageFolder
 
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
 from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.remote.opening import open as open_dataset
 from mmload.sources import HasNotes, make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.files import inner_name, read_bytes
@@ -278,3 +282,15 @@ def test_read_bytes_returns_all_bytes_and_rejects_folders(tmp_path: Path, monkey
         read_bytes(tmp_path, ".", "it")
     monkeypatch.setattr("mmload.sources.files.io.FileIO", Slow)
     assert read_bytes(tmp_path, "long", "it") == bytes(range(256)) * 5000
+
+
+@pytest.mark.parametrize(("white", "noted"), [(4095, True), (1023, True), (4500, False), (0, False)])
+def test_imagefolder_pngs_of_12_bits_in_16_are_counted_in_a_note(tmp_path: Path, white: int, noted: bool) -> None:
+    (tmp_path / "scans" / "cell").mkdir(parents=True)
+    for number in range(3):
+        gray = np.linspace(0, white if number else 65535, 64).astype(np.uint16).reshape(8, 8)
+        Image.fromarray(gray).save(tmp_path / "scans" / "cell" / f"{number}.png")
+    build(BuildRecipe(kind="imagefolder", root=tmp_path / "scans", out=tmp_path / "out"))
+    notes = open_dataset(tmp_path / "out").manifest.card_lines("notes", "train")
+    found = [note for note in notes if "16-bit PNGs" in note]
+    assert [note.endswith(": 2 (cell/1.png, cell/2.png)") for note in found] == [True] * noted
