@@ -1,37 +1,28 @@
-"""Compact lists of millions of samples, which spill to a temporary file, and the split-off of samples for validation.
+"""Compact lists of millions of samples, the split-off of samples for validation, and splits of listed samples.
 
-It reads no file of the source. The temporary file is anonymous, so nothing is left of it however the process ends.
+It reads no file of the source.
 """
 
 from __future__ import annotations
 
 import hashlib
 import marshal
-import tempfile
 import unicodedata
-import weakref
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy
-from io import FileIO
-from typing import IO, Any, Generic, Self, TypeVar
+from itertools import chain, starmap
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import RecipeError, SourceError, counted
-from mmload.runtime.regular_files import read_at, write_at
-
-_IN_MEMORY = 4 * 2**20
-"""Bytes of a listing that stay in memory. A million samples take about 70 MB."""
 
 _BLOCK = 16
-"""Number of rows per block. Reading a row unpacks its block in 5 us; only the offsets of blocks are stored."""
+"""Number of rows per block. Reading a row unpacks its block in 5 us; a million samples take about 70 MB in blocks."""
 
-_RANK = np.dtype([("stratum", "<i8"), ("high", ">u8"), ("low", ">u8")])
-_RANKED = 2**20
-"""Number of samples that are ranked at a time; a larger stratum is ranked as one."""
+_RANK = np.dtype([("high", ">u8"), ("low", ">u8")])
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -40,30 +31,21 @@ class Listing(Generic[T]):
     """Named tuples of texts, numbers, None or lists of these, by number.
 
     Append-only, picklable; one thread at a time may append, any may read.
-
-    Raises:
-        SourceError: at any use, if the temporary file cannot be written or read.
     """
 
     def __init__(self, kind: Callable[..., T], rows: Iterable[T] = ()) -> None:
         self._kind = kind
-        self._file: FileIO | None = None
-        self._in_file = 0  # bytes
-        self._in_memory = bytearray()  # the blocks after those in the file
-        self._ends = array("q")  # the offset after each block
+        self._blocks: list[bytes] = []
         self._last: list[tuple[Any, ...]] = []  # rows after all blocks
-        self._unpacked: tuple[int, Sequence[tuple[Any, ...]]] = 0, ()  # the block that was read last, and its first row
+        self._unpacked: tuple[int, Sequence[tuple[Any, ...]]] = 0, ()  # first row and rows of the block read last
         self.extend(rows)
 
     def append(self, row: T) -> None:
         """Appends a row; keeps a lone surrogate, as in a file name that is not UTF-8."""
         self._last.append(tuple(row))
         if len(self._last) == _BLOCK:
-            self._in_memory += marshal.dumps(self._last)
-            self._ends.append(self._in_file + len(self._in_memory))
+            self._blocks.append(marshal.dumps(self._last))
             self._last = []
-            if len(self._in_memory) >= _IN_MEMORY:
-                self._spill()
 
     def extend(self, rows: Iterable[T]) -> None:
         """Appends rows."""
@@ -75,7 +57,7 @@ class Listing(Generic[T]):
         return Listing(self._kind, (self[row] for row in rows))
 
     def __len__(self) -> int:
-        return _BLOCK * len(self._ends) + len(self._last)
+        return _BLOCK * len(self._blocks) + len(self._last)
 
     def __getitem__(self, index: int) -> T:
         first, rows = self._unpacked
@@ -84,62 +66,14 @@ class Listing(Generic[T]):
             if not 0 <= index < len(self):
                 raise IndexError(f"{index} of {len(self)}")
             block, place = divmod(index, _BLOCK)
-            rows = self._rows(block)
+            rows = self._last if block == len(self._blocks) else marshal.loads(self._blocks[block])
             if rows is not self._last:
                 self._unpacked = index - place, rows
         return self._kind(*rows[place])
 
     def __iter__(self) -> Iterator[T]:
-        for block in range(len(self._ends) + 1):
-            for row in self._rows(block):
-                yield self._kind(*row)
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._kind, self._ends, self._cut(0, self._in_file) + self._in_memory, self._last
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        Listing.__init__(self, state[0])
-        _, self._ends, self._in_memory, self._last = state
-        if len(self._in_memory) >= _IN_MEMORY:
-            self._spill()
-
-    def _rows(self, block: int) -> Sequence[tuple[Any, ...]]:
-        if block == len(self._ends):
-            return self._last
-        packed = self._cut(self._ends[block - 1] if block else 0, self._ends[block])
-        rows: list[tuple[Any, ...]] = marshal.loads(packed)
-        return rows
-
-    def _cut(self, start: int, stop: int) -> bytearray:
-        """Returns the bytes of blocks, which are all in the file or all in memory."""
-        if self._file is None or start >= self._in_file:
-            return self._in_memory[start - self._in_file : stop - self._in_file]
-        data = bytearray(stop - start)
-        rest = memoryview(data)
-        with _room():
-            while rest and (count := read_at(self._file.fileno(), rest, stop - len(rest))):  # Linux reads 2 GiB at most
-                rest = rest[count:]
-        return data
-
-    def _spill(self) -> None:
-        with _room():
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="mmload-", buffering=0)  # noqa: SIM115  # closed with this
-                weakref.finalize(self, self._file.close)
-            write_at(self._file.fileno(), memoryview(self._in_memory), self._in_file)
-        self._in_file, self._in_memory = self._in_file + len(self._in_memory), bytearray()
-
-
-@contextmanager
-def _room() -> Iterator[None]:
-    """Names the place of temporary files in an error of the system."""
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(
-            f"cannot write the list of samples to {tempfile.gettempdir()} "
-            f"({error.strerror or error}); free space there, or set TMPDIR to another folder"
-        ) from error
+        for rows in chain(map(marshal.loads, self._blocks), [self._last]):
+            yield from starmap(self._kind, rows)
 
 
 def with_held_out(
@@ -189,43 +123,18 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
     at least one and never all (none of a single sample). The selection does not depend on the order of the files.
     """
     numbers: dict[Hashable, int] = {}
-    sizes = array("q")
-    with _room(), tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="mmload-") as ranks:
-        for sample, stratum in samples:
-            number = numbers.setdefault(stratum, len(numbers))
-            if number == len(sizes):
-                sizes.append(0)
-            sizes[number] += 1
-            digest = hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
-            ranks.write(number.to_bytes(8, "little") + digest)
-        taken = np.zeros(sum(sizes), np.bool_)
-        first = ranked = 0
-        for after, size in enumerate(sizes, 1):  # some strata at a time
-            ranked += size
-            if after == len(sizes) or ranked + sizes[after] > _RANKED:
-                ranks.seek(0)
-                taken[_lowest(ranks, range(first, after), fraction)] = True
-                first, ranked = after, 0
-    return taken
-
-
-def _lowest(ranks: IO[bytes], strata: range, fraction: float) -> npt.NDArray[np.int64]:
-    """Returns the samples of some strata that are held out: int64 [n]."""
-    places, parts, start = [], [], 0
-    while data := ranks.read(_RANKED * _RANK.itemsize):
-        part = np.frombuffer(data, _RANK)
-        own = np.flatnonzero((part["stratum"] >= strata.start) & (part["stratum"] < strata.stop))
-        places.append(own + start)
-        parts.append(part[own])
-        start += len(part)
-    place, rank = np.concatenate(places), np.concatenate(parts)
-    order = np.lexsort((rank["low"], rank["high"], rank["stratum"]))
-    number = rank["stratum"][order] - strata.start
-    sizes = np.bincount(number, minlength=len(strata))
+    strata, digests = array("q"), bytearray()
+    for sample, stratum in samples:
+        strata.append(numbers.setdefault(stratum, len(numbers)))
+        digests += hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    stratum_of, rank = np.frombuffer(strata, np.int64), np.frombuffer(digests, _RANK)
+    sizes = np.bincount(stratum_of)
     shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
-    first = np.cumsum(sizes) - sizes
-    selected: npt.NDArray[np.int64] = place[order[np.arange(len(order)) < (first + shares)[number]]]
-    return selected
+    order = np.lexsort((rank["low"], rank["high"], stratum_of))
+    places = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # in its stratum, of the ordered
+    taken = np.zeros(len(order), np.bool_)
+    taken[order[places < np.repeat(shares, sizes)]] = True
+    return taken
 
 
 def similar_names(names: Iterable[str], kind: str = "classes") -> Iterator[str]:

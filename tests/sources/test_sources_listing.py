@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.errors import SourceError
 from mmload.sources import listing as listings
 from mmload.sources.listing import Listing
 
@@ -27,12 +26,11 @@ TEXTS = st.text(st.characters(exclude_categories=[]))  # lone surrogates, as of 
 ENTRIES = st.lists(st.builds(Entry, name=TEXTS, target=st.integers(-(2**63), 2**63 - 1), revision=TEXTS), max_size=8)
 
 
-@pytest.fixture(autouse=True, params=[1, 40, 2**22], ids=["all in files", "files", "memory"])
-def kept(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here with columns that go to files after every value, now and then, and not at all."""
+@pytest.fixture(autouse=True, params=[1, 3, 16])
+def block(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sets the number of rows per block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listings, "_IN_MEMORY", request.param)
-        patch.setattr(listings, "_BLOCK", 3)
+        patch.setattr(listings, "_BLOCK", request.param)
         yield
 
 
@@ -67,15 +65,6 @@ def test_many_threads_read_what_one_wrote() -> None:
             )
 
 
-def test_a_file_that_gives_less_than_asked_for_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "_IN_MEMORY", 1)
-    entries = [Entry(str(number), number, "") for number in range(100)]
-    listing = Listing(Entry, entries)
-    read = listings.read_at
-    monkeypatch.setattr(listings, "read_at", lambda handle, out, offset: read(handle, out[:7], offset))
-    assert list(listing) == entries
-
-
 class Labeled(NamedTuple):
     label: str | int | float | list[float]
     place: str | None
@@ -91,17 +80,7 @@ def test_values_of_any_type_come_back(rows: list[Labeled]) -> None:
     assert [type(row.label) for row in found] == [type(row.label) for row in rows]
 
 
-def test_no_room_for_a_long_list_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(listings.tempfile, "TemporaryFile", full)
-    monkeypatch.setattr(listings, "_IN_MEMORY", 100)
-    with pytest.raises(SourceError, match=r"cannot write the list .* \(No space left on device\); .* set TMPDIR"):
-        Listing(Entry, (Entry(str(number), number, "") for number in range(100)))
-
-
-def test_long_lists_take_no_memory() -> None:
+def test_long_lists_take_little_memory() -> None:
     tracemalloc.start()
     listing = Listing(Entry)
     for number in range(6_000):
@@ -110,7 +89,7 @@ def test_long_lists_take_no_memory() -> None:
         )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size < (110 * 6_000 if listings._IN_MEMORY > 40 else 50_000)
+    assert size < 300 * 6_000 / listings._BLOCK + 110 * 6_000
     assert listing[5_999].target == 59
 
 
