@@ -6,11 +6,11 @@ Document types are refused, so there are no entities to expand and nothing to fe
 from __future__ import annotations
 
 import posixpath
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from xml.parsers import expat
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from mmload.errors import SourceError, shown
 from mmload.runtime.regular_files import read_regular
@@ -180,92 +180,80 @@ def parse_annotation(data: bytes) -> VocAnnotation:
         raise ValueError(f"the annotation has {len(data):,} bytes, more than the limit of {MAX_BYTES:,}")
     if what := describe_content(data):
         raise ValueError(f"it is {what}")
-    reader = _Reader()
+    parser = ElementTree.XMLParser(target=_Elements())
     try:
-        reader.parser.Parse(data, True)
-    except (expat.ExpatError, LookupError) as error:  # LookupError: an unknown encoding
+        parser.feed(data)
+        root = parser.close()
+    except (ElementTree.ParseError, LookupError) as error:  # LookupError: an unknown encoding
         raise ValueError(f"malformed XML ({error})") from error
-    objects = [each for place, texts in enumerate(reader.objects, 1) for each in _objects(place, texts)]
-    return VocAnnotation(tuple(objects), _size(reader.size))
+    elements = list(root.iter("object"))
+    if any(each.find(".//object") is not None for each in elements):
+        raise ValueError("an <object> is in another one")
+    if len(list(root.iter("bndbox"))) > sum(len(list(each.iter("bndbox"))) for each in elements):
+        raise ValueError("a bndbox is in no <object>")
+    objects = [each for place, element in enumerate(elements, 1) for each in _objects(place, element)]
+    return VocAnnotation(tuple(objects), _size(root))
 
 
-class _Reader:
-    """Expat's handlers; keeps the texts under each object's known paths, and under ``size``.
+class _Elements(ElementTree.TreeBuilder):
+    """Builder of elements with tags in lower case and without attributes.
 
-    An object may lie in an element such as ``<objects>``, and tags may be in upper case.
+    It refuses document types before an entity is expanded, and what is too deep or no annotation before it is built.
     """
 
-    def __init__(self) -> None:
-        self.objects: list[dict[str, list[str]]] = []
-        self.size: dict[str, str] = {}
-        self.path: list[str] = []
-        self.depth = 0  # of the object that is being read, 0 between objects
-        self.text: list[str] = []
-        self.parser = expat.ParserCreate()
-        self.parser.buffer_text = True
-        self.parser.StartDoctypeDeclHandler = self.doctype
-        self.parser.StartElementHandler = self.start
-        self.parser.EndElementHandler = self.end
-        self.parser.CharacterDataHandler = self.text.append
+    depth = 0
 
     def doctype(self, *_: object) -> None:
         raise ValueError("the XML has a document type, which VOC annotations never have; entities are refused")
 
-    def start(self, tag: str, _: object) -> None:
-        self.path.append(tag.lower())
-        if len(self.path) > MAX_DEPTH:
+    def start(self, tag: str, _: object) -> Element:  # type: ignore[override]  # attributes are left aside
+        self.depth += 1
+        plain = _plain_tag(tag)
+        if self.depth > MAX_DEPTH:
             raise ValueError(f"the XML is over {MAX_DEPTH} elements deep")
-        if self.path[0] != "annotation":
-            raise ValueError(f"the XML is a <{self.path[0][:40]}>, not an <annotation>")
-        if self.path[-1] == "object":
-            if self.depth:
-                raise ValueError("an <object> is in another one")
-            self.depth = len(self.path)
-            self.objects.append(defaultdict(list))
-        if not self.depth and self.path[-1] == "bndbox":
-            raise ValueError("a bndbox is in no <object>")
-        self.text.clear()
+        if self.depth == 1 and plain != "annotation":
+            raise ValueError(f"the XML is a <{plain[:40]}>, not an <annotation>")
+        return super().start(plain, {})
 
-    def end(self, _: str) -> None:
-        if self.depth:
-            self.objects[-1]["/".join(self.path[self.depth :])].append("".join(self.text).strip())
-            if len(self.path) == self.depth:
-                self.depth = 0
-        if self.path[1:-1] == ["size"]:
-            self.size[self.path[-1]] = "".join(self.text).strip()
-        self.text.clear()
-        self.path.pop()
+    def end(self, tag: str) -> Element:
+        self.depth -= 1
+        return super().end(_plain_tag(tag))
 
 
-def _objects(place: int, texts: Mapping[str, list[str]]) -> list[VocObject]:
+def _plain_tag(tag: str) -> str:
+    """Returns a tag in lower case and without its namespace."""
+    return tag.rpartition("}")[2].lower()
+
+
+def _texts(element: Element, path: str) -> list[str]:
+    return [(each.text or "").strip() for each in element.findall(path)]
+
+
+def _objects(place: int, element: Element) -> list[VocObject]:
     """Returns an object for each box of an ``<object>``, and one without a box if it has none."""
-    names = set(texts.get("name", ())) - {""}
+    names = set(_texts(element, "name")) - {""}
     if len(names) != 1:
         several = f"the names {', '.join(map(shown, sorted(names)))}" if names else "no name"
         raise ValueError(f"object {place} has {several}")
     (name,) = names
     where = f"object {place} ({name})"
     try:
-        difficult = any(list(map(flag, texts.get("difficult", ()))))
+        difficult = any(list(map(flag, _texts(element, "difficult"))))
     except ValueError as error:
         raise ValueError(f"{where}: difficult is {error}") from error
-    count = len(texts.get("bndbox", ()))
-    sides = [texts.get(f"bndbox/{side}", []) for side in SIDES]
-    wrong = next((side for side, found in zip(SIDES, sides, strict=True) if len(found) != count), None)
+    count = len(element.findall("bndbox"))
+    sides = {side: _texts(element, f"bndbox/{side}") for side in SIDES}
+    wrong = next((side for side, found in sides.items() if len(found) != count), None)
     if wrong is not None:
-        raise ValueError(f"{where} has {count} bndbox and {len(texts.get(f'bndbox/{wrong}', ()))} {wrong}")
-    if not count:
-        return [VocObject(name, difficult, None)]
-    xmin, ymin, xmax, ymax = (
-        [_side(where, side, text) for text in found] for side, found in zip(SIDES, sides, strict=True)
-    )
-    return [VocObject(name, difficult, box) for box in zip(xmin, ymin, xmax, ymax, strict=True)]
+        raise ValueError(f"{where} has {count} bndbox and {len(sides[wrong])} {wrong}")
+    boxes = zip(*([_side(where, side, text) for text in found] for side, found in sides.items()), strict=True)
+    return [VocObject(name, difficult, box) for box in boxes] or [VocObject(name, difficult, None)]
 
 
-def _size(values: dict[str, str]) -> tuple[int, int] | None:
+def _size(root: Element) -> tuple[int, int] | None:
     """Returns (height, width); None if it is unknown: many tools write 0 or nothing."""
     try:
-        height, width = (number(values.get(side, "")) for side in ("height", "width"))
+        height, width = (number("".join(_texts(root, f"size/{side}")[-1:])) for side in ("height", "width"))
     except ValueError:
         return None
     valid = all(1 <= side < MAX_SIDE and side.is_integer() for side in (height, width))
