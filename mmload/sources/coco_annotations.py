@@ -200,13 +200,12 @@ class _Objects:
         """Adds the object, or the segments of an image, at a place of the file."""
         try:
             each = self._decoder.decode(raw)
+            if isinstance(each, Annotation) and not each.bbox:
+                each = self._lenient(number, raw)
         except msgspec.DecodeError:
             each = self._lenient(number, raw)
         if isinstance(each, Annotation):
-            if not each.bbox:
-                each = self._lenient(number, raw)
-            if each is not None:
-                self._add(number, each)
+            self._add(number, each)
         elif each is not None:
             if each.image_id in self._places:
                 self._maps[self._places[each.image_id]] = each.file_name
@@ -326,20 +325,17 @@ class _Objects:
         replace it.
         """
         images, ids = np.frombuffer(self._images, np.int64).copy(), np.frombuffer(self._ids, np.int64)
-        unique, counts = np.unique(ids, return_counts=True)
-        later: set[int] = set()
-        pairs: set[tuple[int, int]] = set()
-        for place in np.flatnonzero(np.isin(ids, unique[counts > 1]))[::-1].tolist():
-            own, image = int(ids[place]), int(images[place])
-            if (image, own) in pairs:
-                kind = "annotations are left out for a later one of the same id, as in pycocotools"
-                self._findings.add(kind, shown_object(own))
-                images[place] = len(self._listed)
-            elif own in later and self._task != "panoptic":
-                kind = "annotations have the id of one of another image: both are read, and pycocotools mixes them up"
-                self._findings.add(kind, shown_object(own))
-            later.add(own)
-            pairs.add((image, own))
+        order = np.lexsort((images, ids))  # stable: those of one id and image stay in the order of the file
+        is_again = ids[order][:-1] == ids[order][1:]
+        is_replaced = is_again & (images[order][:-1] == images[order][1:])
+        replaced, mixed = order[:-1][is_replaced], order[:-1][is_again & ~is_replaced]
+        for own in ids[replaced].tolist():
+            kind = "annotations are left out for a later one of the same id, as in pycocotools"
+            self._findings.add(kind, shown_object(own))
+        for own in ids[mixed].tolist() if self._task != "panoptic" else ():
+            kind = "annotations have the id of one of another image: both are read, and pycocotools mixes them up"
+            self._findings.add(kind, shown_object(own))
+        images[replaced] = len(self._listed)
         return images
 
     def finish(self) -> CocoObjects:

@@ -14,22 +14,24 @@ import struct
 import threading
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmload.errors import RecipeError, RemoteMissingError, SampleError, SourceError, UsageError, counted
+from mmload.errors import RecipeError, RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.records import DARK_DEPTH, DTYPES, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources import TIME_MARK
+from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder, is_dark_depth
+from mmload.sources.file_kinds import describe_content
 from mmload.store.checksum import crc32
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ class Links:
             raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
         self.root, self.allow_outside = Path(root), allow_outside
         self._real_paths: dict[str, str] = {}
-        self._respelled: list[str] = []  # the first as an example, and an empty text for each other
+        self._findings = Findings()
 
     def find(self, folder: str | Path, name: str) -> tuple[str, str]:
         """Finds a listed file, and returns its name relative to the folder and its :meth:`revision`.
@@ -168,15 +170,23 @@ class Links:
             return name, revision
         ((spelling, revision),) = found.items()
         self.check(os.path.join(folder, spelling))
-        self._respelled.append(f"{name!a:.80} is {spelling!a:.80}" if not self._respelled else "")
+        kind = "files found by a name that differs in its Unicode form or the case of its ending"
+        self._findings.add(kind, f"{name!a:.80} is {spelling!a:.80}")
         return spelling, revision
+
+    def find_first(self, folder: str | Path, names: Sequence[str]) -> tuple[str, str]:
+        """Finds the first of some names that is a file as :meth:`find` does; names as they are before other spellings.
+
+        Where there is none, it returns the first name, and "missing".
+        """
+        exact = ((name, self.revision(os.path.join(folder, name))) for name in names)
+        found = chain(exact, (self.find(folder, name) for name in names))
+        return next((each for each in found if each[1] != "missing"), (names[0], "missing"))
 
     def notes(self) -> tuple[str, ...]:
         """Returns a note on the files that :meth:`find` found under another name since the last call."""
-        count, first = len(self._respelled), "".join(self._respelled)
-        self._respelled = []
-        what = f"found by a name that differs in its Unicode form or the case of its ending: {first}"
-        return (f"{counted(count, 'file')} {what}",) if count else ()
+        notes, self._findings = self._findings.notes(), Findings()
+        return notes
 
     def revision(self, path: str | Path) -> str:
         """Returns a file's size and modification time, or ``missing``; the caller has checked its folder.
@@ -340,6 +350,23 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX
         raise SampleError(sample, f"no such file: {name}") from error
     except (OSError, ValueError) as error:
         raise SampleError(sample, f"{name} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Reads a text file of at most ``most`` bytes in UTF-8, with or without a byte order mark.
+
+    Raises:
+        SourceError: if it cannot be read, or is something else; the message says what.
+    """
+    try:
+        content = read_regular(path, most=most)
+        if what := describe_content(content):
+            raise SourceError(f"{path} is {what}")
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
 
 def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> str:

@@ -35,7 +35,14 @@ from mmload.sources.files import (
     walk,
 )
 from mmload.sources.imagenet import KAGGLE_FOLDER, KAGGLE_TABLE, read_validation_classes
-from mmload.sources.listing import ListedSplit, Listing, check_fraction, similar_names, with_held_out
+from mmload.sources.listing import (
+    ListedSplit,
+    Listing,
+    check_fraction,
+    check_same_classes,
+    similar_names,
+    with_held_out,
+)
 from mmload.store.manifest import is_name
 
 
@@ -206,7 +213,8 @@ class ImageFolderSource:
             splits = {"train": self._scan(base, ())}
         else:
             splits = {name: self._scan(posixpath.join(base, name), notes if name == names[0] else ()) for name in names}
-            _check_same_classes(self._tree, splits)
+            named = {self._tree.display_name(name): split.classes for name, split in splits.items()}
+            check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
         if labels:
             splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
         return splits if self.val_fraction is None else self._hold_out(splits, self.val_fraction)
@@ -355,18 +363,6 @@ def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
 
 def _are_names(names: object) -> bool:
     return isinstance(names, list | tuple) and all(isinstance(name, str) and is_name(name) for name in names)
-
-
-def _check_same_classes(tree: LocalTree | RemoteTree, splits: Mapping[str, ImageFolderSplit]) -> None:
-    name, first = next(iter(splits.items()))
-    for other, split in splits.items():
-        if split.classes != first.classes:
-            odd = sorted(set(split.classes) ^ set(first.classes))
-            raise SourceError(
-                f"{tree.display_name(other)} and {tree.display_name(name)} have different classes "
-                f"({', '.join(odd[:5])}); "
-                "give every split the same class folders, or name the splits in split_folders"
-            )
 
 
 def _images(tree: LocalTree | RemoteTree, folder: str, target: int, unread: Counter[str]) -> Iterator[ImageFile]:

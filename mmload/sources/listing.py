@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, starmap
+from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -108,6 +109,15 @@ def with_held_out(
     return {"train": rest, "val": train.only(np.flatnonzero(taken).tolist()), **others}
 
 
+def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> None:
+    """Raises SourceError, which ends with an advice, if several lists of class names differ."""
+    (first, classes), *others = named.items()
+    for name, own in others:
+        if own != classes:
+            odd = sorted(set(own) ^ set(classes)) or ["in another order"]
+            raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
+
+
 def check_fraction(fraction: object, seed: object) -> None:
     """Raises RecipeError unless the two are what :func:`held_out` takes, or the fraction is None."""
     if fraction is not None and (not isinstance(fraction, float) or not 0 < fraction < 1):
@@ -192,30 +202,27 @@ class ListedSplit(Generic[T]):
         return name
 
 
-def note_doubles(splits: Mapping[str, ListedSplit[Any]], others: tuple[str, ...] = ()) -> None:
-    """Adds a note to each split on images that are in it several times, or in an earlier split too.
+def note_doubles(
+    splits: Mapping[str, ListedSplit[T]],
+    others: tuple[str, ...] = (),
+    file: Callable[[T], str] = itemgetter(0),
+    kind: str = "image",
+    more: str = "",
+) -> None:
+    """Adds a note to each split on files of its items that it has several times, or an earlier split has too.
 
-    The first split gets other notes on all of them, too.
+    ``kind`` names the files, and ``more`` ends the first note. The first split gets ``others``, notes on all of them.
     """
     next(iter(splits.values())).add_notes(others)
-    doubles = notes_on_doubles({name: map(each.id, range(len(each))) for name, each in splits.items()}, "image")
-    for name, split in splits.items():
-        split.add_notes(doubles[name])
-
-
-def notes_on_doubles(splits: Mapping[str, Iterable[str]], kind: str, more: str = "") -> dict[str, tuple[str, ...]]:
-    """Returns notes on files that are in a split several times, ended by ``more``, or in an earlier split too."""
-    notes: dict[str, tuple[str, ...]] = {}
     earlier: dict[str, npt.NDArray[np.int64]] = {}
-    for name, files in splits.items():
-        own, count = unique_hashes(files)
-        again = count - len(own)
-        notes[name] = (f"{counted(again, kind)} listed more than once{more}",) if again else ()
-        for other, others in earlier.items():
-            if shared := len(np.intersect1d(own, others, assume_unique=True)):
-                notes[name] += (f"{counted(shared, kind)} also in split {other}",)
+    for name, split in splits.items():
+        own, count = unique_hashes(map(file, split.items))
+        if again := count - len(own):
+            split.add_notes((f"{counted(again, kind)} listed more than once{more}",))
+        for other, hashes in earlier.items():
+            if shared := len(np.intersect1d(own, hashes, assume_unique=True)):
+                split.add_notes((f"{counted(shared, kind)} also in split {other}",))
         earlier[name] = own
-    return notes
 
 
 def unique_hashes(texts: Iterable[str]) -> tuple[npt.NDArray[np.int64], int]:

@@ -21,6 +21,7 @@ from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.records import VOID, Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
+from mmload.sources.listing import check_same_classes
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
 from mmload.sources.schema import Schema
 from mmload.sources.values import Key
@@ -289,13 +290,11 @@ def _feature_names(dataset: Any, key: str) -> tuple[str, ...]:
 
 
 def _same_classes(named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the classes of several datasets; raises SourceError if they differ."""
-    (first, classes), *others = named.items()
-    for name, own in others:
-        if own != classes and own and classes:
-            odd = sorted(set(own) ^ set(classes)) or ["in another order"]
-            raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); give all the same")
-    return classes
+    """Returns the classes of several datasets, some of which may have none; raises SourceError if they differ."""
+    known = {name: classes for name, classes in named.items() if classes}
+    if known:
+        check_same_classes(known, "give all the same")
+    return next(iter(named.values()))
 
 
 def _is_spec(spec: object) -> bool:

@@ -35,7 +35,7 @@ from mmload.sources.listing import (
     ListedSplit,
     Listing,
     check_fraction,
-    notes_on_doubles,
+    note_doubles,
     similar_names,
     unique_hashes,
     with_held_out,
@@ -179,11 +179,11 @@ class ListSource:
             _check_ids(name, members, path)
         if self.val_fraction is not None:
             items = with_held_out(items, lambda item: item.name, _stratum, self.val_fraction, self.seed)
-        files_of_split = {name: (item.file for item in members) for name, members in items.items()}
-        doubles = notes_on_doubles(files_of_split, "file", ", under different ids")
         files = Files(place, finder.urls, self.decoder)
         notes = (*targets.notes, *findings.notes(), *similar_names(items, "splits"))
-        return {name: ListSplit(files, targets, members, (*notes, *doubles[name])) for name, members in items.items()}
+        splits = {name: ListSplit(files, targets, members, notes) for name, members in items.items()}
+        note_doubles(splits, (), lambda item: item.file, "file", ", under different ids")
+        return splits
 
 
 @dataclass(frozen=True)
@@ -282,20 +282,16 @@ class LocalFinder:
             raise SourceError(
                 f"{row.where}: the path {row.path!r:.80} leaves {self._folder}; set allow_outside to follow it"
             )
-        path = os.path.join(self._folder, name)
-        self._links.check_folder(os.path.dirname(path))
-        return name, *(self._by_ending(name, path) if self._by_id else self._links.find(self._folder, name))
+        self._links.check_folder(os.path.dirname(os.path.join(self._folder, name)))
+        return name, *(self._by_ending(name) if self._by_id else self._links.find(self._folder, name))
 
-    def _by_ending(self, name: str, path: str) -> tuple[str, str]:
+    def _by_ending(self, name: str) -> tuple[str, str]:
         """Finds an ID's file; tries the ending that was found last first, as most files share it."""
-        for ending in self._endings:
-            revision = self._links.revision(path + ending)
-            if revision != "missing":
-                self._endings.remove(ending)
-                self._endings.insert(0, ending)
-                return name + ending, revision
-        found = (self._links.find(self._folder, name + ending) for ending in self._endings)
-        return next((each for each in found if each[1] != "missing"), (name + ".pt", "missing"))
+        found, revision = self._links.find_first(self._folder, [name + ending for ending in self._endings])
+        if revision == "missing":
+            return f"{name}.pt", revision
+        self._endings.sort(key=lambda ending: not found.endswith(ending))
+        return found, revision
 
 
 class RemoteFinder:

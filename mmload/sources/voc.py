@@ -9,11 +9,10 @@ An error in one image does not stop that: it becomes a SampleError when the imag
 from __future__ import annotations
 
 import posixpath
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,16 +122,14 @@ class VocSource:
     def _splits(self) -> dict[str, VocSplit]:
         lists = "Segmentation" if self.task == "segmentation" else "Main"
         devkit, years = self._devkit(lists)
-        notes: dict[str, tuple[str, ...]] = {}
+        findings: dict[str, Findings] = defaultdict(Findings)
         if years:
             wanted = self._wanted(devkit, years, lists)
             items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
         else:
-            devkit, (items, notes) = self._root, self._annotated_items()
+            devkit, items = self._root, self._annotated_items(findings)
         task = self._task(devkit, [item for split in items.values() for item in split], bool(years))
-        splits = {name: self._split(devkit, name, split, task) for name, split in items.items()}
-        for name, own in notes.items():
-            splits[name].add_notes(own)
+        splits = {name: self._split(devkit, name, split, task, findings[name]) for name, split in items.items()}
         note_doubles(splits, self._links.notes())
         return splits
 
@@ -158,8 +155,8 @@ class VocSource:
         sets = self._sets or default_sets([devkit / years[year] for year in chosen], lists)
         return {name: locate_lists(entries, chosen, years) for name, entries in sets.items()}
 
-    def _annotated_items(self) -> tuple[dict[str, list[VocItem]], dict[str, tuple[str, ...]]]:
-        """Returns the images of each split with an annotation, and notes, where there is no devkit."""
+    def _annotated_items(self, findings: Mapping[str, Findings]) -> dict[str, list[VocItem]]:
+        """Returns the images of each split with an annotation, where there is no devkit."""
         found = find_annotated(self._root)
         if not found or self._years or self._sets or self.task == "segmentation":
             beside = "XML beside images, which has no years, no lists and no masks" if found else "no XML beside images"
@@ -168,7 +165,6 @@ class VocSource:
                 "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
             )
         items: dict[str, list[VocItem]] = {}
-        notes: dict[str, tuple[str, ...]] = {}
         for split, (images, xml) in found.items():
             self._links.check_folder(images)
             self._links.check_folder(xml)
@@ -178,12 +174,11 @@ class VocSource:
                 _item(self._root, f"{folders[0]}/{stem}", self._links, annotation=f"{folders[1]}/{stem}.xml")
                 for stem in stems
             ]
-            findings, known = Findings(), set(stems)
+            known = set(stems)
             for path in sorted(images.iterdir()):
                 if path.suffix.lower() in IMAGE_ENDINGS and path.stem not in known:
-                    findings.add("images without an annotation (.xml) are left out", path.name)
-            notes[split] = findings.notes()
-        return items, notes
+                    findings[split].add("images without an annotation (.xml) are left out", path.name)
+        return items
 
     def _fetch(self, years: Mapping[str, str], lists: str) -> None:
         from mmload.sources.download import download_voc
@@ -224,7 +219,7 @@ class VocSource:
             return SingleLabel(class_map=self._map, classes=self._targets)
         return Detection(classes=classes, one_based=self.one_based, clip_boxes=self.clip_boxes)
 
-    def _split(self, devkit: Path, name: str, items: list[VocItem], task: VocTask) -> VocSplit:
+    def _split(self, devkit: Path, name: str, items: list[VocItem], task: VocTask, findings: Findings) -> VocSplit:
         reasons = [task.dropped(item) for item in items]
         remaining = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
         counts = Counter(reason for reason in reasons if reason is not None)
@@ -233,7 +228,7 @@ class VocSource:
         )
         if not remaining:
             raise SourceError(f"split {name} of {devkit} has no image{'; ' + '; '.join(notes) if notes else ''}")
-        return VocSplit(devkit, self.decoder, task.fitted(remaining), remaining, notes)
+        return VocSplit(devkit, self.decoder, task.fitted(remaining), remaining, notes + findings.notes())
 
 
 class VocSplit(ListedSplit[VocItem]):
@@ -273,9 +268,7 @@ def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: 
     beside = posixpath.normpath(annotation or mask)
     for each in (files[0], beside):
         links.check_folder((devkit / each).parent)
-    exact = ((file, links.revision(devkit / file)) for file in files)
-    found_files = chain(exact, (links.find(devkit, file) for file in files))
-    name, image = next((each for each in found_files if each[1] != "missing"), (files[0], "missing"))
+    name, image = links.find_first(devkit, files)
     beside, own = links.find(devkit, beside)
     revision = f"{image} {own}"
     if not annotation:

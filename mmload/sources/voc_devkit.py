@@ -13,10 +13,9 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from mmload.errors import SourceError, shown
-from mmload.runtime.regular_files import read_regular
 from mmload.sources.annotation_values import flag, number
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.files import inner_name
+from mmload.sources.files import inner_name, read_text
 from mmload.store.manifest import is_name
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
@@ -29,13 +28,10 @@ def read_list(path: Path) -> list[str]:
     Raises:
         SourceError: if it cannot be read, or a line in it is no plain name.
     """
-    try:
-        lines = read_regular(path).decode("utf-8-sig").splitlines()
-    except OSError as error:
+    if not path.exists():
         lists = sorted(other.stem for other in path.parent.glob("*.txt"))
-        raise SourceError(f"cannot read the list {path} ({error.strerror}); choose from {', '.join(lists)}") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"the list {path} is not UTF-8 text") from error
+        raise SourceError(f"cannot read the list {path} (no such file); choose from {', '.join(lists)}")
+    lines = read_text(path).splitlines()
     listed = (_listed_name(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
     return [name for name in listed if name]
 
@@ -206,7 +202,7 @@ class _Elements(ElementTree.TreeBuilder):
     def doctype(self, *_: object) -> None:
         raise ValueError("the XML has a document type, which VOC annotations never have; entities are refused")
 
-    def start(self, tag: str, _: object) -> Element:  # type: ignore[override]  # attributes are left aside
+    def start(self, tag: str, _: object) -> Element:
         self.depth += 1
         plain = _plain_tag(tag)
         if self.depth > MAX_DEPTH:

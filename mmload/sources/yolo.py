@@ -10,7 +10,7 @@ import io
 import os
 import posixpath
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ import numpy as np
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.records import ObjectsRecord, Sample
-from mmload.runtime.regular_files import read_regular
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
@@ -29,6 +28,7 @@ from mmload.sources.files import (
     inner_name,
     read_bytes,
     read_image_and_jpeg,
+    read_text,
     reading,
     walk,
 )
@@ -123,7 +123,8 @@ class YoloSource:
 
     def _split(self, body: Mapping[str, Any], key: str, meaning: YoloMeaning) -> YoloSplit:
         paths = body[key] if isinstance(body[key], list) else [body[key]]
-        base = self._base(body.get("path"))
+        above = body.get("path")  # a folder of another computer, where it does not exist
+        base = (self._existing(above, [self._root]) if isinstance(above, str) else None) or self._root
         files = (file for path in paths for file in self._images(self._place(str(path), base), base))
         items = Listing(YoloItem, map(self._item, files))
         if not items:
@@ -136,22 +137,22 @@ class YoloSource:
 
     def _place(self, path: str, base: Path) -> Path:
         """Returns the folder or list of images that a path of the description means."""
-        for folder in (base, self._root):
-            # Roboflow's are relative to the folder of the images; tools on Windows write \\.
-            for name in (path, path.removeprefix("../"), path.replace("\\", "/")):
-                found = _in_any_case(folder, name)
-                if found is not None and (self.allow_outside or _is_below(found, self._root)):
-                    return found
-        raise SourceError(
-            f"{self._path} names {shown(path)}, which does not exist in {self._root}; correct it, or set allow_outside "
-            "if it is elsewhere"
-        )
+        found = self._existing(path, [base, self._root])
+        if found is None:
+            raise SourceError(
+                f"{self._path} names {shown(path)}, which does not exist in {self._root}; correct it, or set "
+                "allow_outside if it is elsewhere"
+            )
+        return found
 
-    def _base(self, base: Any) -> Path:
-        """Returns the folder that ``path`` of the description means; the root if that is not in it."""
-        names = [base, base.replace("\\", "/")] if isinstance(base, str) else []
-        inner = [name for name in names if inner_name(name) or self.allow_outside]
-        return next(filter(Path.exists, (self._root / name for name in inner)), self._root)
+    def _existing(self, path: str, folders: Sequence[Path]) -> Path | None:
+        """Returns the first path that is written in a description and exists below one of the folders, in any case.
+
+        Roboflow's paths are relative to the folder of the images; tools on Windows write backslashes.
+        """
+        names = (path, path.removeprefix("../"), path.replace("\\", "/"))
+        found = filter(None, (_in_any_case(folder, name) for folder in folders for name in names))
+        return next((each for each in found if self.allow_outside or _is_below(each, self._root)), None)
 
     def _images(self, place: Path, base: Path) -> Iterator[str]:
         """Yields the images of a folder, sorted, or of a list of files, relative to the root.
@@ -172,10 +173,7 @@ class YoloSource:
             return
         folders = [Path(os.path.relpath(folder, self._root)).as_posix() for folder in (place.parent, base)]
         inside = f"{Path(os.path.abspath(self._root)).as_posix()}/"  # of absolute paths
-        try:
-            text = read_regular(place, most=_MOST_BYTES).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{place} is not UTF-8 text ({error})") from error
+        text = read_text(place, _MOST_BYTES)
         for number, line in enumerate(io.StringIO(text, newline=None), 1):  # splitlines() splits at U+2028, too
             if not line.strip():
                 continue
@@ -196,11 +194,8 @@ class YoloSource:
         self._links.check_folder(self._root / folder)
         file, revision = self._links.find(self._root, file)
         places = self._label_folders(folder)
-        found = (self._links.find(self._root, posixpath.join(place, f"{stem}.txt")) for place in places)
-        labels, label_revision = next(
-            (each for each in found if each[1] != "missing"), (posixpath.join(places[0], f"{stem}.txt"), "missing")
-        )
-        return YoloItem(file, labels, revision, label_revision)
+        labels = self._links.find_first(self._root, [posixpath.join(place, f"{stem}.txt") for place in places])
+        return YoloItem(file, labels[0], revision, labels[1])
 
     def _label_folders(self, folder: str) -> list[str]:
         """Returns the folders that may have the labels of a folder of images: ``labels`` for ``images``, and itself."""
@@ -295,13 +290,11 @@ def _in_any_case(folder: Path, name: str) -> Path | None:
     if found.exists():
         return found
     for part in PurePosixPath(name).parts:
-        if not (folder / part).exists():
-            names = os.listdir(folder) if folder.is_dir() else []
-            others = [each for each in names if each.lower() == part.lower()]
-            if len(others) != 1:
-                return None
-            part = others[0]
-        folder = folder / part
+        names = os.listdir(folder) if folder.is_dir() else []
+        others = [part] if (folder / part).exists() else [each for each in names if each.lower() == part.lower()]
+        if len(others) != 1:
+            return None
+        folder = folder / others[0]
     return folder
 
 

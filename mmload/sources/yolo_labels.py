@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from mmload.errors import SourceError, shown
 from mmload.records import ObjectsRecord, mirrored_names
-from mmload.runtime.regular_files import read_regular
 from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
+from mmload.sources.files import read_text
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, no_polygons
 
@@ -164,14 +164,7 @@ def read_description(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = read_regular(path, most=_MOST_YAML)
-        if what := describe_content(content):
-            raise SourceError(f"{path} is {what}")
-        body = yaml.load(content.decode("utf-8-sig"), _texts_loader())
-    except OSError as error:
-        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 text ({error})") from error
+        body = yaml.load(read_text(path, _MOST_YAML), _texts_loader())
     except (yaml.YAMLError, RecursionError) as error:
         raise SourceError(f"{path} is no YAML that is read here ({' '.join(str(error).split()):.200})") from error
     if not isinstance(body, dict):
