@@ -22,7 +22,7 @@ from mmload.errors import RecipeError, SourceError
 from mmload.records import Sample
 from mmload.runtime.regular_files import read_regular
 from mmload.sources.decode import Decoder
-from mmload.sources.files import Links, reading
+from mmload.sources.links import Links, reading
 from mmload.sources.pickles import read_plain_pickle
 
 

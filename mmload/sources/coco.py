@@ -6,7 +6,6 @@ a SampleError when the image is read.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -16,32 +15,23 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
-from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample, mirrored_names
 from mmload.sources.coco_annotations import TASKS, AnnotationFile, read_annotations, shown_object, without_groups
 from mmload.sources.coco_records import Category
-from mmload.sources.decode import Decoder, warnings_suppressed, without_png_extras
-from mmload.sources.files import (
-    Links,
-    check_is_folder,
-    checksum_of,
-    inner_name,
-    read_bytes,
-    read_image_and_jpeg,
-    reading,
-)
+from mmload.sources.decode import Decoder
+from mmload.sources.files import check_is_folder, checksum_of, inner_name, read_image_and_jpeg
+from mmload.sources.links import Links, reading
 from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import (
     CocoObjects,
     ObjectError,
     fields_of_objects,
     flip_field,
-    no_polygons,
     notes_on_flip,
 )
+from mmload.sources.panoptic_maps import masks_of_segments, read_map
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
@@ -340,13 +330,18 @@ class CocoSplit(ListedSplit[CocoItem]):
         pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
         size = (pixels.shape[1], pixels.shape[2])
         objects = self._objects.of_image(index)
-        if self._meaning.is_panoptic:
-            objects = replace(objects, segments=self._segments(index, size, where))
         try:
+            if self._meaning.is_panoptic:
+                numbers = read_map(self.root, item.segments, size, item.file)
+                left_out = self._objects.left_out.get(index, ())
+                masks = masks_of_segments(numbers, self._ids(index).tolist(), left_out)
+                objects = replace(objects, segments=masks)
             found = fields_of_objects(objects, size, self._clip)
         except ObjectError as error:
-            own = int(self._objects.ids[self._objects.starts[index] + error.index])
+            own = int(self._ids(index)[error.index])
             raise SampleError(item.file, f"{where}, {shown_object(own)}: {error.reason}") from error
+        except ValueError as error:
+            raise SampleError(item.file, f"{where}, {error}") from error
         listed = (item.height, item.width)
         losses |= found.losses
         if 0 not in listed and listed != size:
@@ -370,42 +365,6 @@ class CocoSplit(ListedSplit[CocoItem]):
         if fault is not None:
             raise SampleError(item.file, fault)
         return item
-
-    def _segments(self, index: int, size: tuple[int, int], where: str) -> dict[str, npt.NDArray[Any]]:
-        """Returns the masks of the segments of an image as run lengths, from its map of their numbers.
-
-        Raises:
-            SampleError: if the map is missing or broken, or has other segments than the file lists.
-        """
-        item = self.items[index]
-        listed = self._ids(index).tolist()
-        numbers = _segment_numbers(self.root, item, size) if item.segments else np.zeros(size, np.int64)
-        there = set(np.unique(numbers).tolist()) - {0, *self._objects.left_out.get(index, ())}
-        if there != set(listed):
-            odd = min(there ^ set(listed))
-            what = "is in its map, but not in the file" if odd in there else "has no pixel in its map"
-            raise SampleError(item.file, f"{where}, annotation {odd}: the segment {what}")
-        runs = [runs_of_mask(numbers == number) for number in listed]
-        owners = [(place, len(each)) for place, each in enumerate(runs)]
-        return {
-            **no_polygons(),
-            "run_boxes": np.array(owners, np.int32).reshape(-1, 2),
-            "runs": np.concatenate([np.empty(0, np.int32), *runs]),
-        }
-
-
-def _segment_numbers(root: Path, item: CocoItem, size: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Reads a map of segments, int64 [H, W]: red + 256 green + 65,536 blue of each pixel; raises SampleError."""
-    data = read_bytes(root, item.segments, item.file)
-    try:
-        with warnings_suppressed, Image.open(io.BytesIO(without_png_extras(data)), formats=("PNG",)) as image:
-            if image.size != size[::-1]:
-                raise ValueError("it has another size than the image")
-            colors = np.asarray(image.convert("RGB")).astype(np.int64)
-    except Exception as error:  # whatever Pillow raises on a broken file
-        raise SampleError(item.file, f"its map of segments {item.segments} is broken ({error})") from error
-    numbers: npt.NDArray[np.int64] = colors @ np.array([1, 256, 65536])
-    return numbers
 
 
 def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:

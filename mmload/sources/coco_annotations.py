@@ -43,7 +43,7 @@ from mmload.sources.coco_records import (
 )
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
-from mmload.sources.objects import MAX_KEYPOINTS, CocoObjects, Segments
+from mmload.sources.objects import MAX_KEYPOINTS, CocoObjects, SegmentColumns, Segments, starts_of
 
 Array = npt.NDArray[Any]
 
@@ -189,7 +189,7 @@ class _Objects:
         self._points, self._crowds, self._decoder = keypoints, crowds, _DECODERS[task]
         self._images, self._ids, self._classes, self._is_crowd = array("q"), array("q"), array("q"), array("b")
         self._boxes, self._areas, self._keypoints = array("d"), array("f"), array("f")
-        self._polygons, self._runs = _Parts("d", 2), _Parts("i", 1)
+        self._polygons, self._runs = SegmentColumns("d", 2), SegmentColumns("i", 1)
         self._maps: dict[int, str] = {}
         self._left_out: dict[int, list[int]] = {}
         self._numbers: dict[Key, int] = {}
@@ -342,7 +342,7 @@ class _Objects:
         """Returns all objects, grouped by image."""
         count = len(self._listed)
         images = self._without_doubles()
-        starts = _starts(images, count)
+        starts = starts_of(images, count)
         order = np.argsort(images, kind="stable")[: starts[-1]]
         places = np.empty(len(images), np.int64)  # of each object within its image
         places[order] = np.arange(len(order)) - starts[images[order]]
@@ -368,42 +368,6 @@ class _Objects:
             maps=self._maps,
             left_out=self._left_out,
         )
-
-
-class _Parts:
-    """Polygons or run lengths of objects, in the order of the file, while they are read."""
-
-    def __init__(self, kind: str, width: int) -> None:
-        self._owners, self._counts, self._values, self._width = array("q"), array("q"), array(kind), width
-
-    def add(self, owner: int, values: Sequence[float] | Sequence[int]) -> None:
-        """Adds the values of one polygon or mask of an object."""
-        self._owners.append(owner)
-        self._counts.append(len(values) // self._width)
-        self._values.extend(values)  # type: ignore[arg-type]  # ints of runs, floats of points
-
-    def finish(self, images: Array, places: Array, count: int) -> Segments:
-        """Returns all, grouped by image.
-
-        ``images`` and ``places``, int64 [n], are the image of each object, and its number within its image.
-        """
-        owners, counts = np.frombuffer(self._owners, np.int64), np.frombuffer(self._counts, np.int64)
-        own = images[owners]
-        starts = _starts(own, count)
-        order = np.argsort(own, kind="stable")[: starts[-1]]
-        values: Array = np.frombuffer(self._values, self._values.typecode)
-        return Segments(
-            starts=starts,
-            owners=places[owners][order].astype(np.int32),
-            begins=(np.cumsum(counts) - counts)[order],
-            counts=counts[order].astype(np.int32),
-            values=values.reshape(-1, 2) if self._width == 2 else values,
-        )
-
-
-def _starts(images: Array, count: int) -> Array:
-    """Returns the first of each image's entries, if they were sorted by image: int64 [images + 1]."""
-    return np.concatenate([[0], np.cumsum(np.bincount(images, minlength=count)[:count])])
 
 
 def shown_object(own: int) -> str:

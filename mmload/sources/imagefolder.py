@@ -23,18 +23,15 @@ from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
-    Links,
     RemoteFiles,
     check_is_folder,
     checksum_of,
     inner_name,
-    is_folder,
     local_root,
     read_image_and_jpeg,
-    reading,
-    walk,
 )
 from mmload.sources.imagenet import KAGGLE_FOLDER, KAGGLE_TABLE, read_validation_classes
+from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
     ListedSplit,
     Listing,

@@ -5,6 +5,7 @@ Those of a file of COCO's annotations are arrays that are grouped by image.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -161,6 +162,42 @@ class Segments:
             counts=lengths,
             values=self.values[spans(self.begins[own], lengths)],
         )
+
+
+class SegmentColumns:
+    """Polygons or run lengths of objects, in the order of the file, while they are read."""
+
+    def __init__(self, kind: str, width: int) -> None:
+        self._owners, self._counts, self._values, self._width = array("q"), array("q"), array(kind), width
+
+    def add(self, owner: int, values: Sequence[float] | Sequence[int]) -> None:
+        """Adds the values of one polygon or mask of an object."""
+        self._owners.append(owner)
+        self._counts.append(len(values) // self._width)
+        self._values.extend(values)  # type: ignore[arg-type]  # ints of runs, floats of points
+
+    def finish(self, images: Array, places: Array, count: int) -> Segments:
+        """Returns all, grouped by image.
+
+        ``images`` and ``places``, int64 [n], are the image of each object, and its number within its image.
+        """
+        owners, counts = np.frombuffer(self._owners, np.int64), np.frombuffer(self._counts, np.int64)
+        own = images[owners]
+        starts = starts_of(own, count)
+        order = np.argsort(own, kind="stable")[: starts[-1]]
+        values: Array = np.frombuffer(self._values, self._values.typecode)
+        return Segments(
+            starts=starts,
+            owners=places[owners][order].astype(np.int32),
+            begins=(np.cumsum(counts) - counts)[order],
+            counts=counts[order].astype(np.int32),
+            values=values.reshape(-1, 2) if self._width == 2 else values,
+        )
+
+
+def starts_of(images: Array, count: int) -> Array:
+    """Returns the first of each image's entries, if they were sorted by image: int64 [images + 1]."""
+    return np.concatenate([[0], np.cumsum(np.bincount(images, minlength=count)[:count])])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

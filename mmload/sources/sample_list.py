@@ -20,7 +20,6 @@ from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
-    Links,
     RemoteFiles,
     check_is_folder,
     checksum_of,
@@ -28,8 +27,8 @@ from mmload.sources.files import (
     local_root,
     read_image_and_jpeg,
     read_tensor,
-    reading,
 )
+from mmload.sources.links import Links, reading
 from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
 from mmload.sources.listing import (
     ListedSplit,

@@ -20,7 +20,8 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.records import VOID, Sample
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import Links, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg, reading
+from mmload.sources.files import check_is_folder, checksum_of, read_bytes, read_image_and_jpeg
+from mmload.sources.links import Links, reading
 from mmload.sources.listing import ListedSplit, note_doubles
 from mmload.sources.voc_devkit import (
     IMAGE_ENDINGS,
@@ -271,9 +272,7 @@ def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: 
     name, image = links.find_first(devkit, files)
     beside, own = links.find(devkit, beside)
     revision = f"{image} {own}"
-    if not annotation:
-        return VocItem(name, revision, "not annotated", beside=beside)
-    found = _annotation(devkit, beside)
+    found = _annotation(devkit, beside) if annotation else "not annotated"
     if isinstance(found, str):
         return VocItem(name, revision, found, beside=beside)
     return VocItem(name, revision, found.objects, found.size, beside)

@@ -21,17 +21,8 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.records import ObjectsRecord, Sample
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import (
-    EXTENSIONS,
-    Links,
-    checksum_of,
-    inner_name,
-    read_bytes,
-    read_image_and_jpeg,
-    read_text,
-    reading,
-    walk,
-)
+from mmload.sources.files import EXTENSIONS, checksum_of, inner_name, read_bytes, read_image_and_jpeg, read_text
+from mmload.sources.links import Links, reading, walk
 from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yolo_labels import (

@@ -14,7 +14,7 @@ from PIL import Image
 from mmload.errors import SampleError
 from mmload.sources import SourceSplit, make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.files import Links
+from mmload.sources.links import Links
 
 COMPOSED = "M\u00fcll/\u00e4.JPG"
 MIXED = "M\u00fcll/a\u0308.JPG"
