@@ -45,6 +45,12 @@ LIST = "list"
 CLIPPED = "boxes_clipped"
 """Loss of a sample: boxes that the source cut at the edge of the image."""
 
+TURNED = (
+    "images have an EXIF orientation, which is not applied: boxes that were drawn on the turned picture are in the "
+    "wrong place"
+)
+"""Loss of a sample with boxes, and the text of its note."""
+
 OTHER_SIZE = "images have another size than their annotation gives, so that boxes may be in the wrong place"
 """Loss of a sample, and the text of its note."""
 

@@ -327,7 +327,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         where = f"{self._meaning.file}, image {shown(item.id)}"
         if item.revision == "missing":
             raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
-        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
+        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
         size = (pixels.shape[1], pixels.shape[2])
         objects = self._objects.of_image(index)
         try:

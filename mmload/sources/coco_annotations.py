@@ -96,7 +96,7 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
     """
     findings = Findings()
     file = _parsed(path, findings)
-    categories = read_categories(path, _listed(file.categories), findings)
+    categories = read_categories(path, _listed(file.categories), task == "keypoints", findings)
     points = max((len(category.keypoints) for category in categories), default=0) if task == "keypoints" else 0
     if len(categories) > MAX_CLASSES or points > MAX_KEYPOINTS:
         raise SourceError(
@@ -114,6 +114,10 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
     for number, raw in enumerate(annotations):
         reader.add(number, raw)
     objects = reader.finish()
+    if len(objects.boxes) and objects.boxes.max() <= 1 and (objects.boxes % 1).any():
+        raise SourceError(
+            f"{path}: all boxes lie between 0 and 1, as shares of an image; COCO's are in pixels: convert them"
+        )
     labeled = {categories[label].id for label in np.unique(objects.per_box["labels"]).tolist()}
     return AnnotationFile(
         path=path,

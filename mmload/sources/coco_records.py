@@ -110,8 +110,8 @@ _IMAGE = msgspec.json.Decoder(CocoImage)
 T = TypeVar("T")
 
 
-def read_categories(path: Path, raws: Sequence[msgspec.Raw], findings: Findings) -> list[Category]:
-    """Decodes the categories, ordered by id, numbers before texts.
+def read_categories(path: Path, raws: Sequence[msgspec.Raw], keypoints: bool, findings: Findings) -> list[Category]:
+    """Decodes the categories, perhaps with their keypoints, ordered by id, numbers before texts.
 
     Raises:
         SourceError: if one is damaged, or two have one id.
@@ -119,7 +119,10 @@ def read_categories(path: Path, raws: Sequence[msgspec.Raw], findings: Findings)
     found: dict[Key, Category] = {}
     for position, raw in enumerate(raws):
         try:
-            category = lenient_record(Category, values_of_record(raw))
+            body = values_of_record(raw)
+            texts = {name: str(body[name]) for name in ("name", "supercategory") if body.get(name) is not None}
+            points = {name: body.get(name) for name in ("keypoints", "skeleton") if keypoints}
+            category = lenient_record(Category, {"id": body.get("id"), **texts, **points})
         except ValueError as error:
             raise SourceError(f"{path}, categories[{position}]: {error}") from error
         other = found.setdefault(category.id, category)

@@ -15,14 +15,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError, _imaging
+from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError, _imaging
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
 
 from mmload.errors import RecipeError
@@ -298,6 +298,15 @@ class Decoder:
         return Image.fromarray(color)
 
 
+def is_turned(data: bytes) -> bool:
+    """Returns whether a JPEG has an EXIF orientation other than upright."""
+    if b"Exif\0\0" not in data[:_EXIF_WITHIN]:
+        return False
+    with warnings_suppressed, suppress(Exception), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return image.getexif().get(ExifTags.Base.Orientation, 1) not in (0, 1)
+    return False
+
+
 def is_dark_depth(data: bytes, pixels: Tensor) -> bool:
     """Returns whether a file is a PNG of 16 bits whose values have 12 bits at most: its pixels are nearly black."""
     is_wide = data.startswith(_PNG) and data[_PNG_DEPTH] == 16
@@ -335,6 +344,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
 
 _SUBFILE_TYPE, _BITS, _PHOTOMETRIC, _SUB_IFDS = 254, 258, 262, 330  # tags of TIFF
 _PNG = b"\x89PNG\r\n\x1a\n"
+_EXIF_WITHIN = 2**17  # bytes from the begin of a JPEG
 _PNG_DEPTH = 24  # place of the bits per channel
 _WHITE_OF_12_BITS = 16  # 4,095 of 65,535, of 255
 _DRAWN = (b"tRNS", b"acTL", b"fcTL", b"fdAT")

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
-from mmload.records import DARK_DEPTH, DTYPES, dtype_name
+from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
 from mmload.runtime.regular_files import open_regular, read_regular
-from mmload.sources.decode import Decoder, is_dark_depth
+from mmload.sources.annotation_values import Findings
+from mmload.sources.decode import Decoder, is_dark_depth, is_turned
 from mmload.sources.file_kinds import describe_content
 from mmload.store.checksum import crc32
 
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
 
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
+
+
+_NO_IMAGES = frozenset(["", ".txt", ".xml", ".json", ".csv", ".md", ".db", ".ini", ".yaml", ".npy", ".pt", ".cache"])
+
+
+def add_unread(findings: Findings, name: str) -> None:
+    """Counts a file that is left out among images, unless its ending says that it is none."""
+    ending = posixpath.splitext(name)[1].lower()
+    if ending not in _NO_IMAGES:
+        findings.add(f"files that end in {ending} are not read, convert images among them to .jpg or .png", name)
 
 
 class RemoteFiles:
@@ -189,8 +200,10 @@ class ReadImage(NamedTuple):
     losses: dict[str, int]
 
 
-def read_image_and_jpeg(root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str) -> ReadImage:
-    """Reads and decodes an image.
+def read_image_and_jpeg(
+    root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str, *, boxes: bool = False
+) -> ReadImage:
+    """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read or decoded.
@@ -200,7 +213,11 @@ def read_image_and_jpeg(root: Path | RemoteFiles, name: str, decoder: Decoder, s
         pixels, stands = decoder.with_origin(data)
     except ValueError as error:
         raise SampleError(sample, str(error)) from error
-    return ReadImage(pixels, data if stands else None, {DARK_DEPTH: 1} if is_dark_depth(data, pixels) else {})
+    found = {
+        DARK_DEPTH: is_dark_depth(data, pixels),
+        TURNED: boxes and not decoder.exif_orient and is_turned(data),
+    }
+    return ReadImage(pixels, data if stands else None, {name: 1 for name, is_there in found.items() if is_there})
 
 
 def local_root(files: Path | RemoteFiles) -> Path:

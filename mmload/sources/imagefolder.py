@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import posixpath
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path, PurePath
@@ -20,10 +19,12 @@ from mmload.records import Sample
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
+from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     RemoteFiles,
+    add_unread,
     check_is_folder,
     checksum_of,
     inner_name,
@@ -37,7 +38,6 @@ from mmload.sources.listing import (
     Listing,
     check_fraction,
     check_same_classes,
-    similar_names,
     with_held_out,
 )
 from mmload.store.manifest import is_name
@@ -60,6 +60,11 @@ class LocalTree:
         """Returns the names of the folders and links to folders in a folder, sorted."""
         with os.scandir(self.place / folder) as entries:
             return sorted(entry.name for entry in entries if is_folder(entry))
+
+    def loose_files(self, folder: str) -> list[str]:
+        """Returns the names of the files in a folder itself, sorted."""
+        with os.scandir(self.place / folder) as entries:
+            return sorted(entry.name for entry in entries if not is_folder(entry))
 
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
@@ -96,6 +101,12 @@ class RemoteTree:
         inner = (self._found[index].name[skip:].partition("/") for index in self._below(folder))
         return sorted({name for name, slash, _ in inner if slash})
 
+    def loose_files(self, folder: str) -> list[str]:
+        """Returns the names of the objects directly below a prefix, sorted."""
+        skip = len(posixpath.join(folder, ""))
+        names = (self._found[index].name[skip:] for index in self._below(folder))
+        return sorted(name for name in names if "/" not in name)
+
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
         yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
@@ -127,10 +138,8 @@ class RemoteTree:
         return sorted(found)
 
 
-UNREAD = frozenset(
-    ["avif", "cr2", "cr3", "dng", "arw", "nef", "gif", "heic", "heif", "jfif", "jp2", "jpe", "jxl", "svg", "tga"]
-)
-"""Endings of pictures that an ImageFolder leaves out, in torchvision too: a build says how many there are."""
+_OF_PROGRAMS = (".", "__", "@", "$", "System Volume", "lost+found")
+"""How folders begin that programs make."""
 
 SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
 
@@ -267,10 +276,10 @@ class ImageFolderSource:
                 f"the folder that holds train and val, whose classes {KAGGLE_TABLE} lists"
             )
         files = Listing(ImageFile)
-        empty, unread = [], Counter[str]()
+        empty, findings = [], Findings()
         for target, name in enumerate(classes):
             before = len(files)
-            files.extend(_images(self._tree, posixpath.join(split, name), target, unread))
+            files.extend(_images(self._tree, posixpath.join(split, name), target, findings))
             if len(files) == before:
                 empty.append(name)
         if empty and not self.allow_empty:
@@ -283,14 +292,15 @@ class ImageFolderSource:
             raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
         if empty:
             notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
-        if unread:
-            kinds = ", ".join(f"{count} .{ending}" for ending, count in sorted(unread.items()))
-            notes += (f"not read, as an ImageFolder has no such endings: {kinds}; convert them to .jpg or .png",)
+        for name in self._tree.loose_files(split):
+            if name.lower().endswith(EXTENSIONS):
+                findings.add("images beside the class folders are left out", name)
         if len(classes) == 1 and self._tree.folders(posixpath.join(split, classes[0])):
             notes += (
                 f"all images are of one class, {classes[0]}; if its folders are classes or splits, give it as ROOT",
             )
-        return ImageFolderSplit(self._tree.place, self.decoder, classes, files, (*notes, *_odd_names(classes)))
+        notes = (*notes, *findings.notes(), *_odd_names(classes))
+        return ImageFolderSplit(self._tree.place, self.decoder, classes, files, notes)
 
     def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
         files = {name: split.items for name, split in splits.items()}
@@ -352,20 +362,21 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
 
 def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
     """Yields notes on folders that are probably no classes, or one class twice; torchvision accepts all of them."""
-    hidden = [name for name in classes if name.startswith((".", "__"))]
+    hidden = [
+        name for name in classes if name.startswith((".", "__", "@", "$", "System Volume")) or name == "lost+found"
+    ]
     if hidden:
         yield f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that"
-    yield from similar_names(classes)
 
 
 def _are_names(names: object) -> bool:
     return isinstance(names, list | tuple) and all(isinstance(name, str) and is_name(name) for name in names)
 
 
-def _images(tree: LocalTree | RemoteTree, folder: str, target: int, unread: Counter[str]) -> Iterator[ImageFile]:
-    """Yields images under a class folder in torchvision's order; counts other pictures by ending in ``unread``."""
+def _images(tree: LocalTree | RemoteTree, folder: str, target: int, findings: Findings) -> Iterator[ImageFile]:
+    """Yields images under a class folder in torchvision's order, and counts the other files."""
     for name in tree.files(folder):
         if name.lower().endswith(EXTENSIONS):
             yield ImageFile(name, target, tree.revision(name))
-        elif (ending := posixpath.splitext(name)[1].lower()[1:]) in UNREAD:
-            unread[ending] += 1
+        else:
+            add_unread(findings, name)

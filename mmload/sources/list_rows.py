@@ -22,7 +22,7 @@ from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.listing import Listing, similar_names
+from mmload.sources.listing import Listing
 from mmload.store.manifest_text import unique_object
 
 if TYPE_CHECKING:
@@ -327,7 +327,6 @@ def _by_number(rows: Listing[ListRow], number: Callable[[Any], Label], classes: 
 
 def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
     """Yields notes on class names that look like several labels, missing labels or numbers with a typing error."""
-    yield from similar_names(names)
     all_names = frozenset(names)
     for name in names:
         parts = re.split(r"[,\s]+", name.strip(" []{}"))

@@ -170,7 +170,8 @@ class ListedSplit(Generic[T]):
         *,
         boxes: bool = False,
     ) -> None:
-        self.items, self.classes, self._notes, self._boxes = items, classes, notes, boxes
+        self.items, self.classes, self._boxes = items, classes, boxes
+        self._notes = (*notes, *similar_names(classes))
 
     def only(self, items: Listing[T] | list[T]) -> Self:
         """Returns the same split with only these samples."""

@@ -20,11 +20,10 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.records import VOID, Sample
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import check_is_folder, checksum_of, read_bytes, read_image_and_jpeg
+from mmload.sources.files import EXTENSIONS, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg
 from mmload.sources.links import Links, reading
 from mmload.sources.listing import ListedSplit, note_doubles
 from mmload.sources.voc_devkit import (
-    IMAGE_ENDINGS,
     VocAnnotation,
     default_sets,
     find_annotated,
@@ -158,7 +157,7 @@ class VocSource:
 
     def _annotated_items(self, findings: Mapping[str, Findings]) -> dict[str, list[VocItem]]:
         """Returns the images of each split with an annotation, where there is no devkit."""
-        found = find_annotated(self._root)
+        found, others = find_annotated(self._root)
         if not found or self._years or self._sets or self.task == "segmentation":
             beside = "XML beside images, which has no years, no lists and no masks" if found else "no XML beside images"
             raise SourceError(
@@ -169,16 +168,21 @@ class VocSource:
         for split, (images, xml) in found.items():
             self._links.check_folder(images)
             self._links.check_folder(xml)
-            stems = sorted(path.stem for path in xml.iterdir() if path.suffix == ".xml")
+            stems = sorted(path.stem for path in xml.iterdir() if path.suffix.lower() == ".xml")
             folders = [folder.relative_to(self._root).as_posix() for folder in (images, xml)]
             items[split] = [
                 _item(self._root, f"{folders[0]}/{stem}", self._links, annotation=f"{folders[1]}/{stem}.xml")
                 for stem in stems
             ]
-            known = set(stems)
+            known, read = set(stems), {item.image for item in items[split]}
             for path in sorted(images.iterdir()):
-                if path.suffix.lower() in IMAGE_ENDINGS and path.stem not in known:
+                is_image = path.suffix.lower() in EXTENSIONS
+                if is_image and path.stem not in known:
                     findings[split].add("images without an annotation (.xml) are left out", path.name)
+                elif is_image and path.relative_to(self._root).as_posix() not in read:
+                    findings[split].add("images that share an annotation with another one are left out", path.name)
+        for name in others:
+            findings[next(iter(found))].add("folders without annotations (.xml) are left out", name)
         return items
 
     def _fetch(self, years: Mapping[str, str], lists: str) -> None:
@@ -201,7 +205,7 @@ class VocSource:
                 self._links.check_folder(devkit / year / folder)
             path = devkit / year / "ImageSets" / lists / f"{name}.txt"
             self._links.check(path)
-            for stem in read_list(path):
+            for stem in read_list(path, devkit / year / "JPEGImages"):
                 beside = {"mask": f"{year}/SegmentationClass/{stem}.png"}
                 if self.task != "segmentation":
                     beside = {"annotation": f"{year}/Annotations/{stem}.xml"}
@@ -256,7 +260,9 @@ class VocSplit(ListedSplit[VocItem]):
             SampleError: if the image, its annotation or its mask is missing or wrong.
         """
         item = self.items[index]
-        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.image, self.decoder, item.image)
+        pixels, jpeg, losses = read_image_and_jpeg(
+            self.root, item.image, self.decoder, item.image, boxes=self.has_boxes()
+        )
         height, width = pixels.shape[-2:]
         fields = self.task.fields(item, self.root, (height, width))
         losses |= self.task.losses(item, (height, width))
@@ -265,7 +271,7 @@ class VocSplit(ListedSplit[VocItem]):
 
 def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: str = "") -> VocItem:
     """Returns the item of an image, of which the path without its ending is given, with an annotation or a mask."""
-    files = [posixpath.normpath(f"{base}{ending}") for ending in IMAGE_ENDINGS]
+    files = [posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS]
     beside = posixpath.normpath(annotation or mask)
     for each in (files[0], beside):
         links.check_folder((devkit / each).parent)

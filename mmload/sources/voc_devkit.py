@@ -15,15 +15,14 @@ from xml.etree.ElementTree import Element
 from mmload.errors import SourceError, shown
 from mmload.sources.annotation_values import flag, number
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.files import inner_name, read_text
+from mmload.sources.files import EXTENSIONS, inner_name, read_text
 from mmload.store.manifest import is_name
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp")
-"""Endings of image files, also in upper case."""
 
-
-def read_list(path: Path) -> list[str]:
+def read_list(path: Path, images: Path) -> list[str]:
     """Reads the image names of a list; of a class's list (``name 1``, ``name -1``) those that have the class.
+
+    A line that is the name of an image in the folder is that, whatever follows a space in it.
 
     Raises:
         SourceError: if it cannot be read, or a line in it is no plain name.
@@ -32,16 +31,18 @@ def read_list(path: Path) -> list[str]:
         lists = sorted(other.stem for other in path.parent.glob("*.txt"))
         raise SourceError(f"cannot read the list {path} (no such file); choose from {', '.join(lists)}")
     lines = read_text(path).splitlines()
-    listed = (_listed_name(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+    listed = (_listed_name(line.strip(), images, f"{path}, line {number}") for number, line in enumerate(lines, 1))
     return [name for name in listed if name]
 
 
-def _listed_name(line: str, where: str) -> str:
+def _listed_name(line: str, images: Path, where: str) -> str:
     """Returns the image name in a line, "" if there is none or the image does not have the list's class.
 
     Tools also write the path of the image, of its annotation, or of both.
     """
-    words = line.split()
+    words, whole = line.split(), _below_folders(line)
+    if len(words) > 1 and inner_name(whole) and any((images / f"{whole}{each}").is_file() for each in EXTENSIONS):
+        return whole
     paths = [_below_folders(word) for word in words]
     if len(words) == 2 and paths[0] == paths[1]:
         words = words[:1]
@@ -59,7 +60,7 @@ def _below_folders(path: str) -> str:
     parts = path.replace("\\", "/").split("/")
     first = max((place + 1 for place, part in enumerate(parts) if part in ("JPEGImages", "Annotations")), default=0)
     stem, ending = posixpath.splitext("/".join(parts[first:]))
-    return stem if ending.lower() in (*IMAGE_ENDINGS, ".xml") else stem + ending
+    return stem if ending.lower() in (*EXTENSIONS, ".xml") else stem + ending
 
 
 def is_stem(name: str) -> bool:
@@ -84,23 +85,22 @@ def _is_year(folder: Path) -> bool:
     return (folder / "JPEGImages").is_dir() and (folder / "ImageSets").is_dir()
 
 
-def find_annotated(root: Path) -> dict[str, tuple[Path, Path]]:
+def find_annotated(root: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
     """Returns split -> (folder of images, folder of annotations) where XML lies beside images, without a devkit.
 
-    The split is the root itself, named train, or each folder in it that has annotations.
+    The split is the root itself, named train, or each folder in it that has annotations; the others are returned, too.
     """
-    for folders in ([root], sorted(filter(Path.is_dir, root.iterdir()))):
-        pairs = {"train" if folder == root else folder.name: _annotated(folder) for folder in folders}
-        splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
-        if splits:
-            return splits
-    return {}
+    if (own := _annotated(root)) is not None:
+        return {"train": own}, []
+    pairs = {folder.name: _annotated(folder) for folder in sorted(root.iterdir()) if folder.is_dir()}
+    splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
+    return splits, [name for name in pairs if name not in splits]
 
 
 def _annotated(folder: Path) -> tuple[Path, Path] | None:
     """Returns the folders of images and of annotations of a folder; None if it has no annotations."""
     for name in ("", "annotations", "Annotations", "annotations/xmls"):
-        if any((folder / name).glob("*.xml")):
+        if any((folder / name).glob("*.[xX][mM][lL]")):
             images = [folder / each for each in ("JPEGImages", "images", "Images") if name]
             return next(filter(Path.is_dir, images), folder), folder / name
     return None

@@ -21,7 +21,15 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.records import ObjectsRecord, Sample
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import EXTENSIONS, checksum_of, inner_name, read_bytes, read_image_and_jpeg, read_text
+from mmload.sources.files import (
+    EXTENSIONS,
+    add_unread,
+    checksum_of,
+    inner_name,
+    read_bytes,
+    read_image_and_jpeg,
+    read_text,
+)
 from mmload.sources.links import Links, reading, walk
 from mmload.sources.listing import ListedSplit, Listing, note_doubles
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
@@ -85,8 +93,6 @@ class YoloSource:
             raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
         if not isinstance(self.file, str) or (inner_name(self.file) is None and not self.allow_outside):
             raise RecipeError(f"file is {self.file!r}; write the path of the description in the root")
-        if self.decoder.exif_orient:
-            raise RecipeError("exif_orient rotates the image but not its boxes; leave it out for YOLO")
         chosen = Path(self.root)
         self._root, self._path = (chosen, chosen / self.file) if chosen.is_dir() else (chosen.parent, chosen)
         self._links = Links(self._root, self.allow_outside)
@@ -116,11 +122,13 @@ class YoloSource:
         paths = body[key] if isinstance(body[key], list) else [body[key]]
         above = body.get("path")  # a folder of another computer, where it does not exist
         base = (self._existing(above, [self._root]) if isinstance(above, str) else None) or self._root
-        files = (file for path in paths for file in self._images(self._place(str(path), base), base))
+        findings = Findings()
+        files = (file for path in paths for file in self._images(self._place(str(path), base), base, findings))
         items = Listing(YoloItem, map(self._item, files))
         if not items:
             raise SourceError(f"{self._path}: {key} has no images in {', '.join(map(str, paths))}")
-        notes = _label_notes(items)
+        _add_labels(findings, items)
+        notes = findings.notes()
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
         notes += notes_on_flip(meaning.objects)
@@ -145,7 +153,7 @@ class YoloSource:
         found = filter(None, (_in_any_case(folder, name) for folder in folders for name in names))
         return next((each for each in found if self.allow_outside or _is_below(each, self._root)), None)
 
-    def _images(self, place: Path, base: Path) -> Iterator[str]:
+    def _images(self, place: Path, base: Path, findings: Findings) -> Iterator[str]:
         """Yields the images of a folder, sorted, or of a list of files, relative to the root.
 
         A list has absolute paths, and paths relative to its own folder or to the description's ``path``.
@@ -158,9 +166,12 @@ class YoloSource:
                 os.path.relpath(os.path.join(folder, name), self._root)
                 for folder, names in walk(str(place), above, self._links)
                 for name in names
-                if name.lower().endswith(EXTENSIONS)
             ]
-            yield from (Path(name).as_posix() for name in sorted(found))
+            for name in (Path(each).as_posix() for each in sorted(found)):
+                if name.lower().endswith(EXTENSIONS):
+                    yield name
+                else:
+                    add_unread(findings, name)
             return
         folders = [Path(os.path.relpath(folder, self._root)).as_posix() for folder in (place.parent, base)]
         inside = f"{Path(os.path.abspath(self._root)).as_posix()}/"  # of absolute paths
@@ -239,7 +250,7 @@ class YoloSplit(ListedSplit[YoloItem]):
         item = self.items[index]
         if item.revision == "missing":
             raise SampleError(item.file, f"no such file: {self.root / item.file}")
-        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file)
+        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
         size = (pixels.shape[1], pixels.shape[2])
         lines: dict[int, list[float]] = {}
         again = 0
@@ -261,9 +272,9 @@ class YoloSplit(ListedSplit[YoloItem]):
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
 
 
-def _label_notes(items: Listing[YoloItem]) -> tuple[str, ...]:
-    """Returns notes on images without labels, with labels beside them, and with those of another image."""
-    findings, owners = Findings(), dict[str, str]()
+def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:
+    """Counts images without labels, with labels beside them, and with those of another image."""
+    owners: dict[str, str] = {}
     for item in items:
         if item.label_revision == "missing":
             findings.add("images without a label file have no objects", item.file)
@@ -272,7 +283,6 @@ def _label_notes(items: Listing[YoloItem]) -> tuple[str, ...]:
             findings.add("images have their labels in a file beside them", item.file)
         if owners.setdefault(item.labels, item.file) != item.file:
             findings.add("images share their label file with another image", f"{owners[item.labels]} and {item.file}")
-    return findings.notes()
 
 
 def _in_any_case(folder: Path, name: str) -> Path | None:

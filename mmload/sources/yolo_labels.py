@@ -202,13 +202,16 @@ def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
         raise SourceError(f"{path}: names is {shown(names)}; write a list or a table, such as names: [cat, dog]")
     try:
         named = {integer(number): name for number, name in table.items()}
-        most = max([0 if count in (None, *ABSENT) else integer(count), *(number + 1 for number in named)], default=0)
+        most = len(table) if count in (None, *ABSENT) else integer(count)
     except ValueError as error:
         raise SourceError(f"{path}: a number of a class or nc is wrong ({error})") from error
-    if len(named) < len(table):
-        raise SourceError(f"{path}: two keys of names are the same number; give each class its own")
-    if most < 1 or min(named, default=0) < 0:
-        raise SourceError(f"{path} has no names of classes from 0; write names: [cat, dog]")
+    if table and (sorted(named) != list(range(len(table))) or most != len(table)):
+        raise SourceError(
+            f"{path} has {len(table)} names of the numbers {shown(list(named))}, and nc is {most}; number the classes "
+            "from 0, each once and without gaps, and leave nc out"
+        )
+    if most < 1:
+        raise SourceError(f"{path} has no names of classes; write names: [cat, dog]")
     if most > MAX_CLASSES:
         raise SourceError(f"{path} has {most:,} classes, at most {MAX_CLASSES:,} are read; correct nc or names")
     classes = tuple(named.get(number, str(number)) for number in range(most))

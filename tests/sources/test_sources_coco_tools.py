@@ -63,6 +63,8 @@ SPELLINGS: dict[str, Change] = {
     "area as text": first("annotations", area="25"),
     "bbox as texts": first("annotations", bbox=["1", "2.0", 5, "5"]),
     "id as text": first("annotations", id="100"),
+    "category's skeleton of names": first("categories", skeleton=[["nose", "eye"]], keypoints=[{"name": "nose"}]),
+    "category's supercategory 0": first("categories", supercategory=0),
     "height 30.0": first("images", height=30.0),
     "height as text": first("images", height="30"),
     "height null": first("images", height=None, width=None),
@@ -277,3 +279,16 @@ def test_coco_file_that_is_unreadable_is_one_line(tmp_path: Path, content: str, 
         make_splits(tmp_path)
     assert str(made.file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_boxes_that_are_all_shares_of_the_image_are_refused(tmp_path: Path) -> None:
+    made = example(tmp_path)
+    for each in made.body["annotations"]:
+        each["bbox"] = [0.25, 0.25, 0.5, 0.5]
+    with pytest.raises(SourceError, match="all boxes lie between 0 and 1"):
+        made.splits()
+
+
+def test_category_name_that_is_a_number_is_its_text(tmp_path: Path) -> None:
+    made = example(tmp_path)
+    assert "1" in split_of(made, first("categories", name=1)).classes

@@ -131,11 +131,17 @@ def test_splits_by_subfolder(tmp_path: Path) -> None:
 
 def test_pictures_of_other_endings_are_left_out_with_a_note(tmp_path: Path) -> None:
     root = folder_of(tmp_path, "train/a/1.png", "train/a/2.png", "val/a/3.png")
-    for name in ("1.gif", "2.GIF", "3.Heic", "gif", "Thumbs.db"):
+    for name in ("1.gif", "2.GIF", "3.Heic", "4.jpg_large", "gif", "Thumbs.db"):
         (root / "train" / "a" / name).write_bytes(b"")
+    (root / "train" / "loose.png").write_bytes(b"")
     splits = source(root).splits()
-    note = "not read, as an ImageFolder has no such endings: 2 .gif, 1 .heic; convert them to .jpg or .png"
-    assert [split.notes() for split in splits.values()] == [(note,), ()]
+    gif, heic, large, loose = splits["train"].notes()
+    assert "in .gif" in gif
+    assert gif.endswith(": 2 (train/a/1.gif, train/a/2.GIF)")
+    assert "in .heic" in heic
+    assert "in .jpg_large" in large
+    assert loose == "images beside the class folders are left out: 1 (loose.png)"
+    assert splits["val"].notes() == ()
     assert len(splits["train"]) == len(ImageFolder(root / "train")) == 2
 
 

@@ -16,7 +16,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.repair import repair
 from mmload.builder.verify import compare, verify
-from mmload.errors import BuildError, MmloadError, RecipeError, SourceError
+from mmload.errors import MmloadError, RecipeError, SourceError, StoreError
 from mmload.sources import SourceSplit, make_source
 from mmload.sources.decode import Decoder
 
@@ -146,7 +146,7 @@ def test_repair_writes_through_no_link(copy: Path, folder: Path, tmp_path: Path,
     (copy / "train" / "000001" / "images.memmap").write_bytes(b"")
     before = {path: path.stat().st_mtime_ns for path in sorted(away.rglob("*"))}
     if name == "train":
-        with pytest.raises(BuildError, match=f"{copy / name} is a link to"):
+        with pytest.raises(StoreError, match=f"{copy / name} is a link to"):
             repair(copy, folder)
     else:  # the link moves aside
         assert repair(copy, folder)

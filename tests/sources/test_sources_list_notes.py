@@ -38,7 +38,7 @@ def test_classes_that_hardly_anybody_means_are_noted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"path,label\n{lines}", encoding="utf-8")
     split = make_source("list", tmp_path, Decoder(), {"file": "a.csv"}).splits()["train"]
     assert isinstance(split, HasNotes)
-    case, form, several = split.notes()
+    several, case, form = split.notes()
     assert "'Cat' and 'cat' are classes of their own" in case
     assert "Unicode form" in form
     assert several.startswith("'cat|dog' is one class")

@@ -57,16 +57,16 @@ def test_the_root_may_be_the_devkit_or_a_year(devkit: Devkit) -> None:
 def test_lists_of_one_class_and_wrong_lines(devkit: Devkit) -> None:
     path = devkit.home / "ImageSets" / "Main" / "cat_train.txt"
     path.write_text("a  1\nb -1\nc  0\n\nd  1\n")
-    assert read_list(path) == ["a", "d"]
+    assert read_list(path, devkit.home / "JPEGImages") == ["a", "d"]
     path.write_text("a\r\nb\r\n", encoding="utf-8-sig", newline="")
-    assert read_list(path) == ["a", "b"]
+    assert read_list(path, devkit.home / "JPEGImages") == ["a", "b"]
     for line in ("../../etc/passwd", "a b", "a 1 2", "a 2", "..", "JPEGImages/../../a.jpg", "/a.jpg"):
         path.write_text(f"a\n{line}\n")
         with pytest.raises(SourceError, match="line 2"):
-            read_list(path)
+            read_list(path, devkit.home / "JPEGImages")
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SourceError, match="UTF-8"):
-        read_list(path)
+        read_list(path, devkit.home / "JPEGImages")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,39 @@ def test_list_of_paths_names_the_images(devkit: Devkit, line: str) -> None:
     devkit.list("train", line)
     sample = devkit.splits()["train"].read(0)
     assert (sample.id, int(sample.fields["counts"])) == ("VOC2007/JPEGImages/a.jpg", 1)
+
+
+def test_list_of_names_with_spaces_finds_the_images(devkit: Devkit) -> None:
+    for name in ("scan 0", "scan_x", "photo (1)", "scan"):
+        devkit.add(name, thing("cat"))
+    devkit.list("train", "scan 0", "scan_x", "photo (1)")
+    split = devkit.splits()["train"]
+    names = ["scan 0", "scan_x", "photo (1)"]
+    assert [split.id(index) for index in range(len(split))] == [f"VOC2007/JPEGImages/{name}.jpg" for name in names]
+
+
+def test_images_and_folders_that_are_left_out_without_a_devkit_are_noted(devkit: Devkit, tmp_path: Path) -> None:
+    devkit.add("a", thing("pigeon"))
+    root = tmp_path / "plain"
+    for folder in ("train", "valid", "test"):
+        (root / folder).mkdir(parents=True)
+    image, annotation = devkit.home / "JPEGImages/a.jpg", devkit.home / "Annotations/a.xml"
+    for name in ("train/a.jpg", "train/a.jpeg", "train/b.webp", "train/c.tiff", "valid/d.JPG", "test/e.jpg"):
+        shutil.copy(image, root / name)
+    for name in ("train/a.xml", "train/b.xml", "valid/d.XML"):
+        shutil.copy(annotation, root / name)
+    splits = make_source("voc", root, Decoder(), {}).splits()
+    assert {name: [split.id(index) for index in range(len(split))] for name, split in splits.items()} == {
+        "train": ["train/a.jpg", "train/b.webp"],
+        "valid": ["valid/d.JPG"],
+    }
+    *noted, respelled = splits["train"].notes()
+    assert "'valid/d.jpg' is 'valid/d.JPG'" in respelled
+    assert noted == [
+        "images that share an annotation with another one are left out: 1 (a.jpeg)",
+        "images without an annotation (.xml) are left out: 1 (c.tiff)",
+        "folders without annotations (.xml) are left out: 1 (test)",
+    ]
 
 
 def test_list_of_names_with_dots_and_folders_finds_the_images(devkit: Devkit) -> None:

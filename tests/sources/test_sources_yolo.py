@@ -12,6 +12,7 @@ from yolo_sets import YoloSet
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.records import TURNED
 from mmload.remote.opening import open as open_dataset
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
@@ -202,7 +203,10 @@ def test_yolo_description_errors_name_the_file(tmp_path):
         ("names: cat\n", "names is 'cat'"),
         ("names: {a: cat}\n", "'a' is not"),
         ("names: {0: a, 0: b}\n", "the key '0' occurs twice"),
-        ("names: {0: a, 00: b}\n", "two keys of names are the same number"),
+        ("names: {0: a, 00: b}\n", "each once and without gaps"),
+        ("names: {1: a, 2: b}\n", "from 0"),
+        ("names: {0: a, 2: b}\n", "without gaps"),
+        ("names: [a, b]\nnc: 3\n", "nc is 3"),
         ("names: [a, b, a]\n", "has 2 classes named 'a'"),
         ("names: [[a], b]\n", "write a list or a table"),
         ("nc: many\n", "nc is wrong"),
@@ -236,7 +240,6 @@ def test_yolo_description_errors_name_the_file(tmp_path):
         ("[no, 2020-01-01, 1e3]", ("no", "2020-01-01", "1e3")),
         ("{1: b, 0: a}", ("a", "b")),
         ("{'0': a, 1.0: b}", ("a", "b")),
-        ("{0: a, 2: c}", ("a", "1", "c")),
         ("\n- a # a comment\n- it's\n- 'b, c'", ("a", "it's", "b, c")),
         ("&classes [a, b]", ("a", "b")),
     ],
@@ -357,6 +360,30 @@ def test_yolo_labels_are_found_where_tools_put_them(tmp_path, images, labels):
     assert train.read(0).fields["labels"].tolist() == [1]
     beside = ("images have their labels in a file beside them: 1 (" + f"{images}/x.png)",)
     assert train.notes() == (beside if images == labels else ())
+
+
+def test_yolo_pictures_of_other_endings_and_similar_classes_are_noted(tmp_path):
+    made = YoloSet(tmp_path)
+    made.describe("train: images/train\nnames: [cat, Cat]\n")
+    made.image("a", "0 0.5 0.5 0.5 0.5")
+    (tmp_path / "images/train/b.heic").write_bytes(b"")
+    other, similar = made.splits()["train"].notes()
+    assert "in .heic" in other
+    assert "'cat' and 'Cat' are classes of their own" in similar
+
+
+def test_yolo_orientation_that_is_not_applied_is_noted(tmp_path):
+    made = YoloSet(tmp_path)
+    made.image("a", "0 0.25 0.5 0.5 1")
+    exif = Image.Exif()
+    exif[274] = 6
+    (tmp_path / "images/train/a.png").unlink()
+    Image.fromarray(noise(20, 40, 0)).save(tmp_path / "images/train/a.jpg", exif=exif)
+    assert TURNED in made.splits()["train"].read(0).losses
+    (turned,) = make_source("yolo", tmp_path, Decoder(exif_orient=True), {}).splits().values()
+    sample = turned.read(0)
+    assert (sample.size, sample.fields["boxes"].tolist()) == ((40, 20), [[0, 0, 10, 40]])
+    assert TURNED not in sample.losses
 
 
 def test_yolo_images_that_share_a_label_file_are_noted(tmp_path):

@@ -93,7 +93,7 @@ def test_browse_variable_rows_shows_images_and_draws(built: tuple[Path, Path], t
         collate_for=lambda classes: package.Collate(RandomResizedCrop(24)),
     )
     for row in (0, 4):
-        assert (pages._splits["train"].cell(row).image == split[row].images.numpy()).all()
+        assert (cells_of_rows(split, [row])[0].image == split[row].images.numpy()).all()
         reply = pages.get("image/stored", {"split": "train", "row": str(row)})
         assert reply.status == 200
         assert Image.open(io.BytesIO(reply.body)).size
@@ -124,7 +124,7 @@ def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
     assert usual in (tmp_path / "page.html").read_text()
     pages = Pages(path, tmp_path / "marks.toml", augmentation="crops", collate_for=lambda classes: collate)
     for row, count in enumerate((1, 2, 2)):
-        stored = pages._splits["train"].cell(row)
+        (stored,) = cells_of_rows(split, [row])
         assert stored.mask is not None
         assert (stored.mask == masks[row]).all()
         query = {"split": "train", "row": str(row)}
