@@ -329,7 +329,7 @@ class _Objects:
         replace it.
         """
         images, ids = np.frombuffer(self._images, np.int64).copy(), np.frombuffer(self._ids, np.int64)
-        if len(np.unique(ids)) == len(ids):  # a fifth of the time of the sort of both
+        if np.diff(np.sort(ids)).all():  # a sixth of the time of the sort of both
             return images
         order = np.lexsort((images, ids))  # stable: those of one id and image stay in the order of the file
         is_again = ids[order][:-1] == ids[order][1:]
