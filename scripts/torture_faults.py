@@ -36,7 +36,7 @@ from mmload.store.row_map import Guard
 
 IMAGES, SIZE, EPOCHS = 48, 160, 3
 LAYOUTS = ("squares", "raw", "jpeg")
-TIERS = ("disk", "memory", "decoded", "cache")
+TIERS = ("disk", "memory", "cache")
 HARMS = ("truncate", "shorten", "rewrite", "replace", "unlink", "unreadable", "folder")
 PATIENCE_S = 3600.0
 
@@ -148,9 +148,9 @@ class Rounds:
 
     def _batches(self, split: object) -> Iterator[torch.Tensor]:
         """Yields the images of the batches of some epochs, which are the same for all copies."""
-        tier = {"decoded": "memory", "cache": "disk"}.get(self.tier, self.tier)
+        tier = "disk" if self.tier == "cache" else self.tier
         options = {"batch_size": 8, "shuffle": True, "seed": 1, "threads": 2, "tier": tier, "collate": self.collate}
-        with mmload.Loader(split, **options, cache_pixels=self.tier == "decoded") as loader:
+        with mmload.Loader(split, **options) as loader:
             for _ in range(EPOCHS):
                 for batch in loader:
                     yield batch.images

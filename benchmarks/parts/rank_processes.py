@@ -1,4 +1,4 @@
-"""The ranks that benchmarks/rank_memory measures and kills: processes with a loader each."""
+"""The ranks that benchmarks/rank_memory measures: processes with a loader each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import simplejpeg
 import torch
 
 import mmload
@@ -22,11 +21,10 @@ from mmload.augment import CenterCrop
 from mmload.builder.finished_shards import BuildPaths, Chunk
 from mmload.builder.shard_writer import ShardWriter
 from mmload.loader import Loader
-from mmload.records import VARIABLE, FieldSpec
+from mmload.records import FieldSpec
 from mmload.runtime import processes
 from mmload.store.manifest import FILE_NAME, SAMPLES_NAME, Manifest, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
-from mmload.store.variable_rows import JPEG, variable_rows
 
 SIDE, BATCH = 224, 16
 PERIOD = 251  # rows of equal pixels are so many rows apart: pixels of row r are r % 251
@@ -34,22 +32,17 @@ PERIOD = 251  # rows of equal pixels are so many rows apart: pixels of row r are
 Task = Callable[[Loader], Any]
 
 
-def make_rows(path: Path, rows: int, *, jpeg: bool = False) -> Path:
-    """Writes a dataset whose rows have one gray each, as pixels or as JPEGs, which keep a gray as it is."""
+def make_rows(path: Path, rows: int) -> Path:
+    """Writes a dataset whose rows have one gray each."""
     grays = [np.full((SIDE, SIDE, 3), value, np.uint8) for value in range(PERIOD)]
-    if jpeg:
-        spec = FieldSpec(dtype="uint8", shape=(3, VARIABLE, VARIABLE), encoding="jpeg")
-        encoded = [np.frombuffer(simplejpeg.encode_jpeg(gray), np.uint8) for gray in grays]
-    else:
-        spec = FieldSpec(dtype="uint8", shape=(3, SIDE, SIDE))
-        pixels = torch.from_numpy(np.stack(grays)).permute(0, 3, 1, 2).contiguous()
+    spec = FieldSpec(dtype="uint8", shape=(3, SIDE, SIDE))
+    pixels = torch.from_numpy(np.stack(grays)).permute(0, 3, 1, 2).contiguous()
     paths = BuildPaths(path.with_name(f"{path.name}.paths"))
     paths.folder.mkdir()
     writer = ShardWriter(paths, "train", 0, {"images": spec}, rows)
     for start in range(0, rows, PERIOD):
         count = min(PERIOD, rows - start)
-        images = variable_rows(encoded[:count], [(SIDE, SIDE)] * count, [JPEG] * count, 3) if jpeg else pixels[:count]
-        writer.write(Chunk(fields={"images": images}, samples=[("", None)] * count))
+        writer.write(Chunk(fields={"images": pixels[:count]}, samples=[("", None)] * count))
     shard = writer.seal().record
     paths.dataset.rename(path)
     shutil.rmtree(paths.folder)
@@ -120,9 +113,7 @@ class Ranks:
         count: how many.
         path: the dataset.
         tier: of the loaders.
-        decoded: whether memory has decoded pixels.
         group: the control group that they are put into before they read.
-        quick: fork them from a server that has imported everything, and leave out torch.distributed.
     """
 
     def __init__(
@@ -131,58 +122,37 @@ class Ranks:
         path: Path,
         *,
         tier: str,
-        decoded: bool = False,
         group: Path | None = None,
-        quick: bool = False,
     ) -> None:
         store = path.with_name(f"{path.name}-{secrets.token_hex(4)}")  # where ranks meet; a used one has old addresses
-        self._arguments = (path, tier, decoded, group, 0 if quick else count, store)
-        self._quick = quick
-        self._ranks: dict[int, tuple[Any, Connection]] = {}
+        self._arguments = (path, tier, group, count, store)
+        self._ranks: list[tuple[Any, Connection]] = []
         self._count = count
 
     def __enter__(self) -> Ranks:
-        self.restart()
+        for number in range(self._count):
+            self._ranks.append(processes.start_process(serve, number, *self._arguments, daemon=True))
+        for _, pipe in self._ranks:
+            pipe.recv()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in list(self._ranks):
-            self.kill(number)
+        for process, _ in self._ranks:
+            process.kill()
+            process.join()
 
     @property
     def pids(self) -> list[int]:
         """The processes' numbers."""
-        return [process.pid for process, _ in self._ranks.values()]
+        return [process.pid for process, _ in self._ranks]
 
-    def restart(self) -> None:
-        """Start the ranks that are not there."""
-        before = processes.START_METHOD
-        processes.START_METHOD = "forkserver" if self._quick else "spawn"
-        try:
-            missing = sorted(set(range(self._count)) - set(self._ranks))
-            for number in missing:
-                self._ranks[number] = processes.start_process(serve, number, *self._arguments, daemon=True)
-            for number in missing:
-                self._ranks[number][1].recv()
-        finally:
-            processes.START_METHOD = before
-
-    def kill(self, number: int) -> None:
-        """End a rank as ``kill -9`` does."""
-        process, _ = self._ranks.pop(number)
-        process.kill()
-        process.join()
-
-    def begin(self, task: Task) -> None:
-        """Have every rank do something."""
-        for _, pipe in self._ranks.values():
-            with suppress(BrokenPipeError):  # killed; end() says so
+    def all(self, task: Task, dead: Any = None) -> list[Any]:
+        """Has every rank run a task; returns what each answers, or ``dead`` for one that was killed."""
+        for _, pipe in self._ranks:
+            with suppress(BrokenPipeError):  # killed; its answer says so
                 pipe.send(task)
-
-    def end(self, dead: Any = None) -> list[Any]:
-        """What each rank answers, or ``dead`` for one that was killed."""
         answers = []
-        for _, pipe in self._ranks.values():
+        for _, pipe in self._ranks:
             try:
                 answers.append(pipe.recv())
             except (EOFError, ConnectionResetError):
@@ -191,15 +161,8 @@ class Ranks:
                 answers.append(dead)
         return answers
 
-    def all(self, task: Task, dead: Any = None) -> list[Any]:
-        """What each rank answers."""
-        self.begin(task)
-        return self.end(dead)
 
-
-def serve(
-    pipe: Connection, number: int, path: Path, tier: str, decoded: bool, group: Path | None, ranks: int, store: Path
-) -> None:
+def serve(pipe: Connection, number: int, path: Path, tier: str, group: Path | None, ranks: int, store: Path) -> None:
     """A rank."""
     processes.depend_on_parent(lambda: os._exit(1))
     torch.set_num_threads(1)
@@ -216,7 +179,6 @@ def serve(
         shuffle=True,
         seed=number,
         tier=tier,
-        cache_pixels=decoded,
         threads=1,
         rank=0,
         world_size=1,

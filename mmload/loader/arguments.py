@@ -36,6 +36,7 @@ DECODERS = ("cpu", "scaled", "cuda")
 TIERS = ("auto", "disk", "memory", "device")
 
 _OF_DATALOADER = {
+    "cache_pixels": 'the page cache holds stored rows; for decoded pixels in memory build with encode="raw" or "mixed"',
     "num_workers": "it reads in threads; give threads=N, or subprocess=True for a loop that keeps Python busy",
     "pin_memory": "batches for a device are pinned where that helps; give device='cuda'",
     "pin_memory_device": "give device='cuda'",
@@ -61,8 +62,6 @@ _SHUFFLES: Mapping[object, str] = {"shuffled": "give shuffle=True", "sequential"
 def check_unknown(arguments: Mapping[str, object], loader: type) -> None:
     """Raises TypeError for arguments that the Loader does not have; one of a DataLoader's says what to write."""
     for name in arguments:
-        if name == "decoded":
-            raise TypeError("Loader has no argument 'decoded': give cache_pixels=True")
         if name in _OF_DATALOADER:
             raise TypeError(f"Loader has no argument {name!r}: {_OF_DATALOADER[name]}")
         close = did_you_mean(name, signature(loader).parameters)
@@ -153,23 +152,7 @@ def check_variable_size(
             raise UsageError(f"{problem}, and PerSample runs on the CPU; use tier='memory' or tier='disk'")
 
 
-def check_cache_pixels(cache_pixels: bool, split: AnySplit, fields: Sequence[str], tier: str) -> None:
-    """Checks that there are JPEGs to decode, and memory to cache their pixels in.
-
-    Raises:
-        ValueError: if it is True, and rows are pixels or the tier is not in memory.
-    """
-    if not cache_pixels:
-        return
-    if not _has_jpegs(split, fields):
-        raise ValueError(f"cache_pixels=True, but split {split.name!r} is read without JPEGs; leave cache_pixels out")
-    if tier not in ("auto", "memory"):
-        raise ValueError(f"cache_pixels=True caches pixels in memory, but tier is {tier!r}; use tier='memory'")
-
-
-def check_decode(
-    decode: object, split: AnySplit, fields: Sequence[str], collate: object, device: torch.device, cache_pixels: bool
-) -> None:
+def check_decode(decode: object, split: AnySplit, fields: Sequence[str], collate: object, device: torch.device) -> None:
     """Checks that these rows can be decoded in the requested way.
 
     Raises:
@@ -183,8 +166,6 @@ def check_decode(
     option = f"decode={decode!r}"
     if not _has_jpegs(split, fields):
         raise ValueError(f"{option}, but split {split.name!r} is read without JPEGs; leave decode out")
-    if cache_pixels:
-        raise ValueError(f"{option} cannot be combined with cache_pixels=True, which caches pixels decoded on the CPU")
     if decode == "scaled":
         return
     if device.type != "cuda":
@@ -351,44 +332,29 @@ def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> E
     raise ValueError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
 
 
-def choose_tier(name: str, split: AnySplit, device: torch.device, cache_pixels: bool = False) -> tuple[str, str, bool]:
+def choose_tier(name: str, split: AnySplit, device: torch.device) -> tuple[str, str]:
     """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
 
-    With ``cache_pixels``, "auto" takes the memory if the pixels fit there. An existing copy of this user's processes is
-    used if its missing part still fits. Where processes cannot share a copy, the free memory is divided evenly among
-    the ranks of this machine (``LOCAL_WORLD_SIZE``, set by torchrun).
-
     Returns:
-        "disk", "memory" or "device"; the reason as a sentence; and whether the memory caches the pixels of JPEGs.
+        "disk", "memory" or "device"; and the reason as a sentence.
 
     Raises:
         ValueError: if ``name`` is none of :data:`TIERS`, or torch finds no such device.
     """
     if name not in TIERS:
         raise ValueError(f"tier is {name!r}; use one of {', '.join(TIERS)}")
+    if name != "auto":
+        return name, f"{name}: as asked"
     images = split.fields.get("images")
-    size = _stored_bytes(split) if images and (cache_pixels or name == "auto") else 0
-    if not cache_pixels:
-        if name != "auto":
-            return name, f"{name}: as asked", False
-        if device.type == "cuda" and not (images and images.variable_size):
-            from mmload.loader.device_batches import check_cuda  # not needed for a CPU
+    size = _stored_bytes(split) if images else 0
+    if device.type == "cuda" and not (images and images.variable_size):
+        from mmload.loader.device_batches import check_cuda  # not needed for a CPU
 
-            check_cuda(device)
-            free = torch.cuda.mem_get_info(device)[0]
-            if size <= MEMORY_SHARE * free:
-                return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}", False
-        return "disk", f"disk: {bytes_text(size)} of images, mapped", False
-    from mmload.loader.shared_pixels import room_for_pixels, split_pixel_bytes
-
-    pixels = f"{bytes_text(split_pixel_bytes(split))} of pixels, decoded from {bytes_text(size)}"
-    if name == "memory":
-        return name, f"memory: as asked; {pixels}", True
-    fits, reason = room_for_pixels(split)
-    if fits:
-        return "memory", f"memory: {pixels}, {reason}", True
-    tier, other, _ = choose_tier(name, split, device)
-    return tier, f"{other}; not decoded: {pixels}, {reason}", False
+        check_cuda(device)
+        free = torch.cuda.mem_get_info(device)[0]
+        if size <= MEMORY_SHARE * free:
+            return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
+    return "disk", f"disk: {bytes_text(size)} of images, mapped"
 
 
 def _stored_bytes(split: AnySplit) -> int:

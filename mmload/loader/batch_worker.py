@@ -72,7 +72,6 @@ class BatchSettings:
         batch_size: largest number of rows per batch.
         slots: number of batches that can be alive in the loader at once.
         framed: see :meth:`mmload.augment.collate.Collate.prepare`.
-        cache_pixels: whether the tier "memory" keeps the pixels of JPEGs.
         decode: decoder of JPEGs, one of :data:`~mmload.loader.arguments.DECODERS`.
         ranks: number of ranks of this machine that read an epoch together.
     """
@@ -86,7 +85,6 @@ class BatchSettings:
     batch_size: int
     slots: int
     framed: bool
-    cache_pixels: bool
     decode: str
     ranks: int
 
@@ -117,7 +115,7 @@ class BatchWorker:
         self._view_memories = [new_pool() for _ in views]
         self._tier: Tier | None = None
         if "images" in fields:
-            self._tier = make_tier(settings.tier, split, settings.device, settings.cache_pixels, ranks)
+            self._tier = make_tier(settings.tier, split, settings.device, ranks)
         self._lock = threading.Lock()
         self._read_seconds = self._render_seconds = 0.0
         self._resident: ResidentRows | None = None
@@ -344,15 +342,11 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
     return needed
 
 
-def make_tier(tier: str, split: AnySplit, device: torch.device, cache_pixels: bool = False, ranks: int = 1) -> Tier:
+def make_tier(tier: str, split: AnySplit, device: torch.device, ranks: int = 1) -> Tier:
     """Returns the tier of this name over the images of a split, of whose epochs ``ranks`` here read a part each."""
     rows = split.reader.field("images")
     if tier == "device" and not rows.spec.variable_size:
         return DeviceTier(split, device)
-    if tier == "memory" and cache_pixels:
-        from mmload.loader.shared_pixels import CachedPixelsTier  # whose kernels only these need
-
-        return CachedPixelsTier(split)
     return tier_of_files(rows, ranks, populate=tier == "memory")
 
 

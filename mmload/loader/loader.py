@@ -25,7 +25,6 @@ from mmload.batch import Batch, BatchOrViews
 from mmload.errors import UsageError, shown
 from mmload.loader.arguments import (
     check_booleans,
-    check_cache_pixels,
     check_collate,
     check_decode,
     check_number,
@@ -105,8 +104,6 @@ class Loader:
             "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
         bucket: "aspect" makes batches of variable-size images of similar shapes, in any order that does not make
             batches itself: if no step gives them one size, each batch has the size of its largest, padded with black.
-        cache_pixels: whether the memory caches the pixels of JPEGs: each row is decoded once, and takes as much memory
-            as its pixels. tier="auto" takes the memory if they fit, and otherwise the disk.
         decode: how the JPEGs of variable-size images are decoded. "cpu": exactly. "scaled": to a half or a quarter
             where their window shrinks by three or six, for pixels that differ by a level or so. "cuda": by nvJPEG on
             the device of the batches, which rounds colors differently. Draws are the same.
@@ -152,7 +149,6 @@ class Loader:
         world_size: int | None = None,
         tail: str = "exact",
         bucket: str | None = None,
-        cache_pixels: bool = False,
         decode: str = "cpu",
         fields: Sequence[str] | None = None,
         returns: Form | None = None,
@@ -164,7 +160,7 @@ class Loader:
         check_number("prefetch", prefetch, 0)
         check_integer("seed", seed, 0, 2**64 - 1)
         check_number("threads", 1 if threads is None else threads, 1, MOST_THREADS)
-        check_booleans(drop_last=drop_last, cache_pixels=cache_pixels, subprocess=subprocess)
+        check_booleans(drop_last=drop_last, subprocess=subprocess)
         self._view = resolve_view(dataset, split)
         self.split = self._view.rows
         self.dataset: Any = self.split if isinstance(dataset, str | Path | Dataset) else dataset
@@ -176,11 +172,10 @@ class Loader:
         self.device = device_for(device, collate)
         self._fields = resolve_fields(self.split, fields)
         check_variable_size(self.split, self._fields, collate, self.device, tier, framed=bucket is not None)
-        check_cache_pixels(cache_pixels, self.split, self._fields, tier)
-        check_decode(decode, self.split, self._fields, collate, self.device, cache_pixels)
+        check_decode(decode, self.split, self._fields, collate, self.device)
         self._decode = decode
         rendered = rendering_device(collate, self.device, tier, decode)
-        self.tier, self.tier_reason, self._cache_pixels = choose_tier(tier, self.split, rendered, cache_pixels)
+        self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
         named = resolve_order(shuffle, order, sampler, bucket)
         self._order: Order | SamplerOrder
         if sampler is not None:
@@ -403,7 +398,6 @@ class Loader:
                 batch_size=self.batch_size,
                 slots=self.threads + self.prefetch + 2,
                 framed=self._framed,
-                cache_pixels=self._cache_pixels,
                 decode=self._decode,
                 ranks=len(self._order.ranks_here),
             )

@@ -85,7 +85,7 @@ def play(data: Any, stores: dict[str, Path]) -> None:
     lasting |= {"collate": collate, "bucket": bucket, "batch_size": data.draw(st.integers(1, 7))}
     epoch, used = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 3))
     note(f"{encoding}: {steps} {lasting}")
-    loader = _loader(split, lasting, data, encoding)
+    loader = _loader(split, lasting, data)
     with loader:
         loader.set_epoch(epoch)
         batches = iter(loader)
@@ -97,19 +97,18 @@ def play(data: Any, stores: dict[str, Path]) -> None:
     ids = [int(row) for batch in (*seen, *rest) for row in batch.ids]
     assert sorted(ids) == list(range(len(rows)))
     if seen and rest:
-        with _loader(split, lasting, data, encoding) as again:
+        with _loader(split, lasting, data) as again:
             again.load_state_dict(state)
             assert [batch.ids.tolist() for batch in again] == [batch.ids.tolist() for batch in rest]
 
 
-def _loader(split: Split, lasting: dict[str, Any], data: Any, encoding: str) -> Loader:
+def _loader(split: Split, lasting: dict[str, Any], data: Any) -> Loader:
     """A loader with any of the options that change no batch."""
     tier = data.draw(st.sampled_from(["disk", "memory", "auto"]))
-    decoded = encoding != "raw" and tier != "disk" and data.draw(st.booleans())
     threads, prefetch = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 2))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="order=.block.")
-        return Loader(split, tier=tier, cache_pixels=decoded, threads=threads, prefetch=prefetch, **lasting)
+        return Loader(split, tier=tier, threads=threads, prefetch=prefetch, **lasting)
 
 
 def _check(batch: Batch, rows: list[Batch], collate: Collate, seed: int, epoch: int) -> None:

@@ -250,11 +250,6 @@ def test_nothing_is_read_back_from_the_device() -> None:
             "but split 'train' is read without JPEGs; leave decode out",
         ),
         ("whole jpeg", {"decode": "cuda"}, "decode='cuda' needs device='cuda', but batches go to cpu"),
-        (
-            "whole jpeg",
-            {"decode": "cuda", "device": "cuda", "cache_pixels": True, "tier": "memory"},
-            "cannot be combined",
-        ),
         ("whole jpeg", {"decode": "cuda", "device": "cuda", "fields": ("targets",)}, "is read without JPEGs"),
         (
             "whole jpeg",

@@ -290,8 +290,8 @@ def test_old_spellings_are_refused_with_the_new_ones(dataset: Dataset) -> None:
         Loader(dataset, order="shuffled")
     with pytest.raises(ValueError, match="order is 'sequential'; leave it out, or give shuffle=False"):
         Loader(dataset, order="sequential")
-    with pytest.raises(TypeError, match="Loader has no argument 'decoded': give cache_pixels=True"):
-        Loader(dataset, decoded=True)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Loader has no argument 'cache_pixels': the page cache"):
+        Loader(dataset, cache_pixels=True)  # type: ignore[arg-type]
 
 
 def test_block_order_over_a_sorted_store_warns_what_to_do(tmp_path: Path) -> None:

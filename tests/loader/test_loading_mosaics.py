@@ -90,16 +90,12 @@ def test_mosaics_of_a_subset_are_composed_of_its_rows(split: Split) -> None:
                 assert set(batch.labels.unique().tolist()) <= labels | {-1}
 
 
-def test_mosaics_of_a_subprocess_and_of_cached_pixels_are_the_same(split: Split) -> None:
+def test_mosaics_of_a_subprocess_are_the_same(split: Split) -> None:
     collate = collate_of(torch.float32)
     every = expected(split, collate)
-    options: list[dict[str, Any]] = [{"subprocess": True}]
-    if split.fields["images"].encoding in ("jpeg", "mixed"):
-        options.append({"cache_pixels": True})
-    for more in options:
-        with Loader(split, shuffle=True, seed=SEED, batch_size=5, threads=2, collate=collate, **more) as loader:
-            for batch in loader:
-                assert_same(batch, every)
+    with Loader(split, shuffle=True, seed=SEED, batch_size=5, threads=2, collate=collate, subprocess=True) as loader:
+        for batch in loader:
+            assert_same(batch, every)
 
 
 def test_mosaics_of_scaled_jpegs_are_near(tmp_path: Path) -> None:

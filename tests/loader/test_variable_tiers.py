@@ -28,10 +28,9 @@ from mmload.augment import (
 )
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
-from mmload.errors import DamagedError, UsageError, bytes_text
-from mmload.loader import batch_worker, jpeg_strips, shared_pixels, tiers
+from mmload.errors import DamagedError, UsageError
+from mmload.loader import batch_worker, tiers
 from mmload.render.kernel_arguments import NEEDED
-from mmload.store.variable_rows import JPEG
 from tests.helpers.variable_datasets import some_images, variable_dataset
 
 SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33, 1), (120, 31)]
@@ -104,50 +103,6 @@ def test_memory_is_populated_once_and_counts_rows(dataset: Path) -> None:
                 pass
         assert (loader.stats()["hits"], loader.stats()["misses"]) == (2 * len(SIZES), len(SIZES))
     assert Loader(open_dataset(dataset)["train"], collate=crop()).tier == "disk"
-
-
-def test_decoded_memory_decodes_each_row_once(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    split = open_dataset(dataset)["train"]
-    if split.fields["images"].encoding == "raw":
-        with pytest.raises(ValueError, match="cache_pixels=True, but split 'train' is read without JPEGs"):
-            Loader(split, collate=crop(), cache_pixels=True)
-        return
-    calls = []
-    decode = jpeg_strips.decode_lines
-    monkeypatch.setattr(jpeg_strips, "decode_lines", lambda *args: calls.append(1) or decode(*args))  # type: ignore[func-returns-value]
-    wanted = [expected(dataset, crop(), epoch=epoch) for epoch in range(2)]
-    jpegs = int((split.files.field("images").index.encodings == JPEG).sum())
-    with Loader(split, collate=crop(), seed=3, tier="memory", batch_size=4, cache_pixels=True, shuffle=True) as loader:
-        for epoch in range(2):
-            for batch in loader:
-                for row, image in zip(batch.ids.tolist(), batch.images, strict=True):
-                    assert torch.equal(image, wanted[epoch][row])
-        assert len(calls) == jpegs
-        reason = loader.stats()["tier_reason"]
-        stored = Loader(split, collate=crop(), tier="memory")  # beside the decoded copy
-        assert "decoded" not in stored.tier_reason
-        assert sum(len(batch) for batch in stored) == len(SIZES)
-        assert len(calls) == 2 * jpegs
-    pixels = sum(3 * height * width for height, width in SIZES)
-    assert reason.startswith(f"memory: as asked; {bytes_text(pixels)} of pixels, decoded from ")
-
-
-def test_pixels_count_where_memory_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = variable_dataset(tmp_path / "data", some_images([(200, 200)] * 4), encoding="jpeg")
-    split = open_dataset(path)["train"]
-    stored = int(split.files.field("images").index.offsets[-1])
-    assert stored < 100_000
-    monkeypatch.setattr(shared_pixels, "unfilled_bytes", lambda: 0)  # of whatever else this machine keeps
-    for free, tier, decoded in ((stored, "disk", False), (959_998, "disk", False), (960_000, "memory", True)):
-        monkeypatch.setattr(shared_pixels, "free_memory", lambda free=free: free)
-        loader = Loader(split, collate=crop(), cache_pixels=True)
-        assert (loader.tier, loader._cache_pixels) == (tier, decoded)
-        assert ("not decoded: 0.5 MiB of pixels" in loader.tier_reason) == (not decoded)
-        assert sum(len(batch) for batch in loader) == 4
-    with pytest.raises(ValueError, match="cache_pixels=True caches pixels in memory, but tier is 'disk'"):
-        Loader(split, collate=crop(), cache_pixels=True, tier="disk")
-    with pytest.raises(TypeError, match="cache_pixels is 1; give True or False"):
-        Loader(split, collate=crop(), cache_pixels=1)  # type: ignore[arg-type]
 
 
 def test_views_are_rendered_from_one_read(dataset: Path) -> None:
@@ -249,7 +204,7 @@ def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path:
         assert torch.equal(image, which)
 
 
-@pytest.mark.parametrize("tier", ["read", "decoded", "disk", "memory"])
+@pytest.mark.parametrize("tier", ["read", "disk", "memory"])
 def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     path = variable_dataset(tmp_path / "data", some_images([(60, 80)] * 6), shard_rows=6)
     rows, needed = torch.tensor([0, 4, 3, 5]), np.array([(0, 60, 1)] * 4, NEEDED)
@@ -257,9 +212,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     if tier in ("disk", "memory"):
         source = batch_worker.make_tier(tier, split, torch.device("cpu"))
     else:
-        source = (
-            tiers.ReadTier(split.reader.field("images")) if tier == "read" else shared_pixels.CachedPixelsTier(split)
-        )
+        source = tiers.ReadTier(split.reader.field("images"))
     list(source.parts(rows[:1], needed[:1]))
     with next((path / "train").glob("*/images.bytes.memmap")).open("r+b") as opened:
         opened.truncate(60 * 80 * 3 * 3)
@@ -285,8 +238,8 @@ def test_a_truncated_file_is_blamed_on_no_other_dataset(tmp_path: Path, tier: st
             list(batches)
 
 
-@pytest.mark.parametrize("options", [{"tier": "disk"}, {"tier": "memory"}, {"cache_pixels": True}], ids=str)
-def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, options: dict[str, object]) -> None:
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, tier: str) -> None:
     path = variable_dataset(tmp_path / "data", some_images([(60, 80)] * 3), encoding="jpeg", shard_rows=3)
     file = next((path / "train").glob("*/images.bytes.memmap"))
     offsets = np.fromfile(file.with_name("images.offsets.memmap"), np.int64)
@@ -294,9 +247,9 @@ def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, options: dict[st
     data[offsets[1] + 300 : offsets[1] + 400] = 0xFF
     data.flush()
     with pytest.raises(DamagedError, match="images of row 1 of split 'train' of .*, made from '1.png', is damaged"):
-        list(Loader(path, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, **options))  # type: ignore[arg-type]
+        list(Loader(path, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, tier=tier))
     good = variable_dataset(tmp_path / "good", some_images([(60, 80)] * 3), encoding="jpeg")
     both = ConcatDataset([open_dataset(good)["train"], open_dataset(path)["train"]])
     message = rf"images of row 1 of split 'train' of {re.escape(str(path))}, made from '1.png', is damaged"
     with pytest.raises(DamagedError, match=message):
-        list(Loader(both, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, **options))  # type: ignore[arg-type]
+        list(Loader(both, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, tier=tier))
