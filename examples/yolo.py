@@ -84,7 +84,7 @@ class Trainer(DetectionTrainer):
         )  # fmt: skip
         collate = train if mode == "train" else mmload.Collate(Letterbox(args.imgsz), dtype=torch.uint8)
         options = {"batch_size": batch_size, "shuffle": mode == "train", "seed": args.seed, "collate": collate}
-        loader = mmload.Loader(args.data, split=dataset_path, **options)
+        loader = mmload.Loader(mmload.open(args.data)[dataset_path], **options)
         return Batches(loader, args.imgsz)
 
     def final_eval(self) -> None:

@@ -150,7 +150,7 @@ def loader_of(settings: Settings, *, tier: str, threads: int, dtype: torch.dtype
     return Loader(
         split,
         batch_size=settings.batch,
-        sampler=torch.randperm(len(split)).repeat(1 if settings.quick else 8),
+        order=torch.randperm(len(split)).repeat(1 if settings.quick else 8),
         drop_last=True,
         collate=collate_of(settings.device, dtype),
         tier=tier,

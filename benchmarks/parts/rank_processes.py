@@ -180,8 +180,7 @@ def serve(pipe: Connection, number: int, path: Path, tier: str, group: Path | No
         seed=number,
         tier=tier,
         threads=1,
-        rank=0,
-        world_size=1,
+        ranks=(0, 1),
     )
     pipe.send("ready")
     while True:

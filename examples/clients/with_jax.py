@@ -18,8 +18,10 @@ def loaders(folder, size, batch_size):
     center = mmload.Collate(CenterCrop(size), Normalize.imagenet())
     options = {"batch_size": batch_size, "fields": ["images", "targets"], "returns": "dlpack"}
     return (
-        mmload.Loader(folder, split="train", shuffle=True, drop_last=True, tail="drop", collate=augment, **options),
-        mmload.Loader(folder, split="val", collate=center, **options),
+        mmload.Loader(
+            mmload.open(folder)["train"], shuffle=True, drop_last=True, tail="drop", collate=augment, **options
+        ),
+        mmload.Loader(mmload.open(folder)["val"], collate=center, **options),
     )
 
 

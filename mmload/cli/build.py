@@ -179,7 +179,7 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     show_splits(report.out)
     show("next:")
     first = next(iter(report.manifest.splits))
-    loaded = f'{json.dumps(str(report.out), ensure_ascii=False)}, split="{first}"'
+    loaded = f'mmload.open({json.dumps(str(report.out), ensure_ascii=False)})["{first}"]'
     if recipe.variable_layout is not None:
         show("  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch")
         show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ...")

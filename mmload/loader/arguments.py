@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from inspect import signature
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,31 +19,35 @@ from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step, TargetStep
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import make_batch
-from mmload.errors import UsageError, bytes_text, choices, counted, did_you_mean, shown
-from mmload.loader.order import EpochOrder, Sampling, ShuffledOrder, StoredOrder
-from mmload.loader.tiers import MEMORY_SHARE
+from mmload.errors import UsageError, choices, counted, did_you_mean, shown
+from mmload.loader.order import TAILS, Order
+from mmload.loader.tiers import TIERS
 from mmload.loader.window_orders import BlockOrder
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import can_share
+from mmload.runtime.resources import MOST_THREADS
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import AnySplit, View, view_of
 
 DECODERS = ("cpu", "scaled", "cuda")
 """Ways to decode the JPEGs of variable-size images."""
 
-TIERS = ("auto", "disk", "memory", "device")
-
-_OF_DATALOADER = {
-    "cache_pixels": 'the page cache holds stored rows; for decoded pixels in memory build with encode="raw" or "mixed"',
-    "num_workers": "it reads in threads; give threads=N, or subprocess=True for a loop that keeps Python busy",
+_STEPS = "give collate=Collate(...) of the steps of mmload.augment; PerSample(transform) runs any other"
+_THREADS = "it reads in threads; give threads=N, or subprocess=True for a loop that keeps Python busy"
+_RANKS = "give ranks=(rank, world_size), or leave it to torch.distributed"
+_ELSEWHERE = {
+    "num_workers": _THREADS,
+    "workers": _THREADS,
     "pin_memory": "batches for a device are pinned where that helps; give device='cuda'",
     "pin_memory_device": "give device='cuda'",
     "non_blocking": "copies to a device overlap with training already; leave it out",
     "collate_fn": "give collate=, which gets a Batch of many rows",
-    "transform": "give collate=Collate(...) of the steps of mmload.augment; PerSample(transform) runs any other",
-    "transforms": "give collate=Collate(...) of the steps of mmload.augment; PerSample(transform) runs any other",
-    "batch_sampler": "give sampler= and batch_size=, or an order of mmload.loader.orders",
+    "transform": _STEPS,
+    "transforms": _STEPS,
+    "sampler": "give order=, which takes a torch Sampler, rows or a mask",
+    "batch_sampler": "give order= and batch_size=; order= takes a torch Sampler, or an order of mmload.loader.orders",
+    "bucket": "give order=mmload.loader.orders.by_aspect()",
     "prefetch_factor": "give prefetch=N, batches to keep ready",
     "persistent_workers": "threads stay between epochs; leave it out",
     "worker_init_fn": "draws depend on seed=, the epoch and the row alone; leave it out",
@@ -52,34 +55,80 @@ _OF_DATALOADER = {
     "multiprocessing_context": "it reads in threads; leave it out",
     "timeout": "a read that fails is an error, so nothing waits for a worker; leave it out",
     "in_order": "batches come in order; leave it out",
+    "split": 'open the split: Loader(mmload.open(path)["train"])',
+    "rank": _RANKS,
+    "world_size": _RANKS,
+    "num_replicas": _RANKS,
+    "cache_pixels": "the page cache holds stored rows; for decoded pixels build with --encode raw or mixed",
 }
-"""Replacement for each argument of torch's DataLoader that a Loader does not have."""
+"""Replacement for each argument that a Loader lacks and that people write by habit, such as torch's DataLoader's."""
 
 _SHUFFLES: Mapping[object, str] = {"shuffled": "give shuffle=True", "sequential": "leave it out, or give shuffle=False"}
 """Replacement for each order that ``shuffle`` requests."""
 
 
-def check_unknown(arguments: Mapping[str, object], loader: type) -> None:
-    """Raises TypeError for arguments that the Loader does not have; one of a DataLoader's says what to write."""
-    for name in arguments:
-        if name in _OF_DATALOADER:
-            raise TypeError(f"Loader has no argument {name!r}: {_OF_DATALOADER[name]}")
-        close = did_you_mean(name, signature(loader).parameters)
-        raise TypeError(f"Loader has no argument {name!r}; see help(mmload.Loader){close}")
+class Declaration(NamedTuple):
+    """Declaration of an argument: which values it takes, the same in words, and the error for others."""
+
+    takes: Callable[[Any], bool]
+    words: str
+    error: type[Exception] = ValueError
 
 
-def check_number(name: str, value: object, least: int, greatest: int | None = None) -> None:
-    """Checks that the value is an integer from ``least`` to ``greatest``; raises ValueError otherwise."""
-    if type(value) is not int or value < least or (greatest is not None and value > greatest):
-        bounds = f"of at least {least}" if greatest is None else f"from {least} to {greatest}"
-        raise ValueError(f"{name} is {shown(value)}; give an integer {bounds}")
+def _integer(least: int, greatest: int | None = None, *, optional: bool = False) -> Declaration:
+    def takes(value: Any) -> bool:
+        if value is None:
+            return optional
+        return type(value) is int and least <= value and (greatest is None or value <= greatest)
+
+    bounds = f"of at least {least}" if greatest is None else f"from {least} to {greatest}"
+    return Declaration(takes, f"give an integer {bounds}")
 
 
-def check_booleans(**values: object) -> None:
-    """Checks that arguments are booleans; raises TypeError otherwise."""
-    for name, value in values.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} is {shown(value)}; give True or False")
+def _one_of(*names: str) -> Declaration:
+    return Declaration(lambda value: isinstance(value, str) and value in names, f"use one of {', '.join(names)}")
+
+
+def _is_pair_of_ranks(value: Any) -> bool:
+    is_pair = isinstance(value, tuple) and len(value) == 2 and all(type(one) is int for one in value)
+    return value is None or (is_pair and 0 <= value[0] < value[1])
+
+
+_BOOLEAN = Declaration(lambda value: isinstance(value, bool), "give True or False", TypeError)
+
+_DECLARED = {
+    "batch_size": _integer(1),
+    "seed": _integer(0, 2**64 - 1),
+    "drop_last": _BOOLEAN,
+    "tier": _one_of(*TIERS),
+    "threads": _integer(1, MOST_THREADS, optional=True),
+    "prefetch": _integer(0),
+    "decode": _one_of(*DECODERS),
+    "ranks": Declaration(_is_pair_of_ranks, "give a pair (rank, world_size), with a rank from 0 to world_size - 1"),
+    "tail": _one_of(*TAILS),
+    "subprocess": _BOOLEAN,
+}
+"""Declarations of the arguments whose values can be checked alone."""
+
+
+def check_arguments(unknown: Mapping[str, object], parameters: Mapping[str, object], **given: object) -> None:
+    """Checks each argument as it is declared.
+
+    Raises:
+        TypeError: for arguments that the Loader, with these ``parameters``, does not have; if it is known what stands
+            in place of one, the message contains it.
+        ValueError, TypeError: if a value is none that the argument takes.
+    """
+    for name in unknown:
+        close = did_you_mean(name, parameters)
+        raise TypeError(
+            f"Loader has no argument {name!r}{': ' if name in _ELSEWHERE else '; '}"
+            f"{_ELSEWHERE.get(name, f'see help(mmload.Loader){close}')}"
+        )
+    for name, value in given.items():
+        takes, words, error = _DECLARED[name]
+        if not takes(value):
+            raise error(f"{name} is {shown(value)}; {words}")
 
 
 def resolve_collate(collate: object) -> Any:
@@ -93,20 +142,16 @@ def resolve_collate(collate: object) -> Any:
     return collate
 
 
-def resolve_view(dataset: object, name: str | None) -> View:
-    """Returns the rows of a path, a Dataset, a Split, or a Subset or ConcatDataset of splits."""
+def resolve_view(dataset: object) -> View:
+    """Returns the rows of a path, a Dataset of one split, a Split, or a Subset or ConcatDataset of splits."""
     if isinstance(dataset, str | Path):
         dataset = open_dataset(dataset)
     if isinstance(dataset, Dataset):
-        if name is None:
-            if len(dataset) > 1:
-                raise UsageError(
-                    f"{dataset.folder.title} has several splits; choose one with split=: {choices(dataset)}"
-                )
-            name = next(iter(dataset))
-        return view_of(dataset[name])
-    if name not in (None, getattr(dataset, "name", None)):
-        raise UsageError(f"split={name!r}, but the split is chosen already: {dataset!r}; leave split out")
+        name = next(iter(dataset))
+        if len(dataset) > 1:
+            one = f'mmload.open({str(dataset.path)!r})["{name}"]'
+            raise UsageError(f"{dataset.folder.title} has several splits ({choices(dataset)}); open one: {one}")
+        dataset = dataset[name]
     return view_of(dataset)
 
 
@@ -143,7 +188,7 @@ def check_variable_size(
             )
         problem = f"{name} of split {split.name!r} have variable sizes"
         if not isinstance(collate, Collate | Views):
-            enough = "with bucket='aspect', collate=Collate() is enough"
+            enough = "with order=by_aspect(...), collate=Collate() is enough"
             one = "give a Collate that resizes them, such as Collate(Resize(256), CenterCrop(224))"
             raise UsageError(f"{problem}, but a batch has one; {enough if framed else one}; split[i] gives single rows")
         if tier == "device" and device.type != "cuda":
@@ -156,11 +201,9 @@ def check_decode(decode: object, split: AnySplit, fields: Sequence[str], collate
     """Checks that these rows can be decoded in the requested way.
 
     Raises:
-        ValueError: if ``decode`` is none of :data:`DECODERS`, rows are pixels, or a device cannot do it alone.
+        ValueError: if rows are pixels, or a device cannot do it alone.
         UsageError: if there is no device.
     """
-    if decode not in DECODERS:
-        raise ValueError(f"decode is {decode!r}; use one of {', '.join(DECODERS)}")
     if decode == "cpu":
         return
     option = f"decode={decode!r}"
@@ -285,81 +328,38 @@ def device_for(device: torch.device | str | int | None, collate: object) -> torc
     return found
 
 
-def warn_of_no_batch(rows: int, batch_size: int) -> None:
-    """Warns if ``drop_last`` leaves no batch of the rows of an epoch."""
-    if 0 < rows < batch_size:
-        message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
-        warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=3)
-
-
-def resolve_order(shuffle: object, order: str | Sampling | None, sampler: object, bucket: str | None) -> str | Sampling:
-    """Returns the order that ``shuffle`` or ``order`` requests; "sequential" if a sampler is given.
+def check_batches(order: Order, named: object, view: View, batch_size: int, drop_last: bool) -> None:
+    """Checks that an order, ``named`` in messages, suits the batches; warns if there are none, or of few classes.
 
     Raises:
-        ValueError: if several are given, ``shuffle`` is something else, or ``bucket`` is combined with a sampler.
-        TypeError: if ``order`` is something else.
+        ValueError: if the order makes batches of another size.
+    """
+    group, rows = order.epoch_order.group_size, order.remaining()
+    if batch_size % group:
+        message = f"batch_size is {batch_size}, and order={named} makes batches of {group}"
+        raise ValueError(f"{message}: give batch_size={group}")
+    if drop_last and 0 < rows < batch_size:
+        message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
+        warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=4)
+    if isinstance(order.epoch_order, BlockOrder):
+        from mmload.loader.batch_diversity import warn_of_similar_samples
+
+        warn_of_similar_samples(order, view, batch_size)
+
+
+def resolve_order(shuffle: object, order: object) -> Any:
+    """Returns the order that ``shuffle`` or ``order`` requests: a name, a Sampling, or rows and samplers as given.
+
+    Raises:
+        ValueError: if both are given, ``shuffle`` is something else, or ``order`` is a name that ``shuffle`` requests.
     """
     if shuffle not in (True, False):
         advice = f"order={shuffle!r}" if isinstance(shuffle, str) else "True or False"
         raise ValueError(f"shuffle is {shuffle!r}; give {advice}")
-    if bucket is not None and sampler is not None:
-        raise ValueError(f"bucket={bucket!r} cannot be combined with a sampler, which decides what is in a batch")
-    options = {"shuffle": shuffle or None, "order": order, "sampler": sampler}
-    names = [name for name, value in options.items() if value is not None]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} are both given; each decides the order alone")
-    if not isinstance(order, str | Sampling | None):
-        raise TypeError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
-    if order in _SHUFFLES:
+    if order is None:
+        return "shuffled" if shuffle else "sequential"
+    if shuffle:
+        raise ValueError("shuffle and order are both given; each decides the order alone")
+    if isinstance(order, str) and order in _SHUFFLES:
         raise ValueError(f"order is {order!r}; {_SHUFFLES[order]}")
-    return ("shuffled" if shuffle else "sequential") if order is None else order
-
-
-def order_of(order: str | Sampling, dataset: object, view: View, seed: int) -> EpochOrder:
-    """Returns the order that a Loader's argument requests.
-
-    Raises:
-        ValueError, TypeError, UsageError: if there is none, or it does not fit the rows.
-    """
-    if isinstance(order, Sampling):
-        return order.bound(dataset, view, seed)
-    if order == "shuffled":
-        return ShuffledOrder(rows=len(view), seed=seed)
-    if order == "block":
-        return BlockOrder(rows=len(view), seed=seed)
-    if order == "sequential":
-        return StoredOrder(rows=len(view))
-    raise ValueError(f"order is {order!r}; give 'block', or an order of mmload.loader.orders")
-
-
-def choose_tier(name: str, split: AnySplit, device: torch.device) -> tuple[str, str]:
-    """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
-
-    Returns:
-        "disk", "memory" or "device"; and the reason as a sentence.
-
-    Raises:
-        ValueError: if ``name`` is none of :data:`TIERS`, or torch finds no such device.
-    """
-    if name not in TIERS:
-        raise ValueError(f"tier is {name!r}; use one of {', '.join(TIERS)}")
-    if name != "auto":
-        return name, f"{name}: as asked"
-    images = split.fields.get("images")
-    size = _stored_bytes(split) if images else 0
-    if device.type == "cuda" and not (images and images.variable_size):
-        from mmload.loader.device_batches import check_cuda  # not needed for a CPU
-
-        check_cuda(device)
-        free = torch.cuda.mem_get_info(device)[0]
-        if size <= MEMORY_SHARE * free:
-            return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
-    return "disk", f"disk: {bytes_text(size)} of images, mapped"
-
-
-def _stored_bytes(split: AnySplit) -> int:
-    """Returns the bytes of all images of a split as they are stored."""
-    spec = split.fields["images"]
-    if not spec.variable_size:
-        return len(split) * spec.row_bytes
-    return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())
+    return order

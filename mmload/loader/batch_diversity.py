@@ -107,7 +107,7 @@ def warn_of_similar_samples(order: Order, view: View, batch_size: int) -> None:
 
     advice = batch_diversity(all_ranks, labels, batch_size=batch_size).warning()
     if advice is not None:
-        warnings.warn(f'order="block" over {view.rows!r}: {advice}', stacklevel=3)
+        warnings.warn(f'order="block" over {view.rows!r}: {advice}', stacklevel=5)
 
 
 def _effective(labels: Tensor) -> float:

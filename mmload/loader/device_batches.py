@@ -23,7 +23,7 @@ from mmload.augment.draws import batch_of_epoch
 from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import DamagedError
-from mmload.loader.tiers import DeviceTier, HitCounter, Tier, sizes_of
+from mmload.loader.tiers import DeviceTier, HitCounter, Tier, check_cuda, sizes_of
 from mmload.records import FieldSpec
 from mmload.render.kernel_arguments import ImageLines
 from mmload.runtime.nvjpeg import END, decode_batch
@@ -55,15 +55,6 @@ class Port(Protocol):
 
     def hand_over(self, tensor: Tensor, event: Event) -> None:
         """Makes the caller's stream wait for the event, and keeps the memory until the stream is done with it."""
-
-
-def check_cuda(device: torch.device) -> None:
-    """Checks that torch finds a CUDA device; raises ValueError otherwise."""
-    if not torch.cuda.is_available():
-        raise ValueError(f"device is {str(device)!r}, but torch finds no CUDA GPU or driver; use device='cpu'")
-    count = torch.cuda.device_count()
-    if device.index is not None and device.index >= count:
-        raise ValueError(f"device is {str(device)!r}, but the CUDA devices here are cuda:0 to cuda:{count - 1}")
 
 
 class CudaPort:

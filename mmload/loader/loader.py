@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, Never
 
@@ -20,36 +21,41 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Form
 from mmload.augment.step import Step
-from mmload.augment.views import rendering_device
+from mmload.augment.views import collates_of, rendering_device
 from mmload.batch import Batch, BatchOrViews
-from mmload.errors import UsageError, shown
+from mmload.errors import UsageError, counted, shown
 from mmload.loader.arguments import (
-    check_booleans,
+    check_arguments,
+    check_batches,
     check_collate,
     check_decode,
-    check_number,
     check_subprocess,
-    check_unknown,
     check_variable_size,
-    choose_tier,
     device_for,
-    order_of,
     resolve_collate,
     resolve_fields,
     resolve_order,
     resolve_view,
     returns_for,
-    warn_of_no_batch,
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
-from mmload.loader.order import Order, RowSelection, Sampling, combine_occurrences, occurrences_in, ranks_for
+from mmload.loader.order import (
+    Order,
+    OrderContext,
+    RowSelection,
+    Sampling,
+    combine_occurrences,
+    occurrences_of,
+    ranks_for,
+)
 from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder, SkippableBatches
-from mmload.loader.window_orders import BlockOrder, bucketed
+from mmload.loader.tiers import choose_tier
+from mmload.loader.window_orders import bind_order
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.random_words import FACTORS, check_integer
-from mmload.runtime.resources import MOST_THREADS, threads_of_rank
+from mmload.runtime.random_words import FACTORS
+from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split
 
 __all__ = ["Collate", "Loader"]
@@ -82,28 +88,20 @@ class Loader:
             concatenation beneath any subsets, as without them. An empty subset has empty epochs.
         batch_size: rows per batch, on each rank.
         shuffle: True for a new random order each epoch, False for the stored order.
-        split: name of the split; only needed if a dataset has several.
-        order: in place of ``shuffle``: "block" shuffles, and reads neighbors together, for data larger than memory on
-            disks that favor long reads; or a function of :mod:`mmload.loader.orders` such as ``weighted(weights)``.
-        seed: 0 to 2**64 - 1; decides order and draws.
         collate: a :class:`Collate`, a list of its steps, a :class:`~mmload.augment.views.Views`, whose batches have a
             Batch per view, or any callable that takes a Batch of uint8 rows. None: the rows as they are stored.
+        order: in place of ``shuffle``: "block" shuffles, and reads neighbors together, for data larger than memory on
+            disks that favor long reads; a function of :mod:`mmload.loader.orders` such as ``weighted(weights)``; or
+            this rank's rows, as in a DataLoader: a list, array or tensor of rows, one boolean per row, or a torch
+            ``Sampler``, whose ``set_epoch`` is called with the loader's epoch until its user calls it.
+        seed: 0 to 2**64 - 1; decides order and draws.
+        drop_last: leave out the last batch of an epoch if it is smaller.
         device: device of the batches; None: the collate's device, else the CPU.
         tier: place of the images: "disk", "memory", "device", or "auto", which takes the device if they fit
             there, and otherwise the disk.
         threads: number of threads that read and render; None: one per available core of this rank's share of the
             machine (``LOCAL_WORLD_SIZE``, set by torchrun).
         prefetch: finished batches to keep ready, besides the one that each thread is making.
-        drop_last: leave out the last batch of an epoch if it is smaller.
-        sampler: in place of ``shuffle`` and ``order``: rows as a list, array or tensor, one boolean per row, or a torch
-            ``Sampler``. It belongs to this rank, as in a DataLoader. A sampler's ``set_epoch`` is called with the
-            loader's epoch until its user calls it: after that, the loader leaves it to the user.
-        rank: number of this rank; None: torch.distributed's if it is initialized, else 0.
-        world_size: number of ranks that share an epoch; None: torch.distributed's if it is initialized, else 1.
-        tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
-            "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
-        bucket: "aspect" makes batches of variable-size images of similar shapes, in any order that does not make
-            batches itself: if no step gives them one size, each batch has the size of its largest, padded with black.
         decode: how the JPEGs of variable-size images are decoded. "cpu": exactly. "scaled": to a half or a quarter
             where their window shrinks by three or six, for pixels that differ by a level or so. "cuda": by nvJPEG on
             the device of the batches, which rounds colors differently. Draws are the same.
@@ -111,6 +109,10 @@ class Loader:
         returns: what to give in place of a Batch: a tuple or a dict of names of fields, "torchvision", "numpy",
             "dlpack" or a function, see :class:`~mmload.augment.returns.Returns`. The training thread calls the
             function, in order. None: the Batch, or the tuple of a Views.
+        ranks: number of this rank, and how many share an epoch: (rank, world_size); None: torch.distributed's if it is
+            initialized, else (0, 1). Rows and samplers are of one rank already.
+        tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
+            "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
         subprocess: whether the threads run in a process of their own, so that batches take no time of a training loop
             that keeps the interpreter busy, nor wait for it. Starting it takes some seconds. Batches are the same; they
             lie in memory that both processes map: clone what a forked process is to use. Only for batches on the CPU,
@@ -135,69 +137,60 @@ class Loader:
         batch_size: int = 64,
         shuffle: bool = False,
         *,
-        split: str | None = None,
-        order: str | Sampling | None = None,
-        seed: int = 0,
         collate: Callable[[Batch], BatchOrViews] | Sequence[Step] | None = None,
+        order: str | Sampling | Iterable[Any] | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
         device: torch.device | str | None = None,
         tier: str = "auto",
         threads: int | None = None,
         prefetch: int = 2,
-        drop_last: bool = False,
-        sampler: Iterable[Any] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        tail: str = "exact",
-        bucket: str | None = None,
         decode: str = "cpu",
         fields: Sequence[str] | None = None,
         returns: Form | None = None,
+        ranks: tuple[int, int] | None = None,
+        tail: str = "exact",
         subprocess: bool = False,
         **others: Never,
     ) -> None:
-        check_unknown(others, Loader)
-        check_number("batch_size", batch_size, 1)
-        check_number("prefetch", prefetch, 0)
-        check_integer("seed", seed, 0, 2**64 - 1)
-        check_number("threads", 1 if threads is None else threads, 1, MOST_THREADS)
-        check_booleans(drop_last=drop_last, subprocess=subprocess)
-        self._view = resolve_view(dataset, split)
-        self.split = self._view.rows
+        checked = {"batch_size": batch_size, "prefetch": prefetch, "seed": seed, "threads": threads, "tail": tail}
+        checked |= {"tier": tier, "decode": decode, "drop_last": drop_last, "ranks": ranks, "subprocess": subprocess}
+        check_arguments(others, signature(Loader).parameters, **checked)
+        view = self._view = resolve_view(dataset)
+        self.split = view.rows
         self.dataset: Any = self.split if isinstance(dataset, str | Path | Dataset) else dataset
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.collate = collate = resolve_collate(collate)
+        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
+        self.collate = made = resolve_collate(collate)
+        self.device = device_for(device, made)
         self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
-        self.prefetch, self.seed = prefetch, seed
-        self.device = device_for(device, collate)
+        self.prefetch = prefetch
+        self._named = resolve_order(shuffle, order)
+        framed = isinstance(self._named, Sampling) and self._named.framed
         self._fields = resolve_fields(self.split, fields)
-        check_variable_size(self.split, self._fields, collate, self.device, tier, framed=bucket is not None)
-        check_decode(decode, self.split, self._fields, collate, self.device)
-        self._decode = decode
-        rendered = rendering_device(collate, self.device, tier, decode)
+        check_variable_size(self.split, self._fields, made, self.device, tier, framed)
+        check_decode(decode, self.split, self._fields, made, self.device)
+        check_subprocess(subprocess, self.device)
+        rendered = rendering_device(made, self.device, tier, decode)
         self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
-        named = resolve_order(shuffle, order, sampler, bucket)
-        self._order: Order | SamplerOrder
-        if sampler is not None:
-            self._order = SamplerOrder(sampler, len(self._view))
-        else:
-            epoch_order, (rank_, world_size_) = order_of(named, dataset, self._view, seed), ranks_for(rank, world_size)
-            epoch_order = epoch_order if bucket is None else bucketed(bucket, epoch_order, self._view, batch_size, seed)
-            self._order = Order(epoch_order=epoch_order, rank=rank_, world_size=world_size_, tail=tail)
-            group = epoch_order.group_size
-            if batch_size % group:
-                message = f"batch_size is {batch_size}, and order={named} makes batches of {group}"
-                raise ValueError(f"{message}: give batch_size={group}")
-            if drop_last:
-                warn_of_no_batch(self._order.remaining(), batch_size)
-        chosen = self._view.chosen
-        again = None if chosen is None else occurrences_in(chosen.numpy(), len(self.split))
-        self._listed_again = None if again is None else torch.from_numpy(again)
-        self._sampler = sampler
-        self._ranks_given = rank is not None
-        self._framed = bucket is not None
-        self._returns = returns_for(returns, collate, self.split, self._fields, self.device, self._framed)
-        check_collate(collate, self._view, self._fields, self._framed)
+        self._ranks_given = ranks is not None
+        self._bind_order(ranks_for(ranks), tail)
+        self._listed_again = occurrences_of(view)
+        self._returns = returns_for(returns, made, self.split, self._fields, self.device, framed)
+        check_collate(made, view, self._fields, framed)
+        self._settings = BatchSettings(
+            view=view,
+            fields=self._fields,
+            collate=made,
+            device=self.device,
+            tier=self.tier,
+            seed=seed,
+            batch_size=batch_size,
+            slots=self.threads + prefetch + 2,
+            framed=framed,
+            decode=decode,
+            ranks=len(self._order.ranks_here),
+        )
+        self._subprocess = subprocess
         self._pool: BatchPool | None = None
         self._epoch = self._offset = 0
         self._position = Position(0, 0)  # of the iterator begun last
@@ -206,13 +199,29 @@ class Loader:
         self._resumed = (-1, 0)  # the epoch of a loaded state, and its samples, until an epoch begins
         self._epoch_is_given = False  # the next one, by set_epoch or a state
         self._counts = Counts()
-        self._subprocess = subprocess
-        check_subprocess(subprocess, self.device)
-        self._prefetcher = Prefetcher(self._order, self._view, self._fields, (self.threads - 1) * batch_size)
-        if isinstance(self._order, Order) and isinstance(self._order.epoch_order, BlockOrder):
-            from mmload.loader.batch_diversity import warn_of_similar_samples
 
-            warn_of_similar_samples(self._order, self._view, batch_size)
+    def _bind_order(self, ranks: tuple[int, int], tail: str) -> None:
+        """Makes the order of the rows, and checks that it suits the batches."""
+        self._order: Order | SamplerOrder
+        if isinstance(self._named, str | Sampling):
+            context = OrderContext(self.dataset, self._view, self.seed, self.batch_size)
+            self._order = Order(
+                epoch_order=bind_order(self._named, context), rank=ranks[0], world_size=ranks[1], tail=tail
+            )
+            check_batches(self._order, self._named, self._view, self.batch_size, self.drop_last)
+        else:
+            self._order = SamplerOrder(self._named, len(self._view))
+        margin = (self.threads - 1) * self.batch_size
+        self._prefetcher = Prefetcher(self._order, self._view, self._fields, margin)
+
+    def __repr__(self) -> str:
+        order = self._named if isinstance(self._named, str | Sampling) else self._order.identity
+        steps = ", ".join(type(step).__name__ for each in collates_of(self.collate) for step in each.steps)
+        collate = f"{type(self.collate).__name__}({steps})" if steps else shown(self.collate)
+        return (
+            f"Loader({counted(len(self._view), 'row')} of {self.split!r}, batch_size={self.batch_size}, order={order}, "
+            f"tier={self.tier}, device={self.device}, threads={self.threads}, collate={collate})"
+        )
 
     @property
     def epoch(self) -> int:
@@ -222,7 +231,7 @@ class Loader:
     @property
     def sampler(self) -> Any:
         """The given sampler; else the loader's order as one, whose ``set_epoch`` is the loader's."""
-        return EpochSampler(self._order, self) if isinstance(self._order, Order) else self._sampler
+        return EpochSampler(self._order, self) if isinstance(self._order, Order) else self._named
 
     @lazy_property
     def batch_sampler(self) -> SkippableBatches:
@@ -388,25 +397,12 @@ class Loader:
     def _usable_pool(self) -> BatchPool:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
-            settings = BatchSettings(
-                view=self._view,
-                fields=self._fields,
-                collate=self.collate,
-                device=self.device,
-                tier=self.tier,
-                seed=self.seed,
-                batch_size=self.batch_size,
-                slots=self.threads + self.prefetch + 2,
-                framed=self._framed,
-                decode=self._decode,
-                ranks=len(self._order.ranks_here),
-            )
             if self._subprocess:
                 from mmload.loader.subprocess_pool import SubprocessPool
 
-                self._pool = SubprocessPool(settings, self._prefetcher, self.threads)
+                self._pool = SubprocessPool(self._settings, self._prefetcher, self.threads)
             else:
-                self._pool = WorkerPool(BatchWorker(settings), self._prefetcher, self.threads)
+                self._pool = WorkerPool(BatchWorker(self._settings), self._prefetcher, self.threads)
         return self._pool
 
     def close(self) -> None:

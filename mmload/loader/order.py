@@ -104,16 +104,35 @@ def shuffled(positions: Words, rows: int, seed: int, epoch: int) -> Words:
 
 
 @dataclass(frozen=True)
+class OrderContext:
+    """Arguments of a Loader that its order depends on.
+
+    Attributes:
+        dataset: the dataset as it was given.
+        view: rows that are read.
+        seed: seed of the loader.
+        batch_size: rows per batch, on each rank.
+    """
+
+    dataset: object
+    view: View
+    seed: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
 class Sampling:
     """Way to draw rows: result of the functions of :mod:`mmload.loader.orders`. Picklable.
 
     Attributes:
         text: the call, for ``repr``.
-        bound: makes the order of a view's rows, given the Loader's dataset and seed.
+        bound: makes the order of a Loader's rows.
+        framed: whether images that differ in size share a canvas, as large as the largest of their batch.
     """
 
     text: str
-    bound: Callable[[object, View, int], EpochOrder]
+    bound: Callable[[OrderContext], EpochOrder]
+    framed: bool = False
 
     def __repr__(self) -> str:
         return self.text
@@ -202,7 +221,7 @@ class Order:
         if ranks is not None and ranks[1] != self.world_size:
             raise UsageError(
                 f"torch.distributed has {ranks[1]} ranks, but the loader was created for {self.world_size}; create it "
-                "after init_process_group, or give it rank and world_size"
+                "after init_process_group, or give it ranks=(rank, world_size)"
             )
 
     def __len__(self) -> int:
@@ -305,6 +324,12 @@ def occurrences_in(rows: NDArray[np.int64], count: int) -> NDArray[np.int64] | N
     return None if np.count_nonzero(is_listed) == len(rows) else _counted(rows)
 
 
+def occurrences_of(view: View) -> Tensor | None:
+    """Returns how often each chosen row of a view comes before, int64 [N]; None if none comes twice."""
+    again = None if view.chosen is None else occurrences_in(view.chosen.numpy(), len(view.rows))
+    return None if again is None else torch.from_numpy(again)
+
+
 def _counted(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
@@ -329,13 +354,9 @@ class Occurrences:
         return from_numpy(before.astype(np.int64)) if before.any() else None
 
 
-def ranks_for(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def ranks_for(ranks: tuple[int, int] | None) -> tuple[int, int]:
     """Returns rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or none")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    return _distributed_ranks() or (0, 1)
+    return ranks or _distributed_ranks() or (0, 1)
 
 
 def _distributed_ranks() -> tuple[int, int] | None:

@@ -29,7 +29,8 @@ from mmload.loader.drawn_orders import (
     cumulate,
     group_rows,
 )
-from mmload.loader.order import EpochOrder, Sampling, occurrences_in
+from mmload.loader.order import EpochOrder, OrderContext, Sampling, occurrences_in
+from mmload.loader.window_orders import bind_order, order_by_aspect
 from mmload.runtime.random_words import MAX_ROWS
 from mmload.store.row_numbers import as_integer, row_numbers
 from mmload.store.split_views import View
@@ -160,41 +161,55 @@ def subset(rows: object) -> Sampling:
     return Sampling(f"subset({shown(rows)})", partial(_subset, rows))
 
 
+def by_aspect(order: str | Sampling = "shuffled") -> Sampling:
+    """Makes batches of variable-size images of similar shapes, of the rows of another order.
+
+    If no step gives the images of a batch one size, each batch has the size of its largest, padded with black.
+
+    Args:
+        order: "shuffled"; "sequential", for batches from the highest images to the widest; "block"; or an order of
+            this module that does not make batches itself.
+
+    Raises:
+        ValueError, UsageError: when the Loader is made, if there is no such order, it makes batches itself, or images
+            have one size.
+    """
+    if not isinstance(order, str | Sampling):
+        raise TypeError(f"order is {shown(order)}; give 'shuffled', 'sequential', 'block' or an order of this module")
+    return Sampling(f"by_aspect({order!r})", partial(_by_aspect, order), framed=True)
+
+
 # What each Sampling does when a Loader is made: functions of this module, so that a Sampling can be pickled.
 
 
-def _weighted(sums: NDArray[np.float64], length: int | None, dataset: object, view: View, seed: int) -> EpochOrder:
-    if len(view) != len(sums):
-        raise ValueError(f"got {counted(len(sums), 'weight')} for {counted(len(view), 'row')}; give one each")
-    return WeightedOrder(sums=sums, length=length or len(view), seed=seed)
+def _weighted(sums: NDArray[np.float64], length: int | None, context: OrderContext) -> EpochOrder:
+    rows = len(context.view)
+    if rows != len(sums):
+        raise ValueError(f"got {counted(len(sums), 'weight')} for {counted(rows, 'row')}; give one each")
+    return WeightedOrder(sums=sums, length=length or rows, seed=context.seed)
 
 
-def _balanced(labels: object, length: int | None, dataset: object, view: View, seed: int) -> EpochOrder:
-    return BalancedOrder(members=_members(labels, view), length=length or len(view), seed=seed)
+def _balanced(labels: object, length: int | None, context: OrderContext) -> EpochOrder:
+    members = _members(labels, context.view)
+    return BalancedOrder(members=members, length=length or len(context.view), seed=context.seed)
 
 
-def _repeated(times: int, dataset: object, view: View, seed: int) -> EpochOrder:
-    return RepeatedOrder(rows=len(view), seed=seed, times=times)
+def _repeated(times: int, context: OrderContext) -> EpochOrder:
+    return RepeatedOrder(rows=len(context.view), seed=context.seed, times=times)
 
 
-def _classes(
-    per_batch: int, each: int, labels: object, batches: int | None, dataset: object, view: View, seed: int
-) -> EpochOrder:
-    members = _members(labels, view)
+def _classes(per_batch: int, each: int, labels: object, batches: int | None, context: OrderContext) -> EpochOrder:
+    members = _members(labels, context.view)
     if members.count < per_batch:
         raise ValueError(f"p is {per_batch}, and the number of classes that have rows is {members.count}; use fewer")
-    many = batches or max(1, len(view) // (per_batch * each))
-    return ClassOrder(members=members, per_batch=per_batch, each=each, batches=many, seed=seed)
+    many = batches or max(1, len(context.view) // (per_batch * each))
+    return ClassOrder(members=members, per_batch=per_batch, each=each, batches=many, seed=context.seed)
 
 
 def _mixed(
-    shares: NDArray[np.floating],
-    keys: tuple[object, ...] | None,
-    length: int | None,
-    dataset: object,
-    view: View,
-    seed: int,
+    shares: NDArray[np.floating], keys: tuple[object, ...] | None, length: int | None, context: OrderContext
 ) -> EpochOrder:
+    dataset = context.dataset
     if type(dataset) is not ConcatDataset:
         raise TypeError(
             f"order=mixed(...) reads a ConcatDataset of the parts, not {type(dataset).__name__}: give the Loader "
@@ -214,12 +229,17 @@ def _mixed(
     if 0 in sizes:
         raise ValueError(f"part {sizes.index(0)} of the ConcatDataset has no rows; leave it out")
     normal = tuple((shares / shares.sum()).tolist())
-    return MixedOrder(sizes=sizes, shares=normal, length=length or len(view), seed=seed)
+    return MixedOrder(sizes=sizes, shares=normal, length=length or len(context.view), seed=context.seed)
 
 
-def _subset(rows: object, dataset: object, view: View, seed: int) -> EpochOrder:
-    numbers = row_numbers(rows, len(view), "the loader's dataset").numpy()
-    return ListOrder(rows=len(view), listed=numbers, occurrences=occurrences_in(numbers, len(view)), seed=seed)
+def _subset(rows: object, context: OrderContext) -> EpochOrder:
+    count = len(context.view)
+    numbers = row_numbers(rows, count, "the loader's dataset").numpy()
+    return ListOrder(rows=count, listed=numbers, occurrences=occurrences_in(numbers, count), seed=context.seed)
+
+
+def _by_aspect(order: str | Sampling, context: OrderContext) -> EpochOrder:
+    return order_by_aspect(bind_order(order, context), context)
 
 
 def _length(name: str, value: object) -> int | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from mmload.errors import counted
+from mmload.errors import counted, shown
 from mmload.loader.order import Occurrences, Order, RowSelection
 from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
 
@@ -61,10 +61,12 @@ class SamplerOrder:
     def __init__(self, source: Iterable[Any], rows: int) -> None:
         if isinstance(source, Iterator):
             raise TypeError(
-                f"sampler is a {type(source).__name__}, which can be read only once; give a list or a torch Sampler"
+                f"order is a {type(source).__name__}, which can be read only once; give a list or a torch Sampler"
             )
         if not isinstance(source, Iterable):
-            raise TypeError(f"sampler is {source!r}; give a list of rows or a torch Sampler")
+            raise TypeError(
+                f"order is {shown(source)}; give 'block', an order of mmload.loader.orders, rows or a torch Sampler"
+            )
         self.rows = rows
         self._source = source
         self._user_sets_epoch = False

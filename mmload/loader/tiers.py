@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.errors import DamagedError
+from mmload.errors import DamagedError, bytes_text
 from mmload.render.kernel_arguments import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import numba_compiled
@@ -28,6 +28,8 @@ from mmload.store.variable_rows import JPEG
 
 if TYPE_CHECKING:
     from mmload.remote.block_map import BlockMap
+
+TIERS = ("auto", "disk", "memory", "device")
 
 MEMORY_SHARE = 0.5
 """Largest share of the free memory, of the host or the device, that tier="auto" takes."""
@@ -338,6 +340,44 @@ class DeviceTier(HitCounter):
         """Copies all rows from the device's memory into ``out``."""
         self.count(len(rows))
         torch.index_select(self.images, 0, rows, out=out)
+
+
+def check_cuda(device: torch.device) -> None:
+    """Checks that torch finds a CUDA device; raises ValueError otherwise."""
+    if not torch.cuda.is_available():
+        raise ValueError(f"device is {str(device)!r}, but torch finds no CUDA GPU or driver; use device='cpu'")
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise ValueError(f"device is {str(device)!r}, but the CUDA devices here are cuda:0 to cuda:{count - 1}")
+
+
+def choose_tier(name: str, split: AnySplit, device: torch.device) -> tuple[str, str]:
+    """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
+
+    Returns:
+        "disk", "memory" or "device"; and the reason as a sentence.
+
+    Raises:
+        ValueError: if torch finds no such device.
+    """
+    if name != "auto":
+        return name, f"{name}: as asked"
+    images = split.fields.get("images")
+    size = _stored_bytes(split) if images else 0
+    if device.type == "cuda" and not (images and images.variable_size):
+        check_cuda(device)
+        free = torch.cuda.mem_get_info(device)[0]
+        if size <= MEMORY_SHARE * free:
+            return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
+    return "disk", f"disk: {bytes_text(size)} of images, mapped"
+
+
+def _stored_bytes(split: AnySplit) -> int:
+    """Returns the bytes of all images of a split as they are stored."""
+    spec = split.fields["images"]
+    if not spec.variable_size:
+        return len(split) * spec.row_bytes
+    return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())
 
 
 def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> ReadTier | MappedTier:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from mmload.errors import UsageError
-from mmload.loader.order import EpochOrder, ShuffledOrder, StoredOrder
+from mmload.loader.order import EpochOrder, OrderContext, Sampling, ShuffledOrder, StoredOrder
 from mmload.runtime.random_words import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
 from mmload.store.split_views import View
 
@@ -184,25 +184,42 @@ class BucketOrder:
         return np.concatenate([shuffled.reshape(-1), places[gap : gap + rest]])
 
 
-def bucketed(bucket: str, source: EpochOrder, view: View, batch_size: int, seed: int) -> BucketOrder:
-    """Returns the order of a Loader with ``bucket``.
+def bind_order(order: str | Sampling, context: OrderContext) -> EpochOrder:
+    """Returns the order of a name, or the one that a Sampling makes.
 
     Raises:
-        ValueError: if it is not "aspect", or the order makes batches of its own.
+        ValueError, TypeError, UsageError: if there is none, or it does not fit the rows.
+    """
+    if isinstance(order, Sampling):
+        return order.bound(context)
+    rows, seed = len(context.view), context.seed
+    if order == "shuffled":
+        return ShuffledOrder(rows=rows, seed=seed)
+    if order == "block":
+        return BlockOrder(rows=rows, seed=seed)
+    if order == "sequential":
+        return StoredOrder(rows=rows)
+    raise ValueError(f"order is {order!r}; give 'block', an order of mmload.loader.orders, rows or a torch Sampler")
+
+
+def order_by_aspect(source: EpochOrder, context: OrderContext) -> BucketOrder:
+    """Returns the order of :func:`mmload.loader.orders.by_aspect`.
+
+    Raises:
+        ValueError: if the other order makes batches itself.
         UsageError: if images have one size.
     """
-    if bucket != "aspect":
-        raise ValueError(f'bucket is {bucket!r}; use "aspect" or None')
     if source.group_size > 1:
-        raise ValueError('bucket="aspect" cannot be combined with order=classes(...), which makes batches itself')
-    spec = view.rows.fields.get("images")
+        raise ValueError("by_aspect(order) makes batches, and so does its order; give it one that makes none")
+    split = context.view.rows
+    spec = split.fields.get("images")
     if spec is None or not spec.variable_size:
-        raise UsageError(f'bucket="aspect", but split {view.rows.name!r} has no variable-size images; leave bucket out')
+        raise UsageError(f"order=by_aspect(...), but split {split.name!r} has no variable-size images; use its order")
     return BucketOrder(
         source=source,
-        aspects=partial(_aspects, view),
-        group_size=batch_size,
-        seed=None if type(source) is StoredOrder else seed,
+        aspects=partial(_aspects, context.view),
+        group_size=context.batch_size,
+        seed=None if type(source) is StoredOrder else context.seed,
     )
 
 

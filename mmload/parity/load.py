@@ -57,7 +57,7 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
     order = np.random.default_rng(seed).permutation(len(split))[:rows].tolist()
     fields = [field for field, spec in split.fields.items() if field == "images" or not spec.variable_size]
     with Loader(
-        split, batch_size=_BATCH, fields=fields, sampler=order, collate=followed, seed=seed, device="cpu"
+        split, batch_size=_BATCH, fields=fields, order=order, collate=followed, seed=seed, device="cpu"
     ) as loader:
         while comparison.images.rows < rows:
             epoch = loader.epoch

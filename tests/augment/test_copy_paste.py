@@ -213,7 +213,7 @@ def test_copy_paste_crowds_may_be_of_any_dtype() -> None:
         {"threads": 1, "batch_size": 2},
         {"threads": 3, "batch_size": 1},
         {"threads": 2, "batch_size": 4, "subprocess": True},
-        {"batch_size": 2, "rank": 1, "world_size": 2},
+        {"batch_size": 2, "ranks": (1, 2)},
     ],
 )
 def test_copy_paste_is_the_same_however_it_is_loaded(tmp_path: Path, size: int | None, options: dict[str, Any]) -> None:

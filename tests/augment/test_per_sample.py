@@ -152,7 +152,7 @@ def test_loaders_of_any_size_and_threads_give_the_same(dataset: Dataset, views: 
     expected = epoch(batch_size=18, threads=1)
     for batch_size, threads in ((3, 2), (5, 4), (1, 3)):
         assert torch.equal(epoch(batch_size=batch_size, threads=threads), expected)
-    halves = [epoch(batch_size=3, threads=2, rank=rank, world_size=2) for rank in range(2)]
+    halves = [epoch(batch_size=3, threads=2, ranks=(rank, 2)) for rank in range(2)]
     together = {one.numpy().tobytes() for one in torch.cat(halves)}
     assert together == {one.numpy().tobytes() for one in expected}
 

@@ -54,7 +54,7 @@ def test_two_nodes_download_the_bytes_of_real_caches(cluster: Any, url: str, tmp
     epochs = cluster.ORDERS[order](rows=ROWS)
     for node in range(2):
         simulated = cluster.Node(cluster.grid_of(ROWS, ROW_BYTES), cluster.takes_of(epochs, node, 2, 1), None)
-        real = downloaded(url, tmp_path / f"{order}{node}", None, **order_options(order), rank=node, world_size=2)
+        real = downloaded(url, tmp_path / f"{order}{node}", None, **order_options(order), ranks=(node, 2))
         expected = [simulated.epoch(number).bytes for number in range(3)]
         assert real == pytest.approx(expected, rel=0, abs=2 * ROW_BYTES)
 

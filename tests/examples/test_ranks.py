@@ -99,7 +99,7 @@ import json, sys, torch, mmload
 torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=4)
 found = {}
 for tail in ("exact", "pad", "drop"):
-    with mmload.Loader(sys.argv[1], split="train", batch_size=3, shuffle=True, tail=tail, threads=1) as loader:
+    with mmload.Loader(mmload.open(sys.argv[1])["train"], batch_size=3, shuffle=True, tail=tail, threads=1) as loader:
         found[tail] = [[row for batch in loader for row in batch.ids.tolist()] for epoch in range(2)]
 print(json.dumps(found))
 torch.distributed.destroy_process_group()

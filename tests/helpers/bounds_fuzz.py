@@ -213,7 +213,7 @@ def test_rows_of_a_sampler_in_any_integers(dataset: Dataset, dtype: str) -> None
     rows = np.arange(18, dtype=dtype)[::2]
     collate = Collate(RandomCrop(24, padding=9, padding_mode="reflect"))
     samplers: list[Any] = [rows, rows.tolist(), rows.copy()]
-    batches = [next(iter(Loader(dataset, batch_size=9, collate=collate, threads=1, sampler=one))) for one in samplers]
+    batches = [next(iter(Loader(dataset, batch_size=9, collate=collate, threads=1, order=one))) for one in samplers]
     assert batches[0].ids.tolist() == rows.tolist()
     for batch in batches[1:]:
         assert torch.equal(batch.images, batches[0].images)

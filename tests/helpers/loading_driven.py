@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loading_expected import GOLDEN
-from loading_orders import Ranked, Turning, batched, dealt, numbers_of, order_name
+from loading_orders import Ranked, Turning, batched, dealt, given_rows, numbers_of, order_name
 from loading_orders import order as order_of_kind
 
 from mmload.batch import Batch
@@ -62,12 +62,12 @@ class Driven:
     @property
     def shared(self) -> bool:
         """Whether ranks share an epoch: a sampler is each rank's own."""
-        return "sampler" not in self.lasting
+        return given_rows(self.lasting) is None
 
     @property
     def order(self) -> str:
         """What the state has to say of the order."""
-        sampler = self.lasting.get("sampler")
+        sampler = given_rows(self.lasting)
         if isinstance(sampler, Turning | Ranked):
             return f"sampler {type(sampler).__name__}"
         if sampler is not None:
@@ -79,9 +79,9 @@ class Driven:
         """What an iteration has to give, on this rank or another."""
         places, how = self.rows_of(epoch), self.changing
         listed, drawn = _before(self.ids), _before(places)
-        mine = how["rank"] if rank is None else rank
+        mine = how["ranks"][0] if rank is None else rank
         count = len(places)
-        rest = dealt(count, mine, how["world_size"], how["tail"], offset) if self.shared else range(offset, count)
+        rest = dealt(count, mine, how["ranks"][1], how["tail"], offset) if self.shared else range(offset, count)
         come = []
         for position in rest:
             place = places[position % count]
@@ -110,7 +110,7 @@ class Driven:
         """So many rows were given."""
         run.used += rows
         if run.number == self.begun:
-            ranks = self.changing["world_size"] if self.shared else 1
+            ranks = self.changing["ranks"][1] if self.shared else 1
             samples = min(run.offset + run.used * ranks, len(self.rows_of(run.epoch)))
             self.state = self.reached(run.epoch, samples)
 
@@ -135,7 +135,7 @@ class Driven:
 
 def rows_of(rows: int, lasting: dict[str, Any]) -> Callable[[int], list[int]]:
     """The order of an epoch: stored, given, or a permutation, which is held to be one."""
-    sampler = lasting.get("sampler")
+    sampler = given_rows(lasting)
     if isinstance(sampler, Turning | Ranked):
         return sampler.rows_of
     if sampler is not None:

@@ -86,9 +86,9 @@ class Loading(Rows):
         given = ["list", "sampler"] if ids else []  # of nothing there is no list
         order = data.draw(st.sampled_from(["sequential", "shuffled", "shuffled", "block", *given]))
         if order == "list":
-            lasting["sampler"] = data.draw(row_likes(len(ids)))
+            lasting["order"] = data.draw(row_likes(len(ids)))
         elif order == "sampler":
-            lasting["sampler"] = data.draw(samplers(len(ids)))
+            lasting["order"] = data.draw(samplers(len(ids)))
         else:
             lasting |= order_options(order)
         if lasting["collate"] is None and data.draw(st.booleans()):
@@ -228,7 +228,7 @@ class Loading(Rows):
         for rank in range(world):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="order=.block.|drop_last=True leaves")
-                loader = Loader(**same, batch_size=size, threads=threads, rank=rank, world_size=world)
+                loader = Loader(**same, batch_size=size, threads=threads, ranks=(rank, world))
             with loader:
                 loader.set_epoch(epoch)
                 seen += [row for batch in loader for row in batch.ids.tolist()]

@@ -29,6 +29,12 @@ def order_name(options: Mapping[str, Any]) -> str:
     return options.get("order") or ("shuffled" if options.get("shuffle") else "sequential")
 
 
+def given_rows(options: Mapping[str, Any]) -> Any:
+    """Returns the rows or the sampler that arguments of a Loader have as order; None: there are none."""
+    given = options.get("order")
+    return None if isinstance(given, str) else given
+
+
 def order(kind: str, rows: int, seed: int = 0, block_size: int = 64, window: int = 64, **dealt: Any) -> Order:
     """One rank's share of an order; ``dealt``: rank, world_size and tail."""
     if kind == "block":
@@ -163,6 +169,5 @@ def settings_of_loaders(draw: Draw, rows: int) -> dict[str, Any]:
         "tier": draw(st.sampled_from(["disk", "memory", "auto", "device"])),
         "drop_last": draw(st.booleans()),
         "tail": draw(st.sampled_from(["exact", "pad", "drop"])),
-        "world_size": world,
-        "rank": draw(st.integers(0, world - 1)),
+        "ranks": (draw(st.integers(0, world - 1)), world),
     }

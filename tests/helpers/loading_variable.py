@@ -21,6 +21,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch, sample_seeds
 from mmload.batch import Batch
 from mmload.loader import Loader
+from mmload.loader.orders import by_aspect
 from mmload.store.dataset import Split
 
 Draw = Any
@@ -77,12 +78,15 @@ def play(data: Any, stores: dict[str, Path]) -> None:
     """Load an epoch of a store, or its rest after a resume, and check every sample."""
     encoding = data.draw(st.sampled_from(ENCODINGS))
     split, rows = rows_of(stores[f"whole {encoding}"])
-    bucket = data.draw(st.sampled_from([None, None, "aspect"]))
-    steps = data.draw(steps_of(bucket is not None))
+    bucket = data.draw(st.sampled_from([False, False, True]))
+    steps = data.draw(steps_of(bucket))
     collate = Collate(*steps, dtype=data.draw(st.sampled_from([torch.float32, torch.float16])))
     order = data.draw(st.sampled_from(["sequential", "shuffled", "block"]))
-    lasting = {"seed": data.draw(st.integers(0, 9)), **order_options(order)}
-    lasting |= {"collate": collate, "bucket": bucket, "batch_size": data.draw(st.integers(1, 7))}
+    lasting = {
+        "seed": data.draw(st.integers(0, 9)),
+        **({"order": by_aspect(order)} if bucket else order_options(order)),
+    }
+    lasting |= {"collate": collate, "batch_size": data.draw(st.integers(1, 7))}
     epoch, used = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 3))
     note(f"{encoding}: {steps} {lasting}")
     loader = _loader(split, lasting, data)

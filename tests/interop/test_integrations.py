@@ -67,7 +67,7 @@ def test_lightning_trains_and_resumes_with_a_loader_that_begins_at_its_first_bat
 
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     options = {"accelerator": "cpu", "default_root_dir": tmp_path, **quiet}
-    plain = mmload.Loader(path, split="train", batch_size=4, shuffle=True, seed=7)
+    plain = mmload.Loader(mmload.open(path)["train"], batch_size=4, shuffle=True, seed=7)
     epochs = [[row for batch in plain for row in batch.ids.tolist()] for _ in range(3)]
     trainer, module = lightning.Trainer(max_epochs=2, **options), Module()
     trainer.fit(module)
@@ -96,7 +96,7 @@ def test_a_worker_of_ray_train_reads_its_share(path: Path, rank: int, monkeypatc
     names: dict[str, Any] = {"criterion": nn.CrossEntropyLoss(), "model": model}
     exec(page.code.replace("batch_size=64", "batch_size=2"), names)
     batches, state = names["train_loop"]({"dataset": path, "epochs": 2})
-    again = mmload.Loader(path, split="train", batch_size=2, shuffle=True, tail="pad", rank=rank, world_size=2)
+    again = mmload.Loader(mmload.open(path)["train"], batch_size=2, shuffle=True, tail="pad", ranks=(rank, 2))
     assert batches == len(again) == 5
     again.load_state_dict(state)
 
@@ -145,13 +145,13 @@ def test_a_stateful_dataloader_goes_on_in_the_middle_of_an_epoch(path: Path, wor
 
 def test_the_loader_has_torchdatas_protocol_of_state(path: Path) -> None:
     protocol = pytest.importorskip("torchdata.stateful_dataloader.stateful", reason="torchdata is not installed")
-    first = mmload.Loader(path, split="train", batch_size=4, shuffle=True, collate=collate())
+    first = mmload.Loader(mmload.open(path)["train"], batch_size=4, shuffle=True, collate=collate())
     assert isinstance(first, protocol.Stateful)
     batches = iter(first)
     next(batches)
     state = first.state_dict()
     rest = [batch.images for batch in batches]
-    again = mmload.Loader(path, split="train", batch_size=4, shuffle=True, collate=collate())
+    again = mmload.Loader(mmload.open(path)["train"], batch_size=4, shuffle=True, collate=collate())
     again.load_state_dict(state)
     assert all(torch.equal(batch.images, images) for batch, images in zip(again, rest, strict=True))
 

@@ -29,7 +29,7 @@ from mmload.batch import Batch, make_batch
 from mmload.errors import UsageError
 from mmload.loader import window_orders
 from mmload.loader.order import EpochOrder, Order, ShuffledOrder, StoredOrder
-from mmload.loader.orders import classes, weighted
+from mmload.loader.orders import by_aspect, classes, weighted
 from mmload.loader.window_orders import BucketOrder
 from mmload.store.dataset import Dataset
 from tests.helpers.loading_variable import build_variable_stores
@@ -98,7 +98,7 @@ def test_batches_are_runs_of_the_sorted_window_and_come_in_any_order() -> None:
 def test_bucket_batch_places_complete_images_at_the_top_left(path: Path) -> None:
     split = open_dataset(path)["train"]
     collate = Collate(RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), dtype=torch.uint8)
-    with Loader(split, collate=collate, bucket="aspect", shuffle=True, batch_size=3, seed=1) as loader:
+    with Loader(split, collate=collate, order=by_aspect(), batch_size=3, seed=1) as loader:
         seen: list[int] = []
         for batch in loader:
             ids = batch.ids.tolist()
@@ -121,7 +121,7 @@ def test_bucket_batch_places_complete_images_at_the_top_left(path: Path) -> None
 def test_torchvision_gets_each_image_and_mask_in_its_own_size(path: Path) -> None:
     split = open_dataset(path)["train"]
     collate = Collate(RandomHorizontalFlip(1.0), dtype=torch.uint8)
-    options: dict[str, Any] = {"bucket": "aspect", "batch_size": 4, "collate": collate}
+    options: dict[str, Any] = {"order": by_aspect("sequential"), "batch_size": 4, "collate": collate}
     fields = ("images", "masks", "boxes", "counts", "image_sizes", "ids")
     with Loader(path, returns=fields, **options) as loader:
         for images, masks, boxes, counts, sizes, ids in loader:
@@ -159,7 +159,7 @@ def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images
 
 
 def test_resizes_come_before_the_canvas_and_levels_after_it(path: Path) -> None:
-    options: dict[str, Any] = {"fields": ("images",), "bucket": "aspect", "batch_size": 4, "seed": 1}
+    options: dict[str, Any] = {"fields": ("images",), "order": by_aspect("sequential"), "batch_size": 4, "seed": 1}
     steps = [Resize(24), RandomHorizontalFlip(), ColorJitter(0.4), Normalize.imagenet()]
     with Loader(path, collate=Collate(*steps), **options) as loader:
         batches = list(loader)
@@ -170,7 +170,7 @@ def test_resizes_come_before_the_canvas_and_levels_after_it(path: Path) -> None:
 
 def test_a_loader_resumes_within_an_epoch(path: Path) -> None:
     def made() -> Loader:
-        return Loader(path, collate=Collate(), bucket="aspect", order=weighted(range(1, 12)), batch_size=2, seed=4)
+        return Loader(path, collate=Collate(), order=by_aspect(weighted(range(1, 12))), batch_size=2, seed=4)
 
     loader = made()
     batches = iter(loader)
@@ -180,34 +180,29 @@ def test_a_loader_resumes_within_an_epoch(path: Path) -> None:
     again = made()
     again.load_state_dict(state)
     assert [batch.ids.tolist() for batch in again] == rest
-    other = Loader(path, collate=Collate(), bucket="aspect", batch_size=3, seed=4)
+    other = Loader(path, collate=Collate(), order=by_aspect("sequential"), batch_size=3, seed=4)
     with pytest.raises(ValueError, match="by aspect"):
         other.load_state_dict(state)
 
 
 def test_what_cannot_be_bucketed_is_refused(path: Path, dataset: Dataset) -> None:
     for options, error, message in (
-        ({"bucket": "size"}, ValueError, "bucket is 'size'"),
-        ({"bucket": "aspect", "sampler": [1, 2]}, ValueError, "cannot be combined with a sampler"),
-        (
-            {"bucket": "aspect", "order": classes(2, 2), "batch_size": 4},
-            ValueError,
-            r"cannot be combined with order=classes\(...\)",
-        ),
-        ({"bucket": "aspect", "collate": None}, UsageError, r"with bucket='aspect', collate=Collate\(\) is enough"),
+        ({"order": by_aspect("size")}, ValueError, "order is 'size'"),
+        ({"order": by_aspect(classes(2, 2)), "batch_size": 4}, ValueError, "by_aspect"),
+        ({"order": by_aspect(), "collate": None}, UsageError, r"collate=Collate\(\) is enough"),
     ):
         with pytest.raises(error, match=message):
             Loader(path, **{"collate": Collate(), **options})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no variable-size images"):
-        Loader(dataset, bucket="aspect")
+        Loader(dataset, order=by_aspect("sequential"))
 
 
 def test_unshuffled_batches_come_from_the_highest_to_the_widest(path: Path) -> None:
-    with Loader(path, collate=Collate(), bucket="aspect", batch_size=2) as loader:
+    with Loader(path, collate=Collate(), order=by_aspect("sequential"), batch_size=2) as loader:
         found = [i for batch in loader for i in batch.ids.tolist()]
     assert found == sorted(range(len(SIZES)), key=lambda i: SIZES[i][1] / SIZES[i][0])
     assert found != sorted(found, key=lambda i: SIZES[i][1])
-    with Loader(path, collate=Collate(), bucket="aspect", batch_size=2, shuffle=True) as loader:
+    with Loader(path, collate=Collate(), order=by_aspect(), batch_size=2) as loader:
         assert found != [i for batch in loader for i in batch.ids.tolist()]
 
 
@@ -279,7 +274,7 @@ def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatc
 def test_views_of_jpegs_with_boxes_and_labels_keep_their_own_sizes(tmp_path: Path) -> None:
     split = open_dataset(build_variable_stores(tmp_path)["whole jpeg"])["train"]
     plain, flipped = Collate(dtype=torch.uint8), Collate(RandomHorizontalFlip(1.0), dtype=torch.uint8)
-    with Loader(split, collate=TwoViews(plain, flipped), bucket="aspect", batch_size=3, shuffle=True) as loader:
+    with Loader(split, collate=TwoViews(plain, flipped), order=by_aspect(), batch_size=3) as loader:
         for views in loader:
             for view, turned in zip(views, (False, True), strict=True):
                 for i, image, target in zip(view.ids.tolist(), *view.to_torchvision(), strict=True):
@@ -292,7 +287,7 @@ def test_views_of_jpegs_with_boxes_and_labels_keep_their_own_sizes(tmp_path: Pat
                         boxes = torch.stack((width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]), 1)
                     assert torch.equal(target["boxes"], boxes)
                     assert torch.equal(target["labels"], row.labels[:count] + 1)
-    given = {"collate": flipped, "bucket": "aspect", "batch_size": 3}
+    given = {"collate": flipped, "order": by_aspect("sequential"), "batch_size": 3}
     with Loader(split, returns="torchvision", **given) as listed, Loader(split, **given) as batches:
         for (images, targets), batch in zip(listed, batches, strict=True):
             expected = batch.to_torchvision()

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from mmload import Collate, Loader
 from mmload.augment import CenterCrop, Normalize
-from mmload.loader.arguments import _OF_DATALOADER
+from mmload.loader.orders import repeated
 from mmload.store.dataset import Dataset
 
 
@@ -28,12 +28,24 @@ def test_loader_with_a_list_of_steps_makes_a_collate(dataset: Dataset) -> None:
 
 def test_every_argument_of_a_dataloader_works_or_says_what_to_write(dataset: Dataset) -> None:
     own = inspect.signature(Loader).parameters
-    others = [name for name in inspect.signature(DataLoader).parameters if name not in own]
-    assert {"num_workers", "pin_memory", "collate_fn"} <= set(others)
-    for name in others:
-        assert name in _OF_DATALOADER, name
+    others = {name for name in inspect.signature(DataLoader).parameters if name not in own}
+    assert {"num_workers", "pin_memory", "collate_fn", "sampler"} <= others
+    for name in others | {"split", "rank", "world_size", "bucket", "cache_pixels", "workers", "transform"}:
         with pytest.raises(TypeError, match=f"Loader has no argument '{name}': "):
             Loader(dataset["train"], **{name: 1})  # type: ignore[arg-type]
+
+
+def test_loader_has_few_arguments() -> None:
+    named = [name for name in inspect.signature(Loader).parameters if name != "others"]
+    assert len(set(named) - {"subprocess"}) == 16
+
+
+def test_repr_of_a_loader_is_a_line_that_says_what_it_loads(dataset: Dataset) -> None:
+    made = Loader(dataset["train"], 5, order=repeated(2), threads=1, collate=[CenterCrop(16)])
+    start = f"Loader(18 rows of {dataset['train']!r}, batch_size=5, order=repeated(2), tier=disk, device=cpu, threads=1"
+    assert repr(made) == f"{start}, collate=Collate(CenterCrop))"
+    assert ", order=full, " not in repr(Loader(dataset, shuffle=True))
+    assert ", order=rows, " in repr(Loader(dataset, order=[1, 2]))
 
 
 def test_an_unknown_argument_is_refused(dataset: Dataset) -> None:

@@ -20,7 +20,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import UsageError
 from mmload.loader import Loader
 from mmload.loader.drawn_orders import APART, RepeatedOrder, cumulate, find_rows
-from mmload.loader.order import Order
+from mmload.loader.order import Order, OrderContext
 from mmload.loader.orders import Sampling, _members, balanced, classes, mixed, repeated, subset, weighted
 from mmload.store.dataset import Dataset, Split
 
@@ -36,7 +36,7 @@ class View:
 
 def order(sampling: Sampling, dataset: object = None, **dealt: Any) -> Order:
     view: Any = View()
-    return Order(epoch_order=sampling.bound(dataset, view, 5), **dealt)
+    return Order(epoch_order=sampling.bound(OrderContext(dataset, view, 5, 8)), **dealt)
 
 
 def parts() -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ def test_weighted_rows_come_as_often_as_torchs() -> None:
         def __len__(self) -> int:
             return 7
 
-    of = weighted(weights, count).bound(None, Seven(), 1)  # type: ignore[arg-type]
+    of = weighted(weights, count).bound(OrderContext(None, Seven(), 1, 8))  # type: ignore[arg-type]
     ours = np.bincount(Order(epoch_order=of).rows_for(0), minlength=7)
     theirs = np.bincount(list(WeightedRandomSampler(weights.tolist(), count)), minlength=7)  # type: ignore[arg-type]
     assert ours[[0, 4, 6]].tolist() == [0, 0, 0]
@@ -232,8 +232,8 @@ def images(loader_: Loader) -> list[tuple[int, bytes]]:
         {"order": repeated(3)},
         {"order": weighted([1.0, 2.0, 3.0] * 6)},
         {"order": subset([0, 0, 1, 0])},
-        {"sampler": [0, 0, 1, 0]},
-        {"sampler": RandomSampler(range(18), replacement=True, generator=torch.Generator().manual_seed(3))},
+        {"order": [0, 0, 1, 0]},
+        {"order": RandomSampler(range(18), replacement=True, generator=torch.Generator().manual_seed(3))},
     ],
     ids=["repeated", "weighted", "subset", "list", "sampler"],
 )
@@ -246,13 +246,13 @@ def test_a_row_that_comes_again_looks_different(split: Split, options: dict[str,
 def test_rows_that_come_once_keep_their_draws(split: Split) -> None:
     plain = dict(images(loader(split)))
     assert dict(images(loader(split, shuffle=True))) == plain
-    assert dict(images(loader(split, sampler=list(range(17, -1, -1))))) == plain
+    assert dict(images(loader(split, order=list(range(17, -1, -1))))) == plain
     first = {}
     for row, image in images(loader(split, order=repeated(3))):
         first.setdefault(row, image)
     assert len(first) == 6
     assert all(plain[row] == image for row, image in first.items())
-    padded = [images(loader(split, rank=rank, world_size=4, tail="pad")) for rank in range(4)]
+    padded = [images(loader(split, ranks=(rank, 4), tail="pad")) for rank in range(4)]
     together = [pair for rank in padded for pair in rank]
     assert len(together) == 20
     assert len(set(together)) == 20
@@ -281,7 +281,7 @@ def test_an_epoch_goes_on_with_other_ranks(split: Split, name: str) -> None:
     assert all(isinstance(value, int | str) for value in state.values())
     rest = []
     for rank in range(2):
-        mine = loader(split, order=sampling, rank=rank, world_size=2)
+        mine = loader(split, order=sampling, ranks=(rank, 2))
         mine.load_state_dict(state)
         rest += images(mine)
     assert sorted(rest) == sorted(whole[4:])
@@ -307,9 +307,7 @@ def test_a_loader_refuses_what_does_not_fit(split: Split) -> None:
         loader(split, order=classes(2, 2), batch_size=5)
     with pytest.raises(ValueError, match="shuffle and order are both given; each decides the order alone"):
         loader(split, order="block", shuffle=True)
-    with pytest.raises(ValueError, match="order and sampler are both given"):
-        loader(split, order="block", sampler=[1])
-    with pytest.raises(ValueError, match="order is 'random'; give 'block', or an order"):
+    with pytest.raises(ValueError, match="order is 'random'; give 'block', an order"):
         loader(split, order="random")
     with pytest.raises(TypeError, match="order is 3; give 'block'"):
         loader(split, order=3)
@@ -353,7 +351,7 @@ def test_a_hundred_million_weights_are_drawn_from() -> None:
     weights = np.zeros(100_000_000, np.float32)
     weights[70_000_000:70_000_003] = 1
     sampling = weighted(weights)
-    taken = Order(epoch_order=sampling.bound(None, cast(Any, range(len(weights))), 1)).take(0, 0, 4096)
+    taken = Order(epoch_order=sampling.bound(OrderContext(None, cast(Any, range(len(weights))), 1, 8))).take(0, 0, 4096)
     assert set(taken.rows.tolist()) == {70_000_000, 70_000_001, 70_000_002}
 
 
@@ -365,5 +363,5 @@ def test_a_hundred_million_rows_begin_at_once() -> None:
     view: Any = Many()
     for sampling in (repeated(3), mixed([0.5, 0.5]), subset(range(10))):
         dataset = ConcatDataset([range(50_000_000)] * 2) if "mixed" in repr(sampling) else None  # type: ignore[list-item]
-        taken = Order(epoch_order=sampling.bound(dataset, view, 1)).take(0, 0, 4096)
+        taken = Order(epoch_order=sampling.bound(OrderContext(dataset, view, 1, 8))).take(0, 0, 4096)
         assert len(taken.rows) == (10 if "subset" in repr(sampling) else 4096)

@@ -384,6 +384,6 @@ class Generated(Sampler[int]):
 
 
 def test_two_epochs_at_once_of_a_sampler_that_is_a_generator(dataset: Dataset) -> None:
-    with Loader(dataset, batch_size=2, sampler=Generated(), threads=1) as loader:
+    with Loader(dataset, batch_size=2, order=Generated(), threads=1) as loader:
         first, second = iter(loader), iter(loader)
         assert (rows_of(second), rows_of(first)) == (list(range(1, 7)), list(range(6)))

@@ -48,7 +48,7 @@ def test_the_dataset_of_a_loader_is_what_it_reads(dataset: Dataset, given: str) 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_the_sampler_of_a_loader_is_its_order(dataset: Dataset, shuffle: bool) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "seed": 2, "rank": 1, "world_size": 2}
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "seed": 2, "ranks": (1, 2)}
     loader, other = Loader(dataset["train"], **options), Loader(dataset["train"], **options)
     assert isinstance(loader.sampler, Sampler)
     loader.sampler.set_epoch(5)
@@ -71,7 +71,7 @@ def test_the_sampler_of_a_subset_gives_places_in_it(dataset: Dataset) -> None:
 def test_a_sampler_that_was_given_is_the_loaders(dataset: Dataset) -> None:
     split = dataset["train"]
     sampler: Any = DistributedSampler(split, num_replicas=2, rank=0, seed=1)
-    loader = Loader(split, batch_size=4, sampler=sampler)
+    loader = Loader(split, batch_size=4, order=sampler)
     assert loader.sampler is sampler
     loader.sampler.set_epoch(3)
     expected = list(sampler)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import crop_collate
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
-from written_datasets import sparse_dataset
+from written_datasets import of_tensors, sparse_dataset
 
 import mmload
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
@@ -35,7 +35,7 @@ def test_without_shuffle_and_collate_it_is_the_rows_in_order(dataset: Dataset, i
 
 def test_every_batch_is_the_collate_of_its_rows(dataset: Dataset, images: torch.Tensor) -> None:
     collate = crop_collate()
-    loader = Loader(dataset, split="train", batch_size=4, shuffle=True, seed=7, collate=collate)
+    loader = Loader(dataset["train"], batch_size=4, shuffle=True, seed=7, collate=collate)
     for epoch in range(2):
         for batch in loader:
             seeds = sample_seeds(7, epoch, batch.ids)
@@ -85,22 +85,22 @@ def test_loader_drop_last_leaves_no_batch_warns(dataset: Dataset) -> None:
 
 
 def test_a_sampler_decides_the_order(dataset: Dataset) -> None:
-    loader = Loader(dataset, batch_size=2, sampler=[3, 3, 17])
+    loader = Loader(dataset, batch_size=2, order=[3, 3, 17])
     assert [batch.ids.tolist() for batch in loader] == [[3, 3], [17]]
-    with pytest.raises(ValueError, match="shuffle and sampler"):
-        Loader(dataset, shuffle=True, sampler=[1])
+    with pytest.raises(ValueError, match="shuffle and order"):
+        Loader(dataset, shuffle=True, order=[1])
 
 
 def test_the_users_epoch_of_a_distributed_sampler_stays(dataset: Dataset) -> None:
     sampler = DistributedSampler(range(18), 2, 0, shuffle=True)
-    loader = Loader(dataset, batch_size=4, sampler=sampler)
+    loader = Loader(dataset, batch_size=4, order=sampler)
     for epoch in (5, 5, 2):
         sampler.set_epoch(epoch)
         expected = list(sampler)
         assert [row for batch in loader for row in batch.ids.tolist()] == expected
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": RandomSampler(range(18))}])
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"order": RandomSampler(range(18))}])
 def test_two_epochs_at_once_are_two_epochs(dataset: Dataset, options: dict[str, Any]) -> None:
     loader = Loader(dataset, batch_size=1, **options)
     pairs = [(first.ids, second.ids) for first, second in zip(loader, loader, strict=True)]
@@ -198,9 +198,11 @@ def test_numbers_that_cannot_be_meant_are_refused(dataset: Dataset, options: dic
         Loader(dataset, **options)
 
 
-def test_an_unknown_split_is_refused(dataset: Dataset) -> None:
-    with pytest.raises(UsageError, match="no split 'val'"):
-        Loader(dataset.path, split="val")
+def test_loader_of_a_dataset_with_several_splits_says_how_to_open_one(tmp_path: Path) -> None:
+    tensors = {"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)}
+    path = of_tensors(tmp_path / "rows", {"train": tensors, "val": tensors})
+    with pytest.raises(UsageError, match=re.escape(f'mmload.open({str(path)!r})["train"]')):
+        Loader(path)
 
 
 def test_images_larger_than_a_crop_are_what_collate_gives(tmp_path: Path, photos: Path) -> None:
@@ -254,7 +256,7 @@ def test_a_device_that_is_not_there_is_a_clear_error(
         ({"collate": 3}, "collate is 3; give a Collate, a list of its steps, or a function of a Batch"),
         ({"collate": ""}, "collate is ''; give a Collate"),
         ({"collate": RandomHorizontalFlip()}, "collate is the step RandomHorizontalFlip; give a list of steps"),
-        ({"order": ""}, "order is ''; give 'block', or an order of mmload.loader.orders"),
+        ({"order": ""}, "order is ''; give 'block', an order of mmload.loader.orders, rows"),
         ({"device": -1}, "device is 'cuda:-1', expected a device of torch"),
     ],
 )
@@ -276,7 +278,8 @@ def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"tier": "tape"}, {"shuffle": "blocks"}, {"rank": 0}, {"rank": 2, "world_size": 2}, {"tail": "cut"}]
+    "options",
+    [{"tier": "tape"}, {"shuffle": "blocks"}, {"ranks": 0}, {"ranks": (0,)}, {"ranks": (2, 2)}, {"tail": "cut"}],
 )
 def test_loader_options_that_cannot_be_meant_are_refused(dataset: Dataset, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):

@@ -65,7 +65,7 @@ def same(got: dict[int, Tensor], expected: dict[int, Tensor]) -> bool:
         {"batch_size": 7, "threads": 2},
         {"shuffle": False, "tier": "memory"},
         {"shuffle": False, "order": "block", "batch_size": 18},
-        {"world_size": 2, "rank": 1},
+        {"ranks": (1, 2)},
         {"drop_last": True, "batch_size": 5},
         {"fields": ["images"]},
     ],

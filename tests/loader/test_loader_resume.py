@@ -70,8 +70,7 @@ def test_the_same_samples_whatever_the_settings(
             threads=threads,
             prefetch=prefetch,
             tier=tier,
-            rank=rank,
-            world_size=world_size,
+            ranks=(rank, world_size),
         ) as loader:
             loader.set_epoch(epoch)
             for batch in loader:
@@ -102,7 +101,7 @@ def test_resume_goes_on_exactly_after_a_change_of_ranks_and_batch_size(
     seen: list[int] = []
     states = set()
     for rank in range(before):
-        loader = Loader(dataset, batch_size=sizes[0], shuffle=True, seed=5, rank=rank, world_size=before, threads=1)
+        loader = Loader(dataset, batch_size=sizes[0], shuffle=True, seed=5, ranks=(rank, before), threads=1)
         iterator = iter(loader)
         seen += [int(row) for _ in range(steps) for row in next(iterator).ids]
         states.add(json.dumps(loader.state_dict()))
@@ -115,8 +114,7 @@ def test_resume_goes_on_exactly_after_a_change_of_ranks_and_batch_size(
             batch_size=sizes[1],
             shuffle=True,
             seed=5,
-            rank=rank,
-            world_size=after,
+            ranks=(rank, after),
             threads=1,
             collate=crop_collate(),
         ) as loader:
@@ -143,7 +141,7 @@ def test_resume_at_every_step_gives_the_rest_of_the_epoch(dataset: Dataset) -> N
         assert len(next(iter(resumed)).ids) == 4
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": list(range(17, -1, -1))}])
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"order": list(range(17, -1, -1))}])
 @pytest.mark.parametrize(("batch_size", "drop_last"), [(4, False), (4, True), (18, True), (1, False)])
 def test_a_state_of_an_epochs_end_goes_on_with_the_next(
     dataset: Dataset, batch_size: int, drop_last: bool, options: dict[str, Any]
@@ -173,11 +171,11 @@ def test_all_ranks_agree_which_epoch_they_go_on_with(
     dataset: Dataset, tail: str, drop_last: bool, before: int, after: int
 ) -> None:
     options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "tail": tail, "drop_last": drop_last}
-    first = Loader(dataset, rank=0, world_size=before, **options)
+    first = Loader(dataset, ranks=(0, before), **options)
     list(first)
     epochs, batches = set(), []
     for rank in range(after):
-        loader = Loader(dataset, rank=rank, world_size=after, **options)
+        loader = Loader(dataset, ranks=(rank, after), **options)
         loader.load_state_dict(first.state_dict())
         epochs.add(loader.epoch)
         batches.append(len(list(loader)))
@@ -186,11 +184,11 @@ def test_all_ranks_agree_which_epoch_they_go_on_with(
 
 
 def test_states_of_ranks_with_a_row_more_or_less_are_equal_after_each_batch(dataset: Dataset) -> None:
-    loaders = [Loader(dataset, batch_size=4, rank=rank, world_size=4) for rank in range(4)]
+    loaders = [Loader(dataset, batch_size=4, ranks=(rank, 4)) for rank in range(4)]
     rows = [[len(batch) for batch in loader] for loader in loaders]
     assert rows == [[4, 1], [4, 1], [4], [4]]
     assert [loader.state_dict()["samples"] for loader in loaders] == [18, 18, 16, 16]  # others have a batch to go
-    loaders = [Loader(dataset, batch_size=3, rank=rank, world_size=4) for rank in range(4)]
+    loaders = [Loader(dataset, batch_size=3, ranks=(rank, 4)) for rank in range(4)]
     for batches in zip(*loaders, strict=True):
         assert len(batches) == 4
         assert len({loader.state_dict()["samples"] for loader in loaders}) == 1
@@ -215,7 +213,7 @@ def test_an_iterator_begun_before_a_state_was_loaded_leaves_that_state(dataset: 
     assert loader.state_dict() == state | {"samples": 18}
 
 
-@pytest.mark.parametrize("options", [{"drop_last": True}, {"tail": "drop", "rank": 0, "world_size": 4}])
+@pytest.mark.parametrize("options", [{"drop_last": True}, {"tail": "drop", "ranks": (0, 4)}])
 def test_state_of_an_epochs_end_goes_on_with_the_next_under_any_settings(
     dataset: Dataset, options: dict[str, Any]
 ) -> None:
@@ -252,11 +250,7 @@ def test_an_epoch_that_was_set_is_in_the_state(dataset: Dataset) -> None:
 @pytest.mark.parametrize(("tail", "lengths"), [("exact", [5, 5, 4, 4]), ("pad", [5] * 4), ("drop", [4] * 4)])
 def test_ranks_that_do_not_divide_the_rows(dataset: Dataset, tail: str, lengths: list[int]) -> None:
     rows = [
-        [
-            row
-            for batch in Loader(dataset, batch_size=2, rank=rank, world_size=4, tail=tail)
-            for row in batch.ids.tolist()
-        ]
+        [row for batch in Loader(dataset, batch_size=2, ranks=(rank, 4), tail=tail) for row in batch.ids.tolist()]
         for rank in range(4)
     ]
     assert [len(part) for part in rows] == lengths
@@ -274,7 +268,7 @@ def rows(loader):
 split = mmload.open(sys.argv[1])["train"]
 found = [rows(mmload.Loader(sys.argv[1], batch_size=4, shuffle=True, threads=1))]
 sampler = DistributedSampler(split, seed=5)
-with mmload.Loader(split, batch_size=4, sampler=sampler, threads=1) as loader:
+with mmload.Loader(split, batch_size=4, order=sampler, threads=1) as loader:
     found += [rows(loader), rows(loader)]
     sampler.set_epoch(7)
     found += [rows(loader), rows(loader)]

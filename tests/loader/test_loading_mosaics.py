@@ -67,7 +67,7 @@ def assert_same(got: Batch, every: Batch) -> None:
 
 @pytest.mark.parametrize("options", [
     {"threads": 1, "batch_size": 14}, {"threads": 3, "batch_size": 3}, {"threads": 2, "batch_size": 1},
-    {"threads": 2, "batch_size": 4, "tier": "memory"}, {"threads": 2, "batch_size": 4, "rank": 1, "world_size": 2},
+    {"threads": 2, "batch_size": 4, "tier": "memory"}, {"threads": 2, "batch_size": 4, "ranks": (1, 2)},
 ])  # fmt: skip
 def test_mosaics_are_the_same_however_they_are_loaded(split: Split, options: dict[str, Any]) -> None:
     collate = collate_of()

@@ -96,9 +96,9 @@ def test_a_state_of_another_order_is_refused(dataset: Dataset) -> None:
         {},
         {"shuffle": True},
         {"order": "block"},
-        {"sampler": rows},
-        {"sampler": RandomSampler(range(18))},
-        {"sampler": SequentialSampler(range(18))},
+        {"order": rows},
+        {"order": RandomSampler(range(18))},
+        {"order": SequentialSampler(range(18))},
     ]
     for batches in (0, 1, 5):
         states = []
@@ -135,7 +135,7 @@ def test_a_state_of_blocks_of_another_size_is_refused(dataset: Dataset, monkeypa
 
 def test_the_middle_of_an_epoch_of_other_given_rows_is_refused(dataset: Dataset) -> None:
     def loader(rows: Any) -> Loader:
-        return Loader(dataset, batch_size=4, sampler=rows, threads=1)
+        return Loader(dataset, batch_size=4, order=rows, threads=1)
 
     rows = list(range(12))
     first = loader(rows)

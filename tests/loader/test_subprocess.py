@@ -156,15 +156,15 @@ def test_variable_size_images_are_those_of_threads(tmp_path: Path, encoding: str
     images = some_images()
     path = variable_dataset(tmp_path / "rows", images, encoding=encoding, masks=[image[0] for image in images])
     assert_same_epochs(path, shuffle=True, collate=resized())
-    assert_same_epochs(path, shuffle=True, collate=Collate(), bucket="aspect", fields=("images", "targets"))
+    assert_same_epochs(path, collate=Collate(), order=orders.by_aspect(), fields=("images", "targets"))
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"order": orders.weighted([1.0] + [0.1] * 14), "drop_last": True},
-        {"sampler": [3, 1, 3, 3, 0]},
-        {"order": "block", "rank": 1, "world_size": 2},
+        {"order": [3, 1, 3, 3, 0]},
+        {"order": "block", "ranks": (1, 2)},
         {"returns": ("images", "targets"), "batch_size": 7},
         {"tier": "memory", "fields": ("images",)},
     ],
@@ -278,7 +278,7 @@ def test_too_many_epochs_at_once_are_refused(dataset: Dataset) -> None:
 @pytest.mark.parametrize("options", [{"threads": SLOTS}, {"threads": 1, "prefetch": SLOTS}])
 def test_a_subprocess_makes_as_many_batches_ahead_as_asked(dataset: Dataset, options: dict[str, Any]) -> None:
     rows = list(range(18)) * 8
-    with Loader(dataset["train"], batch_size=1, sampler=rows, subprocess=True, **options) as loader:
+    with Loader(dataset["train"], batch_size=1, order=rows, subprocess=True, **options) as loader:
         assert [int(batch.ids) for batch, _ in zip(loader, loader, strict=True)] == rows
 
 

@@ -98,7 +98,8 @@ def test_a_fork_leaves_the_memory_of_its_parent_alone(dataset: Dataset) -> None:
 PROGRAM = """
 import sys, mmload
 from mmload.augment import RandomCrop
-loader = mmload.Loader(sys.argv[1], split="train", batch_size=4, collate=mmload.Collate(RandomCrop(8)), subprocess=True)
+split = mmload.open(sys.argv[1])["train"]
+loader = mmload.Loader(split, batch_size=4, collate=mmload.Collate(RandomCrop(8)), subprocess=True)
 print("begun", flush=True)
 for batch in loader:
     print(len(batch.ids), flush=True)

@@ -14,7 +14,7 @@ from written_datasets import of_tensors
 import mmload
 from mmload.bench.machine import make_cold
 from mmload.errors import DamagedError
-from mmload.loader import Loader, arguments, tiers
+from mmload.loader import Loader, tiers
 from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import can_populate
 from mmload.store import row_map
@@ -37,7 +37,7 @@ def test_another_folder_has_another_key(dataset: Dataset, tmp_path: Path) -> Non
 def test_auto_takes_the_files_whatever_memory_is_free(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     for free in (0, 2**40):
         monkeypatch.setattr(tiers, "free_memory", lambda free=free: free)
-        assert arguments.choose_tier("auto", dataset["train"], CPU) == ("disk", "disk: 0.1 MiB of images, mapped")
+        assert tiers.choose_tier("auto", dataset["train"], CPU) == ("disk", "disk: 0.1 MiB of images, mapped")
 
 
 @maps
@@ -60,7 +60,7 @@ def test_files_are_mapped_for_the_ranks_of_this_machine_that_read_a_part_each(
     policy = resident_pages.EvictionPolicy
     monkeypatch.setattr(resident_pages, "EvictionPolicy", lambda size: sizes.append(size) or policy(size))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    for _ in Loader(dataset, tier="disk", rank=0, world_size=world_size, fields=("images",)):
+    for _ in Loader(dataset, tier="disk", ranks=(0, world_size), fields=("images",)):
         pass
     assert sizes == [dataset["train"].fields["images"].row_bytes * len(dataset["train"]) // ranks]
 

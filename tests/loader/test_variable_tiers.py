@@ -30,6 +30,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
 from mmload.loader import batch_worker, tiers
+from mmload.loader.orders import by_aspect
 from mmload.render.kernel_arguments import NEEDED
 from tests.helpers.variable_datasets import some_images, variable_dataset
 
@@ -89,7 +90,7 @@ def test_lines_of_two_channels_and_one_column_are_resized_as_they_are_alone(tmp_
 
 def test_ranks_share_an_epoch_and_give_the_same_rows(dataset: Path) -> None:
     whole = loaded(dataset, crop(), shuffle=True, tier="disk")
-    parts = [loaded(dataset, crop(), shuffle=True, batch_size=3, rank=rank, world_size=3) for rank in range(3)]
+    parts = [loaded(dataset, crop(), shuffle=True, batch_size=3, ranks=(rank, 3)) for rank in range(3)]
     assert sorted(row for part in parts for row in part) == list(range(len(SIZES)))
     for part in parts:
         for row, image in part.items():
@@ -125,9 +126,9 @@ def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> N
         Loader(dataset, collate=Collate(Normalize.imagenet()))
     with pytest.raises(ValueError, match="does not fit into images of 1 x 50"):
         Loader(dataset, collate=Collate(RandomCrop(20)))
-    for bucket in (None, "aspect"):
+    for order in (None, by_aspect()):
         with pytest.raises(ValueError, match="max_size is None, but the images are variable-size; give max_size"):
-            Loader(dataset, collate=Collate(RandomShortestSize(20)), bucket=bucket)
+            Loader(dataset, collate=Collate(RandomShortestSize(20)), order=order)
     targets = Loader(dataset, fields=("targets",), batch_size=20)
     assert torch.cat([batch.targets for batch in targets]).tolist() == list(range(len(SIZES)))
 
@@ -228,7 +229,7 @@ def test_a_truncated_file_is_blamed_on_no_other_dataset(tmp_path: Path, tier: st
     both = ConcatDataset([open_dataset(path)["train"] for path in (first, second)])
     file = next((first / "train").glob("*/images.bytes.memmap"))
     order = [row for pair in zip(range(8), range(9, 17), strict=True) for row in pair]
-    loader = Loader(both, collate=crop(), tier=tier, sampler=order, batch_size=2, threads=1, prefetch=0)
+    loader = Loader(both, collate=crop(), tier=tier, order=order, batch_size=2, threads=1, prefetch=0)
     with loader:
         batches = iter(loader)
         next(batches)

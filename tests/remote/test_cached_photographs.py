@@ -19,6 +19,7 @@ from variable_datasets import some_images, variable_dataset
 import mmload
 from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.errors import DamagedError, RemoteError
+from mmload.loader.orders import by_aspect
 from mmload.remote.copies import push
 from mmload.remote.layout import SMALLEST_BLOCK, SMALLEST_VARIABLE_BLOCK, BlockChecksums, BlockGrid, first_rows
 from mmload.store.dataset import Dataset
@@ -146,8 +147,8 @@ def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str
     assert np.array_equal(
         read_rows(again.reader.field("images"), rows).bytes, read_rows(local.reader.field("images"), rows).bytes
     )
-    for options in ({"tier": "memory"}, {"bucket": "aspect"}):
-        assert same(batches(remote, shuffle=True, **options), batches(local, shuffle=True, **options))
+    for options in ({"tier": "memory", "shuffle": True}, {"order": by_aspect()}):
+        assert same(batches(remote, **options), batches(local, **options))
     expected = batches(ConcatDataset([local, local]), shuffle=True)
     assert same(batches(ConcatDataset([remote, local]), shuffle=True), expected)
 
@@ -184,7 +185,7 @@ def test_a_corrupt_object_is_one_error_that_names_row_and_url(
     for rows, first in ((split, 0), (both, len(split))):
         for tier in ("disk", "memory"):
             with pytest.raises(DamagedError, match=message):
-                batches(rows, sampler=[first + 5, first + 12], tier=tier)
+                batches(rows, order=[first + 5, first + 12], tier=tier)
     bucket.faults()
     assert torch.equal(split[5].images, photographs["train"][5].images)
 

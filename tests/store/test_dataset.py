@@ -38,7 +38,7 @@ def test_masks_select_rows(dataset: Dataset, images: torch.Tensor) -> None:
         assert torch.equal(split[given].images, images[mask])
         assert split.rows(given).ids.tolist() == [1, 4, 7, 10, 13, 16]
         assert [int(row.ids) for row in split.subset(given)] == [1, 4, 7, 10, 13, 16]
-        loader = mmload.Loader(split, sampler=given, batch_size=4)
+        loader = mmload.Loader(split, order=given, batch_size=4)
         assert len(loader) == 2
         assert [batch.ids.tolist() for batch in loader] == [[1, 4, 7, 10], [13, 16]]
     assert split[np.array([1, -1])].ids.tolist() == [1, 17]

@@ -68,10 +68,7 @@ def test_ranks_share_an_epoch_and_a_state_goes_on(dataset: Dataset, name: str, o
     batches = list(whole)
     ids = [row for batch in batches for row in batch.ids.tolist()]
     dealt = [
-        r
-        for rank in range(2)
-        for b in Loader(nested, **order_options(order), rank=rank, world_size=2)
-        for r in b.ids.tolist()
+        r for rank in range(2) for b in Loader(nested, **order_options(order), ranks=(rank, 2)) for r in b.ids.tolist()
     ]
     assert sorted(dealt) == sorted(ids) == sorted(r for b in Loader(nested) for r in b.ids.tolist())
     if len(batches) > 1:
@@ -102,10 +99,10 @@ def test_a_row_of_a_subset_is_drawn_as_in_its_split(dataset: Dataset) -> None:
 
 
 def test_a_sampler_counts_positions_of_the_subset(dataset: Dataset) -> None:
-    loader = Loader(dataset["train"].subset([5, 3, 9]), sampler=[2, 0])
+    loader = Loader(dataset["train"].subset([5, 3, 9]), order=[2, 0])
     assert next(iter(loader)).ids.tolist() == [9, 5]
     with pytest.raises(IndexError, match="row 3 does not exist"):
-        Loader(dataset["train"].subset([5, 3, 9]), sampler=[3])
+        Loader(dataset["train"].subset([5, 3, 9]), order=[3])
 
 
 def test_two_datasets_are_joined_where_fields_and_classes_agree(dataset: Dataset, tmp_path: Path) -> None:
@@ -124,7 +121,5 @@ def test_what_is_no_split_is_refused(dataset: Dataset) -> None:
     for other in (5, [1, 2], Doing(dataset["train"], [0]), ConcatDataset([[1], [2]]), Subset([1, 2], [0])):  # type: ignore[list-item]
         with pytest.raises(TypeError, match="a Loader reads a path, a Dataset, a Split, or"):
             Loader(other)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="split='val', but the split is chosen already"):
-        Loader(dataset["train"].subset([1]), split="val")
     with pytest.raises(IndexError, match="row 18 does not exist: the subset"):
         Loader(Subset(dataset["train"], [18]))

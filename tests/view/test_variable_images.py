@@ -77,7 +77,7 @@ def test_drawn_rows_are_what_the_loader_gives(built: tuple[Path, Path]) -> None:
     split = package.open(built[1])["train"]
     collate = package.Collate(RandomResizedCrop(24), RandomHorizontalFlip(), dtype=torch.uint8)
     rows = [4, 0, 3]
-    with package.Loader(split, batch_size=3, sampler=rows, collate=collate, seed=5) as loader:
+    with package.Loader(split, batch_size=3, order=rows, collate=collate, seed=5) as loader:
         epochs = [next(iter(loader)).images for _ in range(2)]
     for line, number in zip(drawn_cells(split, collate, rows, draws=2, seed=5), range(3), strict=True):
         for cell, images in zip(line, epochs, strict=True):
@@ -112,7 +112,7 @@ def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
     }
     path = variable_dataset(tmp_path / "out", images, masks=masks, fields=fields)
     split, collate = package.open(path)["train"], package.Collate(RandomResizedCrop(24), dtype=torch.uint8)
-    with package.Loader(split, batch_size=3, sampler=[2, 0, 1], collate=collate, seed=5) as loader:
+    with package.Loader(split, batch_size=3, order=[2, 0, 1], collate=collate, seed=5) as loader:
         batch = next(iter(loader))
     for number, (cell,) in enumerate(drawn_cells(split, collate, [2, 0, 1], draws=1, seed=5)):
         assert cell.mask is not None

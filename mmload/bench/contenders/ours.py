@@ -37,7 +37,7 @@ class Mmload:
             task.rows,
             batch_size=task.batch_size,
             shuffle=task.repeats == 1,
-            sampler=None if task.repeats == 1 else SubsetRandomSampler(_repeated(task)),
+            order=None if task.repeats == 1 else SubsetRandomSampler(_repeated(task)),
             seed=task.seed,
             collate=collate_of(task),
             device=task.device,
