@@ -5,8 +5,8 @@ They are separate from :mod:`mmload.records`, as importing tensordict takes 3 s 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import torch
@@ -24,7 +24,9 @@ class Batch(TensorClass):
     """Rows that the loader returns together; fields that the dataset does not have are None.
 
     ``batch.images`` is [B, C, H, W] whatever the memory format. A batch is a tensordict tensorclass: it slices, stacks,
-    moves (``.to``) and pins as a whole. It does not iterate, so that ``images, targets = batch`` never unpacks rows.
+    moves (``.to``) and pins as a whole. Unlike other tensorclasses it does not iterate over its rows:
+    ``images, targets = batch`` takes the two of a classification, and ``batch.unbind(0)`` returns the rows. A field of
+    ``extra`` is an attribute, too: ``batch.logits``.
     """
 
     images: Tensor = None  # type: ignore[assignment]  # None only without images, which is rare
@@ -53,16 +55,24 @@ class Batch(TensorClass):
     """int64 [B, 2], height and width of each image at the top left of a canvas with room for the largest; None: images
     fill the canvas, or later steps moved them."""
 
-    def __iter__(self) -> NoReturn:
-        """Raises, so that a batch is never unpacked into rows by accident; ``unbind(0)`` returns the rows.
+    def __iter__(self) -> Iterator[Tensor]:
+        """Returns an iterator over images and targets, in this order: ``images, targets = batch``.
 
         Raises:
-            TypeError: always.
+            ValueError: if the batch has other fields, or lacks one of the two, or its rows have variable sizes.
         """
-        raise TypeError(
-            "a Batch does not unpack or iterate: read batch.images and batch.targets, or let the loader give tuples: "
-            'Loader(..., returns=("images", "targets")); batch.unbind(0) gives its rows'
-        )
+        if lazy_rows(self):
+            raise ValueError(
+                "rows of variable size do not unpack: give a collate that makes one size of them, or take them one by "
+                "one: batch.unbind(0)"
+            )
+        names = tuple(name for name in fields_of(self) if name not in _BESIDE)
+        if set(names) != {"images", "targets"}:
+            raise ValueError(
+                f"a batch of {', '.join(names)} does not unpack into images and targets: read batch.{min(names)}, or "
+                f"let the loader give tuples, as in returns={names!r}; batch.unbind(0) gives its rows"
+            )
+        return iter((self.images, self.targets))
 
     def __repr__(self) -> str:
         """Returns the fields that the batch has, with their dtypes and shapes."""
@@ -219,6 +229,9 @@ BatchOrViews = Batch | tuple[Batch, ...]
 """Result of a collate: one batch, or one batch per view."""
 
 
+_BESIDE = ("ids", "seeds", "image_sizes")
+"""Fields that a loader adds to those of a dataset."""
+
 _NAMES = {"label": "targets", "target": "targets", "image": "images", "box": "boxes", "mask": "masks", "id": "ids"}
 """Field to read in place of a name that people expect."""
 
@@ -227,10 +240,16 @@ _dispatch = Batch.__torch_function__
 
 
 def _getattr(batch: Batch, name: str) -> Any:
-    """Returns a field or method that tensordict finds; an error names the most similar field."""
-    if name in _NAMES:
-        raise AttributeError(f"a Batch has no field {name!r}; read batch.{_NAMES[name]}")
-    return _field(batch, name)
+    """Returns what tensordict finds, or a field of ``extra``; an error names the most similar field."""
+    try:
+        return _field(batch, name)
+    except AttributeError:
+        extra = None if name.startswith("_") else _field(batch, "extra")
+        if extra is not None and name in extra.keys():  # noqa: SIM118  # a TensorDict contains no names
+            return extra[name]
+        if name in _NAMES:
+            raise AttributeError(f"a Batch has no field {name!r}; read batch.{_NAMES[name]}") from None
+        raise
 
 
 def _torch_function(

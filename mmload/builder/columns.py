@@ -247,13 +247,15 @@ def _plan(manifest: Manifest, column: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_name(split: Split, name: str) -> None:
+    from mmload.batch import Batch  # tensordict takes a second
+
     if not is_name(name) and name not in RESERVED:
         raise UsageError(f"name is {name!r:.80}; give a plain name of letters, digits, _ and -, such as embedding")
     _check_no_subset(split)
     spec = split.record.fields.get(name)
     if spec is not None and not spec.version:
         raise UsageError(f"split {split.name!r} has the field {name!r} from its build; give another name")
-    if name in (*FIELD_NAMES, *PER_BOX, *RESERVED):
+    if name in (*FIELD_NAMES, *PER_BOX, *RESERVED) or hasattr(Batch, name):
         raise UsageError(f"name is {name!r}, which has a meaning of its own; give another name")
 
 

@@ -113,6 +113,19 @@ class Split:
         self.reader = RowReader(f"split {name!r} of {folder.title}", self.files.field, record.fields)
         self.samples = Samples(folder, name, record)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuses the attributes by which torchvision's datasets are given transforms, as nothing would apply them.
+
+        Raises:
+            UsageError: if the attribute is one of them.
+        """
+        if name in ("transform", "target_transform", "transforms"):
+            raise UsageError(
+                f"a split applies no {name}: give the Loader collate=Collate(...) of the steps of mmload.augment, or a "
+                "DataLoader collate_fn="
+            )
+        super().__setattr__(name, value)
+
     @property
     def path(self) -> Path:
         """Folder of the dataset."""

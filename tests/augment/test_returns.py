@@ -35,16 +35,6 @@ def detection_batch(rows: int = 2) -> Batch:
     return make_batch(fields, rows, ids=torch.arange(rows), seeds=torch.arange(rows) + 7)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
-def test_a_batch_does_not_unpack_into_rows(rows: int) -> None:
-    batch = detection_batch(rows)
-    for rows_or_row in (batch, batch[0]):
-        with pytest.raises(TypeError, match=r'batch\.images .* returns=\("images", "targets"\).* batch\.unbind\(0\)'):
-            first, *_ = rows_or_row  # type: ignore[misc]  # that is what is refused
-    with pytest.raises(TypeError, match="returns="):
-        list(batch)
-
-
 def test_a_batch_stacks_splits_and_travels_as_before() -> None:
     batch = detection_batch(3)
     rows = batch.unbind(0)

@@ -237,6 +237,8 @@ def test_an_added_field_is_pushed_read_from_its_url_and_pulled(squares, tmp_path
         ("boxes", np.zeros(15), "has a meaning of its own"),
         ("shape", np.zeros(15), "has a meaning of its own"),
         ("a.b", np.zeros(15), "plain name"),
+        ("mean", np.zeros(15), "a meaning of its own"),
+        ("preview", np.zeros(15), "a meaning of its own"),
         ("x", np.zeros(14), "values has 14 rows, and split 'train' 15"),
         ("x", np.zeros(()), "single number"),
         ("x", np.array(["a"] * 15), "cannot be stored"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import crop_collate
 from device_batches import stored_at
+from torch.utils.data import DataLoader
 
 from mmload.augment import RandomCrop, TwoViews
 from mmload.augment.collate import Collate
@@ -41,10 +42,18 @@ def test_tuples_and_dicts_are_the_fields_of_the_batches(dataset: Dataset, batch_
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
-def test_batches_that_are_unpacked_name_what_to_do(dataset: Dataset, batch_size: int) -> None:
-    with pytest.raises(TypeError, match='Loader.*returns=\\("images", "targets"\\)'):
-        for _images, _targets in loader(dataset, batch_size=batch_size):
-            pass
+def test_loader_of_a_classification_unpacks_into_images_and_targets(dataset: Dataset, batch_size: int) -> None:
+    stock = DataLoader(dataset["train"], batch_size=batch_size, collate_fn=Collate())
+    unpacked = loader(dataset, collate=Collate(), batch_size=batch_size, shuffle=False)
+    batches = list(loader(dataset, collate=Collate(), batch_size=batch_size, shuffle=False))
+    for (images, targets), (others, labels), batch in zip(unpacked, stock, batches, strict=True):
+        assert torch.equal(images, batch.images)
+        assert torch.equal(targets, batch.targets)
+        assert torch.equal(others, images)
+        assert torch.equal(labels, targets)
+    image, target = dataset["train"][5]
+    assert image.shape == (3, 32, 32)
+    assert target == dataset["train"].targets[5]
 
 
 def test_lists_for_detection_models_and_tuples_of_views(tmp_path: Path) -> None:
