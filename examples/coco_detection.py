@@ -120,7 +120,7 @@ def main(words: list[str] | None = None) -> tuple[list[float], float]:
     dataset = mmload.open(args.dataset)
     train, val = dataset["train"], dataset["val" if "val" in dataset else "train"]
     options = {"batch_size": args.batch_size, "device": device, "returns": "torchvision"}
-    loader = mmload.Loader(train, shuffle=True, drop_last=True, collate=collate, **options)
+    loader = mmload.Loader(train, shuffle=True, seed=0, drop_last=True, collate=collate, **options)
     evaluation = mmload.Loader(val, collate=unchanged, **options)
 
     torch.manual_seed(0)

@@ -31,6 +31,7 @@ def main(words: list[str] | None = None) -> list[float]:
         train,
         batch_size=args.batch_size,
         shuffle=True,
+        seed=0,
         device=device,
         collate=mmload.Collate(RandomIoUCrop(), Resize((args.size, args.size)), RandomHorizontalFlip()),
         returns="torchvision",  # lists of images and of targets

@@ -86,6 +86,7 @@ def main() -> None:
         train,
         batch_size=options.batch_size // world_size,
         shuffle=True,
+        seed=0,
         collate=mmload.Collate(RandomResizedCrop(options.crop), RandomHorizontalFlip(), normalize),
         device=device,
         tail="drop",  # every rank takes the same number of steps, as they wait for each other

@@ -44,7 +44,9 @@ def main(words: list[str] | None = None) -> float:
         ScaleJitter((args.size, args.size), scale_range=(0.5, 2.0)), RandomHorizontalFlip(), ColorJitter(0.2), normalize
     )
     options = {"batch_size": args.batch_size, "device": device}
-    loader = mmload.Loader(train, shuffle=True, drop_last=True, collate=augment, **options)  # batch norm needs two
+    loader = mmload.Loader(
+        train, shuffle=True, seed=0, drop_last=True, collate=augment, **options
+    )  # batch norm needs two
     held_out = mmload.Loader(val, collate=mmload.Collate(normalize), **options)
 
     torch.manual_seed(0)

@@ -41,6 +41,7 @@ def main(words: list[str] | None = None) -> list[float]:
         mmload.open(args.dataset)["train"],
         batch_size=args.batch_size,
         shuffle=True,
+        seed=0,
         drop_last=True,
         device=device,
         collate=simclr(size=args.size),

@@ -55,7 +55,7 @@ class Batch(TensorClass):
     """int64 [B, 2], height and width of each image at the top left of a canvas with room for the largest; None: images
     fill the canvas, or later steps moved them."""
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Tensor]:  # type: ignore[override]  # of other tensorclasses: rows
         """Returns an iterator over images and targets, in this order: ``images, targets = batch``.
 
         Raises:

@@ -199,6 +199,8 @@ class Letterbox(PlacedStep):
         ValueError: if an argument is out of range, or (when run) images are floats and ``fill`` is 114.
     """
 
+    is_random = False
+
     def __init__(
         self,
         size: int | Sequence[int],

@@ -156,6 +156,11 @@ class Collate(nn.Module):
         self._possible: set[object] = set()  # what later passes start from, of those that were found to be possible
 
     @property
+    def is_random(self) -> bool:
+        """Whether results may depend on the samples' seeds."""
+        return any(getattr(step, "is_random", True) for step in self.steps)
+
+    @property
     def composer(self) -> Mosaic | None:
         """Step that composes samples of several rows; None: there is none."""
         first = self.steps[0] if len(self.steps) else None

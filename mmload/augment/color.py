@@ -50,6 +50,7 @@ class Normalize(Step):
 
     takes_sizes = True
     makes_floats = True
+    is_random = False
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()

@@ -101,6 +101,7 @@ class CenterCrop(Step):
     """
 
     takes_sizes = True
+    is_random = False
 
     def __init__(self, size: int | Sequence[int]) -> None:
         super().__init__()

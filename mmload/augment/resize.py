@@ -165,6 +165,8 @@ class Resize(ResizingStep):
             of the shorter side.
     """
 
+    is_random = False
+
     def __init__(
         self,
         size: Size | None,

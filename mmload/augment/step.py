@@ -38,6 +38,7 @@ class Step(nn.Module, ABC):
         is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
         makes_floats: whether images cannot stay uint8.
         channels: numbers of channels that images may have; None: any.
+        is_random: whether it draws from the samples' seeds.
         operation: the operation on levels that it is, with probability ``p``, in a list of steps such as RandomApply;
             None: it is none.
     """
@@ -47,6 +48,7 @@ class Step(nn.Module, ABC):
     is_drop_in = True
     makes_floats = False
     channels: tuple[int, ...] | None = None
+    is_random = True
     operation: int | None = None
 
     @abstractmethod

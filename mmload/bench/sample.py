@@ -207,7 +207,7 @@ def _rate(dataset: Path, crop: int, threads: int) -> float:
     collate = Collate(RandomResizedCrop(crop), RandomHorizontalFlip())
     best, spent = 0.0, 0.0
     with Loader(
-        split, batch_size=32, order=rows, collate=collate, tier="memory", threads=threads, fields=["images"]
+        split, batch_size=32, order=rows, seed=0, collate=collate, tier="memory", threads=threads, fields=["images"]
     ) as loader:
         for _ in loader:
             pass

@@ -85,7 +85,7 @@ def run_demo(
     slow("reading a batch; the first one of a clone also compiles, for some seconds")
     opened = Dataset(dataset)
     train = opened["train"]
-    batch = next(iter(Loader(train, batch_size=32, shuffle=True, collate=_collate(train.mean, train.std))))
+    batch = next(iter(Loader(train, batch_size=32, shuffle=True, seed=0, collate=_collate(train.mean, train.std))))
     say(f"3. read it back: images {list(batch.images.shape)} {batch.images.dtype}, classes {', '.join(train.classes)}")
 
     say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
@@ -189,7 +189,7 @@ def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
-    with Loader(split, batch_size=32, shuffle=True, collate=_collate(split.mean, split.std, crop=96)) as loader:
+    with Loader(split, batch_size=32, shuffle=True, seed=0, collate=_collate(split.mean, split.std, crop=96)) as loader:
         for epoch in range(epochs):
             total = correct = 0.0
             for batch in loader:

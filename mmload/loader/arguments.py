@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +18,9 @@ from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step, TargetStep
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import make_batch
-from mmload.errors import UsageError, choices, counted, did_you_mean, shown
-from mmload.loader.order import TAILS, Order
+from mmload.errors import UsageError, choices, did_you_mean, shown
+from mmload.loader.order import TAILS
 from mmload.loader.tiers import TIERS
-from mmload.loader.window_orders import BlockOrder
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import can_share
@@ -51,7 +49,7 @@ _ELSEWHERE = {
     "prefetch_factor": "give prefetch=N, batches to keep ready",
     "persistent_workers": "threads stay between epochs; leave it out",
     "worker_init_fn": "draws depend on seed=, the epoch and the row alone; leave it out",
-    "generator": "give seed=N",
+    "generator": "give seed=N, or leave it to torch.manual_seed",
     "multiprocessing_context": "it reads in threads; leave it out",
     "timeout": "a read that fails is an error, so nothing waits for a worker; leave it out",
     "in_order": "batches come in order; leave it out",
@@ -98,7 +96,8 @@ _BOOLEAN = Declaration(lambda value: isinstance(value, bool), "give True or Fals
 
 _DECLARED = {
     "batch_size": _integer(1),
-    "seed": _integer(0, 2**64 - 1),
+    "shuffle": Declaration(lambda value: value in (True, False), "give True or False; order= takes other orders"),
+    "seed": _integer(0, 2**64 - 1, optional=True),
     "drop_last": _BOOLEAN,
     "tier": _one_of(*TIERS),
     "threads": _integer(1, MOST_THREADS, optional=True),
@@ -303,11 +302,10 @@ def returns_for(
         return None
     returns = Returns(form, collate)
     if collate is None or isinstance(collate, Collate | Views):
-        source = f"split {split.name!r}"
         steps = [step for each in collates_of(collate) for step in each.steps]
         has_sizes = framed or any(isinstance(step, RandomShortestSize) for step in steps)
         made = ("ids", "seeds", "image_sizes") if has_sizes else ("ids", "seeds")
-        returns.check_fields(split.fields, (*fields, *made), source)
+        returns.check_fields(split.fields, (*fields, *made), f"split {split.name!r}")
     returns.check_device(device)
     return returns
 
@@ -328,34 +326,12 @@ def device_for(device: torch.device | str | int | None, collate: object) -> torc
     return found
 
 
-def check_batches(order: Order, named: object, view: View, batch_size: int, drop_last: bool) -> None:
-    """Checks that an order, ``named`` in messages, suits the batches; warns if there are none, or of few classes.
-
-    Raises:
-        ValueError: if the order makes batches of another size.
-    """
-    group, rows = order.epoch_order.group_size, order.remaining()
-    if batch_size % group:
-        message = f"batch_size is {batch_size}, and order={named} makes batches of {group}"
-        raise ValueError(f"{message}: give batch_size={group}")
-    if drop_last and 0 < rows < batch_size:
-        message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
-        warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=4)
-    if isinstance(order.epoch_order, BlockOrder):
-        from mmload.loader.batch_diversity import warn_of_similar_samples
-
-        warn_of_similar_samples(order, view, batch_size)
-
-
 def resolve_order(shuffle: object, order: object) -> Any:
     """Returns the order that ``shuffle`` or ``order`` requests: a name, a Sampling, or rows and samplers as given.
 
     Raises:
-        ValueError: if both are given, ``shuffle`` is something else, or ``order`` is a name that ``shuffle`` requests.
+        ValueError: if both are given, or ``order`` is a name that ``shuffle`` requests.
     """
-    if shuffle not in (True, False):
-        advice = f"order={shuffle!r}" if isinstance(shuffle, str) else "True or False"
-        raise ValueError(f"shuffle is {shuffle!r}; give {advice}")
     if order is None:
         return "shuffled" if shuffle else "sequential"
     if shuffle:

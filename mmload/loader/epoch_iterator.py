@@ -15,14 +15,19 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
+from torch import Tensor
+
 from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
-from mmload.loader.order import Order, RowSelection
+from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
+from mmload.runtime.random_words import FACTORS
 from mmload.runtime.resources import single_op_threads
 from mmload.store.split_views import View
+
+_POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
 
 
 class Prefetcher:
@@ -260,6 +265,24 @@ def end_daemon() -> None:
         raise SystemExit
 
 
+_beginning = threading.RLock()
+
+
+def beginning() -> threading.RLock:
+    """Returns a lock to hold while an epoch begins: threads that begin at the same time share a pool, not an epoch."""
+    return _beginning
+
+
+def _after_fork() -> None:
+    """Replaces the lock in a forked process, as a thread of the parent may have held it."""
+    global _beginning
+    _beginning = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @dataclass
 class Position:
     """Position of a pass over an epoch.
@@ -307,6 +330,28 @@ class BatchRows:
             self._ready.extend(self._take(start, start + self._size * self._at_once).split(self._size))
         self._next += 1
         return self._ready.popleft()
+
+
+def rows_of_batches(
+    order: Order | SamplerOrder, view: View, listed_again: Tensor | None, position: Position, size: int, batches: int
+) -> BatchRows:
+    """Returns the rows of each of the batches that remain of an epoch at a position.
+
+    An Order computes the positions of many batches at a time. Rows that a view lists again, int64 [N], have other draws
+    than the first time.
+    """
+    epoch, offset = position.epoch, position.offset
+    at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
+    take: Callable[[int, int, int], RowSelection]
+    take = partial(order.take, epoch) if isinstance(order, Order) else order.begin(epoch).take
+
+    def select(start: int, stop: int) -> RowSelection:
+        places, occurrences = take(start, stop, offset)
+        if listed_again is not None:
+            occurrences = combine_occurrences(listed_again[places], occurrences, FACTORS[0])
+        return RowSelection(view.ids(places), occurrences)
+
+    return BatchRows(select, batches, size, at_once)
 
 
 @dataclass

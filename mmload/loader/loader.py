@@ -6,11 +6,8 @@ resume point. It never forks, and needs neither Pillow nor typer.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, Never
@@ -26,7 +23,6 @@ from mmload.batch import Batch, BatchOrViews
 from mmload.errors import UsageError, counted, shown
 from mmload.loader.arguments import (
     check_arguments,
-    check_batches,
     check_collate,
     check_decode,
     check_subprocess,
@@ -39,41 +35,34 @@ from mmload.loader.arguments import (
     returns_for,
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
-from mmload.loader.epoch_iterator import BatchPool, BatchRows, Counts, EpochIterator, Position, Prefetcher, WorkerPool
+from mmload.loader.epoch_iterator import (
+    BatchPool,
+    Counts,
+    EpochIterator,
+    Position,
+    Prefetcher,
+    WorkerPool,
+    beginning,
+    rows_of_batches,
+)
 from mmload.loader.order import (
+    EpochOrder,
     Order,
     OrderContext,
-    RowSelection,
     Sampling,
-    combine_occurrences,
     occurrences_of,
     ranks_for,
 )
-from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, state_of
+from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, seed_in, state_of
 from mmload.loader.samplers import EpochSampler, SamplerOrder, SkippableBatches
+from mmload.loader.seeds import agreed_seed, needs_agreement, torch_seed
 from mmload.loader.tiers import choose_tier
-from mmload.loader.window_orders import bind_order
+from mmload.loader.window_orders import bind_order, check_batches
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.random_words import FACTORS
 from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split
 
 __all__ = ["Collate", "Loader"]
-
-_POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
-
-_BEGINNING = threading.RLock()
-"""Held while an epoch begins, so that threads that begin at the same time share one pool and get an epoch each."""
-
-
-def _after_fork() -> None:
-    """Replaces the lock in a forked process, as a thread of the parent may have held it."""
-    global _BEGINNING
-    _BEGINNING = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Loader:
@@ -94,7 +83,8 @@ class Loader:
             disks that favor long reads; a function of :mod:`mmload.loader.orders` such as ``weighted(weights)``; or
             this rank's rows, as in a DataLoader: a list, array or tensor of rows, one boolean per row, or a torch
             ``Sampler``, whose ``set_epoch`` is called with the loader's epoch until its user calls it.
-        seed: 0 to 2**64 - 1; decides order and draws.
+        seed: 0 to 2**64 - 1; decides order and draws. None: the seed that ``torch.manual_seed`` set in the process that
+            makes the loader; of several ranks rank 0's, which they ask for when the first epoch begins.
         drop_last: leave out the last batch of an epoch if it is smaller.
         device: device of the batches; None: the collate's device, else the CPU.
         tier: place of the images: "disk", "memory", "device", or "auto", which takes the device if they fit
@@ -139,7 +129,7 @@ class Loader:
         *,
         collate: Callable[[Batch], BatchOrViews] | Sequence[Step] | None = None,
         order: str | Sampling | Iterable[Any] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         drop_last: bool = False,
         device: torch.device | str | None = None,
         tier: str = "auto",
@@ -153,13 +143,26 @@ class Loader:
         subprocess: bool = False,
         **others: Never,
     ) -> None:
-        checked = {"batch_size": batch_size, "prefetch": prefetch, "seed": seed, "threads": threads, "tail": tail}
-        checked |= {"tier": tier, "decode": decode, "drop_last": drop_last, "ranks": ranks, "subprocess": subprocess}
-        check_arguments(others, signature(Loader).parameters, **checked)
+        check_arguments(
+            others,
+            signature(Loader).parameters,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            tier=tier,
+            threads=threads,
+            prefetch=prefetch,
+            decode=decode,
+            ranks=ranks,
+            tail=tail,
+            subprocess=subprocess,
+        )
         view = self._view = resolve_view(dataset)
         self.split = view.rows
         self.dataset: Any = self.split if isinstance(dataset, str | Path | Dataset) else dataset
-        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.seed = torch_seed() if seed is None else seed
         self.collate = made = resolve_collate(collate)
         self.device = device_for(device, made)
         self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
@@ -173,17 +176,19 @@ class Loader:
         rendered = rendering_device(made, self.device, tier, decode)
         self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
         self._ranks_given = ranks is not None
-        self._bind_order(ranks_for(ranks), tail)
-        self._listed_again = occurrences_of(view)
+        self._order = self._made_order(ranks_for(ranks), tail)
+        self._follows_torch = seed is None
+        self._has_to_agree = seed is None and needs_agreement(self._order, made)
         self._returns = returns_for(returns, made, self.split, self._fields, self.device, framed)
         check_collate(made, view, self._fields, framed)
+        self._listed_again = occurrences_of(view)
         self._settings = BatchSettings(
             view=view,
             fields=self._fields,
             collate=made,
             device=self.device,
             tier=self.tier,
-            seed=seed,
+            seed=self.seed,
             batch_size=batch_size,
             slots=self.threads + prefetch + 2,
             framed=framed,
@@ -200,19 +205,32 @@ class Loader:
         self._epoch_is_given = False  # the next one, by set_epoch or a state
         self._counts = Counts()
 
-    def _bind_order(self, ranks: tuple[int, int], tail: str) -> None:
+    def _made_order(self, ranks: tuple[int, int], tail: str) -> Order | SamplerOrder:
         """Makes the order of the rows, and checks that it suits the batches."""
-        self._order: Order | SamplerOrder
-        if isinstance(self._named, str | Sampling):
-            context = OrderContext(self.dataset, self._view, self.seed, self.batch_size)
-            self._order = Order(
-                epoch_order=bind_order(self._named, context), rank=ranks[0], world_size=ranks[1], tail=tail
-            )
-            check_batches(self._order, self._named, self._view, self.batch_size, self.drop_last)
-        else:
-            self._order = SamplerOrder(self._named, len(self._view))
-        margin = (self.threads - 1) * self.batch_size
-        self._prefetcher = Prefetcher(self._order, self._view, self._fields, margin)
+        if not isinstance(self._named, str | Sampling):
+            return SamplerOrder(self._named, len(self._view))
+        rank, world_size = ranks
+        order = Order(epoch_order=self._bound_order(), rank=rank, world_size=world_size, tail=tail)
+        check_batches(order, self._named, self._view, self.batch_size, self.drop_last)
+        return order
+
+    def _bound_order(self) -> EpochOrder:
+        return bind_order(self._named, OrderContext(self.dataset, self._view, self.seed, self.batch_size))
+
+    def _use_seed(self, seed: int) -> None:
+        """Makes what comes next with another seed; iterators that are running continue with theirs."""
+        if seed == self.seed:
+            return
+        self.seed, self._settings, self._pool = seed, replace(self._settings, seed=seed), None
+        if isinstance(self._order, Order):
+            self._order = replace(self._order, epoch_order=self._bound_order())
+
+    def agreed_order(self) -> Order | SamplerOrder:
+        """Returns the order of the rows; the first call of all ranks asks rank 0 for its seed, if there is none."""
+        if self._has_to_agree:
+            self._use_seed(agreed_seed(self.seed))
+            self._has_to_agree = False
+        return self._order
 
     def __repr__(self) -> str:
         order = self._named if isinstance(self._named, str | Sampling) else self._order.identity
@@ -310,15 +328,19 @@ class Loader:
             other_version: continue with another version of the dataset, after as many samples of the epoch.
 
         Raises:
-            ValueError: if it is no state, or of a loader over other rows, in another order or with another seed.
+            ValueError: if it is no state, or of a loader over other rows, in another order or with another seed; a
+                loader that was given no seed takes the state's.
         """
         order, identity = self._order, self._identity()
+        if self._follows_torch:
+            identity = replace(identity, seed=seed_in(state, self.seed))
         epoch, samples = position_in(state, identity, length=self._order.length, other_version=other_version)
         self._resumed = epoch, samples
         if samples and not self._batches_in(order.most_remaining(samples)):
             epoch, samples = epoch + 1, 0
         elif samples and not other_version:
             check_sampler(state, identity)
+        self._use_seed(identity.seed)
         self._epoch_is_given = True
         self._epoch, self._offset = epoch, samples
         self._position, self._chosen = Position(epoch, samples), (None, 0)
@@ -350,15 +372,17 @@ class Loader:
         """Returns an iterator over an epoch: a Batch each, or what ``collate`` and ``returns`` make of it."""
         if isinstance(self._order, Order) and not self._ranks_given:
             self._order.check_ranks()
-        with _BEGINNING:
-            epoch, offset = self._epoch, self._offset
-            pool, rows = self._usable_pool(), self._batch_rows(epoch, offset)
-            pool.prefetch(epoch, offset)  # first: after an error, such as of a network, the next try is the same epoch
-            self._epoch, self._offset, self._resumed = epoch + 1, 0, (-1, 0)
+        with beginning():
+            order, position = self.agreed_order(), Position(self._epoch, self._offset)
+            batches = self._batches_in(order.remaining(position.offset))
+            rows = rows_of_batches(order, self._view, self._listed_again, position, self.batch_size, batches)
+            pool = self._usable_pool()
+            pool.prefetch(position.epoch, position.offset)  # first: after an error the next try is the same epoch
+            self._epoch, self._offset, self._resumed = position.epoch + 1, 0, (-1, 0)
             self._epoch_is_given = False
-            self._position, self._chosen = Position(epoch, offset), (None, 0)
+            self._position, self._chosen = position, (None, 0)
             ahead, returns = self.threads + self.prefetch, self._returns
-            return EpochIterator(pool, rows, self._position, self._counts, ahead=ahead, returns=returns)
+            return EpochIterator(pool, rows, position, self._counts, ahead=ahead, returns=returns)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns everything but the threads: a copy starts its own."""
@@ -379,24 +403,11 @@ class Loader:
     def _batches_in(self, rows: int) -> int:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
-    def _batch_rows(self, epoch: int, offset: int) -> BatchRows:
-        """Returns the rows of each batch; an Order computes the positions of many batches at a time."""
-        size, order = self.batch_size, self._order
-        at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
-        take: Callable[[int, int, int], RowSelection]
-        take = partial(order.take, epoch) if isinstance(order, Order) else order.begin(epoch).take
-
-        def select(start: int, stop: int) -> RowSelection:
-            places, occurrences = take(start, stop, offset)
-            if self._listed_again is not None:
-                occurrences = combine_occurrences(self._listed_again[places], occurrences, FACTORS[0])
-            return RowSelection(self._view.ids(places), occurrences)
-
-        return BatchRows(select, self._batches_in(order.remaining(offset)), size, at_once)
-
     def _usable_pool(self) -> BatchPool:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
+            margin = (self.threads - 1) * self.batch_size
+            self._prefetcher = Prefetcher(self._order, self._view, self._fields, margin)
             if self._subprocess:
                 from mmload.loader.subprocess_pool import SubprocessPool
 

@@ -217,7 +217,7 @@ class Order:
 
     def check_ranks(self) -> None:
         """Checks that torch.distributed was not initialized after the order: every rank would read all rows."""
-        ranks = _distributed_ranks()
+        ranks = distributed_ranks()
         if ranks is not None and ranks[1] != self.world_size:
             raise UsageError(
                 f"torch.distributed has {ranks[1]} ranks, but the loader was created for {self.world_size}; create it "
@@ -356,10 +356,10 @@ class Occurrences:
 
 def ranks_for(ranks: tuple[int, int] | None) -> tuple[int, int]:
     """Returns rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
-    return ranks or _distributed_ranks() or (0, 1)
+    return ranks or distributed_ranks() or (0, 1)
 
 
-def _distributed_ranks() -> tuple[int, int] | None:
+def distributed_ranks() -> tuple[int, int] | None:
     """Returns rank and world size of torch.distributed; None if it is not initialized."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():

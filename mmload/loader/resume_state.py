@@ -99,6 +99,12 @@ def check_sampler(state: Mapping[str, object], identity: OrderIdentity) -> None:
         )
 
 
+def seed_in(state: Mapping[str, object], default: int) -> int:
+    """Returns the seed of a state; the default if it has none that a loader can have."""
+    seed = as_integer(state.get("seed")) if isinstance(state, Mapping) else None
+    return seed if seed is not None and 0 <= seed < 2**64 else default
+
+
 def _version_in(state: Mapping[str, object]) -> int | None:
     """Returns the dataset's version in a state; None in one of several datasets."""
     return _integer("version", state["version"]) if "version" in state else None

@@ -191,6 +191,9 @@ class HasEpochs(Protocol):
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch."""
 
+    def agreed_order(self) -> Order | SamplerOrder:
+        """Returns the order of the rows, once all ranks have the same seed."""
+
 
 class SkipsBatches(HasEpochs, Protocol):
     """Loader whose next epoch can begin after some of its batches."""
@@ -256,4 +259,5 @@ class EpochSampler(Sampler[int]):
         return self._order.remaining()
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._order.rows_for(self.epoch).tolist())
+        order = self._loader.agreed_order()
+        return iter(order.rows_for(self.epoch).tolist() if isinstance(order, Order) else ())

@@ -1,10 +1,11 @@
-"""Orders that arrange rows within windows: blocks of stored neighbors, and batches of similar shapes.
+"""Orders that arrange rows within windows: blocks of stored neighbors, and batches of similar shapes; and their names.
 
 They are pure functions of (seed, epoch, position), in O(1) memory, as all orders of :mod:`mmload.loader.order`.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mmload.errors import UsageError
-from mmload.loader.order import EpochOrder, OrderContext, Sampling, ShuffledOrder, StoredOrder
+from mmload.errors import UsageError, counted
+from mmload.loader.order import EpochOrder, Order, OrderContext, Sampling, ShuffledOrder, StoredOrder
 from mmload.runtime.random_words import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
 from mmload.store.split_views import View
 
@@ -200,6 +201,25 @@ def bind_order(order: str | Sampling, context: OrderContext) -> EpochOrder:
     if order == "sequential":
         return StoredOrder(rows=rows)
     raise ValueError(f"order is {order!r}; give 'block', an order of mmload.loader.orders, rows or a torch Sampler")
+
+
+def check_batches(order: Order, named: object, view: View, batch_size: int, drop_last: bool) -> None:
+    """Checks that an order, ``named`` in messages, suits the batches; warns if there are none, or of few classes.
+
+    Raises:
+        ValueError: if the order makes batches of another size.
+    """
+    group, rows = order.epoch_order.group_size, order.remaining()
+    if batch_size % group:
+        message = f"batch_size is {batch_size}, and order={named} makes batches of {group}"
+        raise ValueError(f"{message}: give batch_size={group}")
+    if drop_last and 0 < rows < batch_size:
+        message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
+        warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=4)
+    if isinstance(order.epoch_order, BlockOrder):
+        from mmload.loader.batch_diversity import warn_of_similar_samples  # not needed for other orders
+
+        warn_of_similar_samples(order, view, batch_size)
 
 
 def order_by_aspect(source: EpochOrder, context: OrderContext) -> BucketOrder:

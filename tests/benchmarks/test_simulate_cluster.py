@@ -40,7 +40,7 @@ def downloaded(url: str, cache: Path, limit: int | None, **options: Any) -> list
     split = mmload.open(url, cache=cache, cache_limit=limit)["train"]
     blocks: Any = split.files.blocks("images")  # type: ignore[attr-defined]  # of a reader through a cache
     fetched = [0]
-    with mmload.Loader(split, batch_size=2, threads=1, prefetch=0, tier="disk", **options) as loader:
+    with mmload.Loader(split, batch_size=2, seed=0, threads=1, prefetch=0, tier="disk", **options) as loader:
         for _ in range(3):
             for _ in loader:
                 pass

@@ -287,7 +287,7 @@ def test_loader_options_that_cannot_be_meant_are_refused(dataset: Dataset, optio
 
 
 def test_old_spellings_are_refused_with_the_new_ones(dataset: Dataset) -> None:
-    with pytest.raises(ValueError, match="shuffle is 'block'; give order='block'"):
+    with pytest.raises(ValueError, match="shuffle is 'block'; give True or False; order="):
         Loader(dataset, shuffle="block")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="order is 'shuffled'; give shuffle=True"):
         Loader(dataset, order="shuffled")

@@ -158,7 +158,7 @@ def test_the_middle_of_an_epoch_of_other_given_rows_is_refused(dataset: Dataset)
 
 def test_the_middle_of_an_epoch_of_a_sampler_of_another_length_is_refused(dataset: Dataset) -> None:
     def loader(ranks: int) -> Loader:
-        return Loader(dataset, batch_size=4, sampler=DistributedSampler(range(18), ranks, 0), threads=1)
+        return Loader(dataset, batch_size=4, order=DistributedSampler(range(18), ranks, 0), threads=1)
 
     first = loader(3)
     next(iter(first))
