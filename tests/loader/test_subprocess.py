@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,7 @@ def test_object_storage_is_read_by_the_subprocess(dataset: Dataset, tmp_path: Pa
 
 
 def test_a_state_resumes_in_either_mode(dataset: Dataset) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "collate": crop_collate(), "split": "train"}
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "collate": crop_collate()}
     with Loader(dataset, subprocess=True, **options) as loader, Loader(dataset, **options) as plain:
         iterator = iter(loader)
         next(iterator)
@@ -343,8 +344,7 @@ def test_a_device_or_another_value_is_refused(dataset: Dataset, monkeypatch: pyt
 
 def test_an_error_at_the_start_is_raised(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = Loader(dataset["train"], subprocess=True, tier="disk")
-    monkeypatch.setattr(loader, "tier", "nowhere")
-    monkeypatch.setattr(loader, "_fields", ("nothing",))
+    monkeypatch.setattr(loader, "_settings", replace(loader._settings, tier="nowhere", fields=("nothing",)))
     with pytest.raises(KeyError, match="nothing"):
         next(iter(loader))
 
