@@ -98,13 +98,14 @@ class Case:
 def load(case: Case, data: Any, *, threads: int, tier: str) -> mmload.Loader:
     """Makes the loader of a case: the net's only call of it."""
     named = {"shuffle": {"shuffle": True}, "stored": {}, "block": {"order": "block"}}
-    order = named[case.order] if isinstance(case.order, str) else {"order": case.order}
-    if isinstance(case.order, list):
-        order = {"sampler": case.order}
+    order: dict[str, Any] = named[case.order] if isinstance(case.order, str) else {"order": case.order}
     if case.like_shapes:
-        order = {**order, "bucket": "aspect"}
+        inner = {"shuffle": "shuffled", "stored": "sequential"}
+        order = {
+            "order": orders.by_aspect(inner.get(case.order, case.order) if isinstance(case.order, str) else case.order)
+        }
     if case.ranks[1] > 1:
-        order = {**order, "rank": case.ranks[0], "world_size": case.ranks[1]}
+        order = {**order, "ranks": case.ranks}
     options = {"batch_size": 5, "seed": 7, **case.loader}
     return mmload.Loader(data, collate=case.collate(), threads=threads, tier=tier, **order, **options)
 
