@@ -1,18 +1,18 @@
 """The program: ``python -m mmload``, and what the ``mmload`` command calls."""
 
-from mmload.cli import interrupt
+from mmload.cli import interrupt, status
 
 
 def main() -> None:
     """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
     interrupt.exit_on_interrupt()
-    interrupt.report_if_slow(interrupt.START)
+    status.doing("starting")
     try:
         from mmload.cli.app import main as run
 
         run()
     finally:
-        interrupt.shown()
+        status.shown()
         interrupt.ignore_interrupts()
 
 

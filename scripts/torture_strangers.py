@@ -100,11 +100,11 @@ def manifests(folder: Path) -> str:
     (source / canary.name).write_text(canary.read_text())
     watch, count, named = Watch(), 0, 0
     for asked in wishes(folder):
-        for name in ("verify", "repair", "parity"):
+        for name, *more in (("verify",), ("verify", "--repair"), ("parity",)):
             out = folder / "asking"
             shutil.copytree(folder / "whole", out)
             ask(out, asked)
-            words: list[object] = [name, out, "--source", source]
+            words: list[object] = [name, out, *more, "--source", source]
             watch.on = True
             answer = command(words)
             watch.on = False
@@ -166,9 +166,9 @@ def links(folder: Path) -> str:
         for words in (
             ["gc", evil],
             ["gc", evil, "--compact"],
-            ["build", "imagefolder", source, evil, "--size", 16, "--update"],
+            ["update", evil, source],
             ["subset", evil, "few", "--split", "train", "--rows", folder / "rows.txt"],
-            ["repair", evil, "--source", source],
+            ["verify", evil, "--repair", "--source", source],
             ["verify", evil],
         ):
             shutil.copytree(good, evil)

@@ -108,7 +108,7 @@ def inspect_destination(
     if unlike is None:
         return Existing(manifest=manifest, equal=True)
     why, other_way = unlike
-    replace = "use --overwrite in place of --update" if UPDATES in plan else "add --overwrite"
+    replace = "use mmload build --overwrite" if UPDATES in plan else "add --overwrite"
     if others:
         replace = f"move {listed(others)} elsewhere, then {replace}"
     raise BuildError(f"{out} exists and {why}; {other_way}{replace} to build it again")
@@ -176,7 +176,7 @@ def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple
     if canonical(manifest.recipe) != plan["recipe"]:
         return "was built by another recipe", ""
     if manifest.fingerprint != plan["fingerprint"]:
-        return "its source has changed since", "add --update to build only what has changed, or "
+        return "its source has changed since", "run mmload update to build only what has changed, or "
     skipped = sum(split.skipped_count for split in manifest.splits.values())
     if skipped and not skip:
         return (

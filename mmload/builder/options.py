@@ -38,7 +38,53 @@ def option(help: str, default: Any = None, **more: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions:
+class RunOptions:
+    """How shards are built, by a build or an update, as it is written; None and False: not given.
+
+    Raises:
+        UsageError: if options exclude each other.
+    """
+
+    threads: int | None = option("Decoding threads; the cores available by default.")
+    processes: int | None = option("Processes over shards; one for every 8 cores by default.")
+    on_error: str = option("A sample that cannot be read: fail, or skip it.", "fail")
+    max_errors: str | None = option("With --on-error skip: the most to leave out, as 20 or 1%.")
+    exclude: Path | None = option("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
+    engine: str = option(
+        "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
+    )
+    address: str | None = option(
+        "With --engine ray: the cluster, or auto for the one that this machine is part of. By default that of "
+        "RAY_ADDRESS, else a new one on this machine, for this build.",
+        metavar="HOST:PORT",
+    )
+    part: str | None = option(
+        "Build only the Kth of N parts of the shards. They may run at once, on one file system; the last commits.",
+        metavar="K/N",
+    )
+    commit: bool = option("Build nothing: commit what parts have built.", False)
+
+    def __post_init__(self) -> None:
+        if self.part is not None and self.commit:
+            raise UsageError("--part and --commit are both given; give one of them")
+        if self.engine not in ("local", "ray"):
+            raise UsageError(f"--engine is {self.engine!r}; use local or ray")
+        if self.engine == "local" and self.address is not None:
+            raise UsageError("--address names a Ray cluster; add --engine ray, or leave it out")
+        if self.engine == "ray" and (self.in_parts or self.processes is not None):
+            other = "--part and --commit build" if self.in_parts else "--processes builds"
+            raise UsageError(
+                f"{other} without a cluster; leave it out with --engine ray, which divides the shards itself"
+            )
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether other processes build the same dataset."""
+        return self.part is not None or self.commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(RunOptions):
     """The options of ``mmload build``, as they are written; None and False: not given.
 
     Raises:
@@ -89,8 +135,6 @@ class BuildOptions:
     )
 
     # How images are decoded and stored.
-    threads: int | None = option("Decoding threads; the cores available by default.")
-    processes: int | None = option("Processes over shards; one for every 8 cores by default.")
     shard_size: str | None = option("Bytes of a shard at most; 1GiB by default.", table="store")
     shuffle_seed: int | None = option("Shuffle samples over rows, for reading in block order later.", table="store")
     mode: str | None = option("RGB, or L for gray levels.", flag="", table="decode")
@@ -102,45 +146,18 @@ class BuildOptions:
         "Where JPEGs are decoded: cpu, or cuda, which gives slightly other pixels.", table="decode", key="device"
     )
 
-    # How the build runs.
-    on_error: str = option("A sample that cannot be read: fail, or skip it.", "fail")
-    max_errors: str | None = option("With --on-error skip: the most to leave out, as 20 or 1%.")
-    exclude: Path | None = option("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
     overwrite: bool = option("Replace the dataset at OUT.", False)
-    update: bool = option(
-        "Update the dataset at OUT, as a new version: build what is new or changed, drop what is gone; see mmload log.",
-        False,
-    )
-    append: bool = option("With --update: rows keep their order, and new ones come last.", False)
-    checksum: bool = option("With --update: compare the content of all files, not only sizes and times.", False)
-    dry_run: bool = option("With --update: only say what would be done.", False)
     advise: bool = option(
         "Build nothing: try each layout with 64 images, and show what all images would cost here.", False
     )
-    engine: str = option(
-        "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
-    )
-    address: str | None = option(
-        "With --engine ray: the cluster, or auto for the one that this machine is part of. By default that of "
-        "RAY_ADDRESS, else a new one on this machine, for this build.",
-        metavar="HOST:PORT",
-    )
-    part: str | None = option(
-        "Build only the Kth of N parts of the shards. They may run at once, on one file system; the last commits.",
-        metavar="K/N",
-    )
-    commit: bool = option("Build nothing: commit what parts have built.", False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check_layout()
-        self._check_update()
-        self._check_parts()
-        self._check_engine()
-
-    @property
-    def in_parts(self) -> bool:
-        """Whether other processes build the same dataset."""
-        return self.part is not None or self.commit
+        if self.overwrite and self.in_parts:
+            raise UsageError(
+                "--overwrite with --part or --commit would remove what other parts have built; remove OUT first, once"
+            )
 
     def table(self, name: str) -> dict[str, Any]:
         """Returns the given keys of a table of recipe files, "source", "decode" or "store", with their values."""
@@ -159,35 +176,6 @@ class BuildOptions:
                 raise UsageError(f"{flag} and --config are both given; leave {flag} out and set it in {self.config}")
             if self.advise and name != "size":
                 raise UsageError(f"--advise compares all layouts, and {flag} is given; give one of them")
-
-    def _check_update(self) -> None:
-        for name in ("append", "checksum", "dry_run"):
-            if getattr(self, name) and not self.update:
-                raise UsageError(f"{declarations(BuildOptions)[name].flag} is for --update; add that, or leave it out")
-        for name in ("overwrite", "advise"):
-            if getattr(self, name) and self.update:
-                raise UsageError(f"--update and --{name} are both given; give one of them")
-        if self.dry_run and self.in_parts:
-            raise UsageError("--dry-run builds nothing, and --part and --commit do; give one of them")
-
-    def _check_parts(self) -> None:
-        if self.part is not None and self.commit:
-            raise UsageError("--part and --commit are both given; give one of them")
-        if self.overwrite and self.in_parts:
-            raise UsageError(
-                "--overwrite with --part or --commit would remove what other parts have built; remove OUT first, once"
-            )
-
-    def _check_engine(self) -> None:
-        if self.engine not in ("local", "ray"):
-            raise UsageError(f"--engine is {self.engine!r}; use local or ray")
-        if self.engine == "local" and self.address is not None:
-            raise UsageError("--address names a Ray cluster; add --engine ray, or leave it out")
-        if self.engine == "ray" and (self.in_parts or self.processes is not None):
-            other = "--part and --commit build" if self.in_parts else "--processes builds"
-            raise UsageError(
-                f"{other} without a cluster; leave it out with --engine ray, which divides the shards itself"
-            )
 
 
 def declarations(options: type[Any]) -> dict[str, Declaration]:

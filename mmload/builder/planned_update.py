@@ -136,7 +136,7 @@ class PlannedUpdate(PlannedBuild):
         if not isinstance(split, HasChecksums):
             raise BuildError(
                 f"a source of kind {self.recipe.kind} does not tell which samples have changed, so {self.out} cannot "
-                "be updated; use --overwrite in place of --update to build it again"
+                "be updated; build it again with --overwrite"
             )
         if record is not None and record.subset_of is not None:
             raise BuildError(
@@ -213,7 +213,12 @@ class PlannedUpdate(PlannedBuild):
         return self.errors.skip and self.old.fingerprint == self.plan["fingerprint"] and not changed
 
     def _recipe_plan(self) -> dict[str, Any]:
-        return {**self.plan, "fingerprint": self.old.fingerprint}
+        """Returns the plan as that of the old version, if it differs in the source and in further exclusions only."""
+        recipe, before = dict(self.plan["recipe"]), self.old.recipe.get("exclude", {})
+        now = recipe.get("exclude", {})
+        if all(set(self.old.excluded(name)) <= set(now.get(name, ())) for name in before):
+            recipe = {**recipe, "exclude": before} if before else {k: v for k, v in recipe.items() if k != "exclude"}
+        return {**self.plan, "recipe": recipe, "fingerprint": self.old.fingerprint}
 
     def layout(self) -> ShardLayout:
         fresh = {name: split for name, split in self.splits.items() if not self.changes[name].kept.any()}
@@ -236,8 +241,7 @@ class PlannedUpdate(PlannedBuild):
             super().build_shards(layout, plans, staging, engine)
         except RecipeError as error:
             raise RecipeError(
-                f"{error}; {self.out} has rows like that one, which an update keeps: use --overwrite in place of "
-                "--update to build it again"
+                f"{error}; {self.out} has rows like that one, which an update keeps: build it again with --overwrite"
             ) from error
 
     def manifest(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> Manifest:

@@ -170,8 +170,8 @@ def check_built(manifest: Manifest, path: Path) -> None:
     """
     if is_updated(manifest):
         raise UsageError(
-            f"{path} was updated after its build (mmload log {path}), so its shards are not those of the source in "
-            "order; compare it with a fresh build, or build it again with --overwrite"
+            f"{path} was updated after its build (mmload info {path} --versions), so its shards are not those of the "
+            "source in order; compare it with a fresh build, or build it again with --overwrite"
         )
 
 

@@ -19,17 +19,26 @@ from mmload.cli.bench import bench
 from mmload.cli.build import build
 from mmload.cli.change import add_field, subset
 from mmload.cli.copies import export, pull, push
-from mmload.cli.info import doctor, info, log, where
-from mmload.cli.interrupt import interruptible, report_if_slow
+from mmload.cli.habits import HABITS
+from mmload.cli.info import doctor, info
+from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
 from mmload.cli.terminal import last_resort, show
-from mmload.cli.verify import gc, repair, verify
+from mmload.cli.update import update
+from mmload.cli.verify import gc, verify
 from mmload.cli.view import browse, preview, report
 from mmload.errors import UsageError
 
 
 class _Commands(TyperGroup):
-    """Commands whose list shows complete sentences."""
+    """Commands whose list shows complete sentences; other programs' names of them are answered with what to type."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the command that the words begin with; raises UsageError for a name of :data:`HABITS`."""
+        for name in (" ".join(args[:2]), args[0]):
+            if name in HABITS:
+                raise UsageError(f"there is no command {name}; type: {HABITS[name]}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands with their complete first sentences, which click would cut at the end of a line."""
@@ -66,13 +75,16 @@ def main() -> None:
 
 
 def _misread(error: Any, words: list[str]) -> str:
-    """Shortens typer's message to one line, and adds the invalid value, which typer leaves out."""
+    """Shortens typer's message to one line, and adds the invalid value, which typer leaves out, or what to type."""
+    unknown = getattr(error, "option_name", None)
+    if unknown in HABITS:
+        return f"there is no option {unknown}; type: {HABITS[unknown]}"
     message = " ".join(error.format_message().split())
     for name in getattr(getattr(error, "param", None), "opts", ()):
         for word, after in zip(words, [*words[1:], ""], strict=True):
             option, joined, value = word.partition("=")
             if option == name and isinstance(error, typer.BadParameter):
-                message = f"{name} is {value if joined else after!r}: {error.message}"
+                message = f"{name} is {value if joined else after!r}: {error.message.removeprefix('Value error, ')}"
     command = error.ctx.command_path if error.ctx is not None else "mmload"
     return f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help"
 
@@ -93,12 +105,9 @@ def _root(
 
 for command in (
     build,
+    update,
     verify,
-    repair,
-    gc,
     info,
-    log,
-    where,
     preview,
     report,
     browse,
@@ -109,6 +118,7 @@ for command in (
     pull,
     parity,
     bench,
+    gc,
     doctor,
 ):
     app.command()(command)
@@ -122,4 +132,4 @@ def demo(
     from mmload.cli.demo import run_demo
 
     with interruptible("run it again to start afresh"):
-        run_demo(folder, show, slow=report_if_slow)
+        run_demo(folder, lambda words: app(words, standalone_mode=False))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from mmload.bench.options import BenchOptions
 from mmload.builder.options import option
-from mmload.cli.interrupt import fail, interruptible, report
+from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.options import dataset_on_a_disk, on_a_disk, takes
-from mmload.cli.terminal import check_different, check_target, show, status_line
+from mmload.cli.status import report, status_line
+from mmload.cli.terminal import check_different, check_target, show
 from mmload.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from mmload.bench.record import Record
 
 _RAW = ("samples", "training")
-_PROGRESS_EVERY = 10.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def bench(options: BenchArguments) -> None:
     longer = "" if options.full else "; --full takes ten minutes"
     report(f"measuring for about {options.plan().seconds:.0f} s{longer}")
     contents = read(options.dataset).contents if options.record else ""
-    with interruptible("nothing was changed"), status_line(every=_PROGRESS_EVERY) as progress:
+    with interruptible("nothing was changed"), status_line() as progress:
         record = _measure(options, progress, began)
     written = []  # first: what took minutes to measure is not lost to a full stdout
     if options.json_file is not None:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmload.builder import recipe as recipes
-from mmload.builder.options import BuildOptions
-from mmload.cli.info import show_splits
+from mmload.builder.options import BuildOptions, RunOptions
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import takes
-from mmload.cli.terminal import note, progress_bar, show
+from mmload.cli.status import progress
+from mmload.cli.terminal import note, show, warn
 from mmload.errors import SourceError, UsageError, bytes_text, counted
 from mmload.remote.urls import place
 from mmload.runtime.resources import check_threads
@@ -25,9 +25,11 @@ from mmload.sources import check_kind
 if TYPE_CHECKING:
     from mmload.bench.sample import Layout
     from mmload.builder.engines import Engine
-    from mmload.builder.pipeline import BuildReport, PartReport
+    from mmload.builder.pipeline import BuildReport
     from mmload.builder.planned_update import UpdateOptions
+    from mmload.store.manifest import Manifest
 
+AGAIN = "run the same command again to continue"
 _ADVISED_SIZE = 256
 _FOLDER_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100")
 
@@ -40,37 +42,47 @@ def build(options: BuildOptions) -> None:
     if options.advise:
         _show_advice(recipe, options)
         return
-    arguments: dict[str, Any] = {
+    if options.in_parts:
+        run_part(recipe, options)
+        return
+    from mmload.builder.pipeline import build as run
+
+    engine = engine_of(options)
+    with interruptible(AGAIN), progress("build") as count:
+        report = run(recipe, overwrite=options.overwrite, engine=engine, progress=count, **arguments(options))
+    _show_build(report, recipe)
+
+
+def run_part(recipe: recipes.BuildRecipe, options: RunOptions, changes: UpdateOptions | None = None) -> None:
+    """Builds a part of a dataset, or of an update of it, and shows what is done."""
+    from mmload.builder.pipeline import build_part
+    from mmload.cli import summary
+
+    more: dict[str, Any] = {"threads": options.threads, "processes": options.processes, "on_note": note}
+    with interruptible(AGAIN), progress("build") as count:
+        report = build_part(recipe, options.part, options=changes, progress=count, **more, **arguments(options))
+    show(summary.of_part(report))
+    if report.manifest is not None:
+        show_splits(report.out, report.manifest)
+
+
+def arguments(options: RunOptions) -> dict[str, Any]:
+    """Returns the arguments that builds, their parts and updates have in common."""
+    return {
         "on_error": options.on_error,
         "max_errors": options.max_errors,
         "exclude": options.exclude,
         "command": sys.argv[1:],
     }
-    engine = _engine(options)
-    with interruptible("run the same command again to continue"), progress_bar("build", "img") as progress:
-        updated = _update_options(options, recipe)
-        report: BuildReport
-        if options.in_parts:
-            from mmload.builder.pipeline import build_part
 
-            sizes: dict[str, Any] = {"threads": options.threads, "processes": options.processes, "on_note": note}
-            part = build_part(recipe, options.part, options=updated, progress=progress, **sizes, **arguments)
-        elif updated is not None:
-            from mmload.builder.update import update
 
-            report = update(recipe, updated, progress=progress, on_note=note, engine=engine, **arguments)
-        else:
-            from mmload.builder.pipeline import build as run
+def show_splits(path: Path, manifest: Manifest) -> None:
+    """Shows a dataset's splits on stdout, and its warnings on stderr."""
+    from mmload.cli import summary
+    from mmload.view.facts import facts
 
-            report = run(recipe, overwrite=options.overwrite, progress=progress, engine=engine, **arguments)
-    if options.in_parts:
-        _show_part(part)
-    elif options.dry_run:
-        from mmload.cli import summary
-
-        show(summary.of_build(report))
-    else:
-        _show_build(report, recipe)
+    show(*summary.of_splits(facts(path, manifest)))
+    warn(summary.warnings(manifest))
 
 
 def _check_first(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
@@ -82,21 +94,7 @@ def _check_first(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
         raise SourceError(f"no such folder: {recipe.root}; give the folder of the {recipe.kind} source")
 
 
-def _update_options(options: BuildOptions, recipe: recipes.BuildRecipe) -> UpdateOptions | None:
-    """Returns how a dataset is updated; None if there is none to update yet, or no update is requested."""
-    from mmload.builder.destination import dataset_at
-    from mmload.builder.planned_update import UpdateOptions
-
-    if not options.update or recipe.out is None:
-        return None
-    if dataset_at(recipe.out) is None:
-        if options.dry_run:
-            raise UsageError(f"there is no dataset at {recipe.out}: an update builds all of it; leave out --dry-run")
-        return None
-    return UpdateOptions(append=options.append, checksum=options.checksum, dry_run=options.dry_run)
-
-
-def _engine(options: BuildOptions) -> Engine:
+def engine_of(options: RunOptions) -> Engine:
     """Returns the engine that the options describe."""
     if options.engine == "local":
         from mmload.builder.engines import LocalEngine
@@ -162,21 +160,13 @@ def _recipe_of_config(options: BuildOptions) -> recipes.BuildRecipe:
     return recipe
 
 
-def _show_part(report: PartReport) -> None:
-    from mmload.cli import summary
-
-    show(summary.of_part(report))
-    if report.manifest is not None:
-        show_splits(report.out)
-
-
 def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     from mmload.cli import summary
 
     show(summary.of_build(report))
     if report.foreign_files is not None:
         show(f"{report.foreign_files} holds files that were not part of the replaced dataset: inspect and remove it")
-    show_splits(report.out)
+    show_splits(report.out, report.manifest)
     show("next:")
     first = next(iter(report.manifest.splits))
     loaded = f'mmload.open({json.dumps(str(report.out), ensure_ascii=False)})["{first}"]'

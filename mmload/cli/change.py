@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import interruptible
 from mmload.cli.terminal import show
-from mmload.errors import UsageError, choices, counted
+from mmload.errors import UsageError, counted
 
 Key = Annotated[
-    str | None,
-    typer.Option(metavar="row|id", help="FILE names rows by number or by sample id; by default what it has."),
+    Literal["row", "id"] | None,
+    typer.Option(help="FILE names rows by number or by sample id; by default what it has."),
 ]
 
 
@@ -33,9 +32,8 @@ def subset(
     """Save rows of a split under a name, as a new version; it opens as a split, and no pixel is copied."""
     if remove == (rows is not None):
         raise UsageError("give --rows FILE or --remove, one of them; see mmload subset --help")
-    if remove:
-        check_unused({"--split": split, "--key": key})
-    check_key(key)
+    if remove and (split or key):
+        raise UsageError("--split and --key are for rows to save; leave them out with --remove")
     from mmload.builder.dataset_change import only_split, open_to_change
     from mmload.builder.subsets import remove_subset, save_subset
 
@@ -67,9 +65,8 @@ def add_field(
     """Add a field with a value for each row, or replace an added one, as a new version; no file of it changes."""
     if remove == (file is not None):
         raise UsageError("give FILE or --remove, one of them; see mmload add-field --help")
-    if remove:
-        check_unused({"--key": key})
-    check_key(key)
+    if remove and key:
+        raise UsageError("--key is for values to add; leave it out with --remove")
     from mmload.builder import columns
     from mmload.builder.dataset_change import only_split, open_to_change
 
@@ -85,18 +82,3 @@ def add_field(
         changed = columns.add_field(opened, name, values_in(file, chosen, key), split=chosen.name)
     spec = changed[chosen.name].record.fields[name]
     show(f"{dataset}: added field {name}, {spec}, to split {chosen.name}, in version {changed.manifest.version}")
-
-
-def check_unused(given: Mapping[str, str | None]) -> None:
-    """Raises UsageError if one of these options is given with --remove, which does not read it."""
-    for flag, value in given.items():
-        if value is not None:
-            raise UsageError(f"{flag} has no effect with --remove; leave it out")
-
-
-def check_key(key: str | None) -> None:
-    """Raises UsageError if it is no way to name a row."""
-    from mmload.builder.row_files import KEYS
-
-    if key not in (None, *KEYS):
-        raise UsageError(f"--key is {key!r}; use one of {choices(KEYS)}")

@@ -9,8 +9,9 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import interruptible
-from mmload.cli.terminal import progress_bar, show, warn
-from mmload.errors import UsageError, counted
+from mmload.cli.status import progress
+from mmload.cli.terminal import show, warn
+from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
     from mmload.remote.copies import Copied
@@ -28,8 +29,8 @@ def push(
     """Copy a dataset to object storage: what is missing there, its manifest last."""
     from mmload.remote.copies import push as run
 
-    with interruptible(_ADVICE), progress_bar("push", "B") as progress:
-        copied = run(dataset, url, version=version, parallel=parallel, progress=progress)
+    with interruptible(_ADVICE), progress("push", bytes_text) as count:
+        copied = run(dataset, url, version=version, parallel=parallel, progress=count)
     show(f"{url}: {_copied_text(copied)}")
 
 
@@ -42,14 +43,12 @@ def pull(
     """Copy a dataset from object storage: what is missing here, checked against the manifest."""
     from mmload.remote.copies import pull as run
 
-    with interruptible(_ADVICE), progress_bar("pull", "B") as progress:
-        copied = run(url, out, version=version, parallel=parallel, progress=progress)
+    with interruptible(_ADVICE), progress("pull", bytes_text) as count:
+        copied = run(url, out, version=version, parallel=parallel, progress=count)
     show(f"{out}: {_copied_text(copied)}")
 
 
 def _copied_text(copied: Copied) -> str:
-    from mmload.errors import bytes_text
-
     present = f"; {counted(copied.present, 'file')} were there already" if copied.present else ""
     return f"{counted(copied.files, 'file')} copied, {bytes_text(copied.bytes)}{present}"
 
@@ -96,8 +95,8 @@ def export(
     }[to]
     more = {} if name is None else {"name": name}
     choice = exports.Choice(split=split, of_class=of_class, limit=limit)
-    with interruptible("nothing was exported"), progress_bar("export", "img") as progress:
-        made = write(opened, out, choice, threads=threads, progress=progress, **more)
+    with interruptible("nothing was exported"), progress("export") as count:
+        made = write(opened, out, choice, threads=threads, progress=count, **more)
     show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
     warn(list(made.notes))
     for line in made.next:

@@ -1,15 +1,14 @@
-"""``mmload demo``: the whole way on pictures of its own, from JPEGs to a network that learns.
+"""``mmload demo``: the whole way on pictures of its own, from JPEGs to a network that learns; each step is a command.
 
-Takes an empty folder and writes photograph-like JPEGs and the dataset built from them into it. Reports each step
-through a function of the caller. Never prints and never downloads.
+Writes photograph-like JPEGs, the dataset built from them, and pictures into a folder. Never downloads.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +18,12 @@ from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.bench.contenders import entries
-from mmload.bench.options import BenchOptions, MeasurementPlan
-from mmload.bench.report import draw, table
-from mmload.bench.run import run
-from mmload.bench.task import task_of
-from mmload.builder import recipe as recipes
-from mmload.builder.destination import is_real_folder, listed
-from mmload.builder.pipeline import build
-from mmload.errors import BuildError, UsageError, counted
+from mmload.cli.status import doing
+from mmload.cli.terminal import show
+from mmload.errors import BuildError
 from mmload.loader import Loader
 from mmload.runtime.resources import available_cores
-from mmload.store.dataset import Dataset, Split
-from mmload.store.row_cells import first_rows
-from mmload.store.unfinished import staging_folder
-from mmload.view.training import augmented_sheet
+from mmload.store.dataset import Dataset
 
 GRAINS = {"bark": (5.0, 0.6), "clouds": (1.0, 1.6), "ripples": (0.2, 0.6), "sand": (1.0, 0.0)}
 """Class -> (how much finer the texture is across than along, added steepness of its spectrum)."""
@@ -47,85 +37,35 @@ COLORS = {
 """Class -> the colors of its dark and its light parts."""
 
 _MARK = ".mmload-demo"
-_SHEETS = {"stored.jpg": "rows as they are stored", "training.jpg": "four rows, and what training sees of them"}
-_CHART = "bench.png"
-_BENCH_SECONDS = 40.0
+_CROPPED = "RandomCrop(96), RandomHorizontalFlip(), ColorJitter(0.2, 0.2)"
 
 
-def run_demo(
-    folder: str | Path,
-    say: Callable[[str], None],
-    *,
-    images: int = 320,
-    epochs: int = 8,
-    slow: Callable[[str], None] = lambda text: None,
-) -> list[float]:
+def run_demo(folder: Path, run: Callable[[list[str]], object], *, images: int = 320, epochs: int = 8) -> list[float]:
     """Runs the demo in a new folder, or that of an earlier demo; returns the mean training loss of each epoch.
 
-    ``say`` is called with each line of the talk, ``slow`` with what comes next before a step that may take two seconds.
+    ``run`` runs a command of mmload, given its words.
 
     Raises:
         BuildError: if the folder holds something else.
     """
-    folder = Path(folder)
-    _claim(folder, images)
-    photos, dataset = folder / "photos", folder / "dataset"
-    began = time.perf_counter()
-    slow(f"making {images} JPEGs")
-    make_photos(photos, images)
-    say(f"1. made {images} JPEGs of {len(GRAINS)} kinds in {photos} ({time.perf_counter() - began:.1f} s)")
-
-    recipe = recipes.BuildRecipe(kind="imagefolder", root=photos, out=dataset, transforms=recipes.square(256))
-    slow("building; the first build of a clone also compiles, for some seconds")
-    report = build(recipe, overwrite=True)
-    besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled else ""
-    rate = f"{report.rate:,.0f} images/s{besides}"
-    say(f"2. built {dataset}: {counted(report.stored, 'row')} in {report.seconds:.1f} s, {rate}")
-
-    slow("reading a batch; the first one of a clone also compiles, for some seconds")
-    opened = Dataset(dataset)
-    train = opened["train"]
-    batch = next(iter(Loader(train, batch_size=32, shuffle=True, seed=0, collate=_collate(train.mean, train.std))))
-    say(f"3. read it back: images {list(batch.images.shape)} {batch.images.dtype}, classes {', '.join(train.classes)}")
-
-    say("4. the same epochs from the JPEGs and from the dataset, crop 224 + flip + normalize to float32:")
-    task = replace(task_of(BenchOptions(), dataset, photos), images=images)
-    slow(f"measuring, about {_BENCH_SECONDS:.0f} s: each loader starts in a process of its own")
-    own_and_stock = [entry for entry in entries(task) if entry.group != "peer"]  # there is no time for the others
-    record = run(task, MeasurementPlan(seconds=_BENCH_SECONDS, rounds=2, beside=False), own_and_stock)
-    for line in table(record).split("\n"):
-        say(line)
-
-    say("5. a small network on it, each epoch one line:")
-    slow("training the first epoch")
-    losses = train_small(dataset, epochs, say)
-    say(f"   loss {losses[0]:.3f} -> {losses[-1]:.3f} (chance is {np.log(len(GRAINS)):.3f})")
-    say("6. pictures:")
-    slow("drawing")
-    for name, what in draw_sheets(train, folder).items():
-        say(f"   {folder / name}: {what}")
-    try:
-        draw(record, folder / _CHART)
-        say(f"   {folder / _CHART}: step 4 as a chart")
-    except UsageError:  # no matplotlib
-        say("   the chart of step 4 needs matplotlib; in a clone of mmload run: pip install '.[plot]'")
-    say(f"next: mmload info {dataset}, or mmload build imagefolder YOUR_PHOTOS OUT")
+    _claim(folder)
+    photos, dataset = str(folder / "photos"), str(folder / "dataset")
+    doing(f"making {images} JPEGs")
+    make_photos(folder / "photos", images)
+    show(f"made {images} JPEGs of {len(GRAINS)} kinds in {photos}")
+    chart = ["--plot", str(folder / "bench.png")] if find_spec("matplotlib") else []
+    for words in (
+        ["build", "imagefolder", photos, dataset, "--size", "256", "--overwrite"],
+        ["preview", dataset, "-o", str(folder / "stored.jpg"), "--grid", "2x4"],
+        ["preview", dataset, "-o", str(folder / "training.jpg"), "--grid", "4x4", "--augment", _CROPPED],
+        ["bench", dataset, "--source", photos, "--loaders", "stock,mmload", *chart],
+    ):
+        show("", f"$ mmload {shlex.join(words)}")
+        run(words)
+    show("", "a small network, trained on it:")
+    losses = train_small(folder / "dataset", epochs)
+    show(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} (chance is {np.log(len(GRAINS)):.3f})")
     return losses
-
-
-def draw_sheets(split: Split, folder: Path) -> dict[str, str]:
-    """Draws contact sheets of a few rows, as they are stored and as training sees them.
-
-    Returns:
-        File name -> what it shows.
-    """
-    stored = split.preview(columns=4, count=8)
-    drawn = augmented_sheet(split, _collate(split.mean, split.std, crop=96), first_rows(split, 4), draws=3)
-    for name, sheet in zip(_SHEETS, (stored, drawn), strict=True):
-        sheet.resize((sheet.width * 4 // 5, sheet.height * 4 // 5), Image.Resampling.LANCZOS).save(
-            folder / name, quality=70
-        )
-    return _SHEETS
 
 
 def make_photos(root: Path, images: int, seed: int = 0) -> None:
@@ -171,7 +111,7 @@ def _colored(name: str, pixels: np.ndarray, rng: np.random.Generator) -> np.ndar
     return colored.astype(np.uint8)
 
 
-def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[float]:
+def train_small(dataset: Path, epochs: int) -> list[float]:
     """Trains a four-layer network from 64 x 64 crops, on the CPU.
 
     Returns:
@@ -189,7 +129,8 @@ def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
-    with Loader(split, batch_size=32, shuffle=True, seed=0, collate=_collate(split.mean, split.std, crop=96)) as loader:
+    collate = Collate(RandomCrop(96), RandomHorizontalFlip(), Normalize.from_split(split))
+    with Loader(split, batch_size=32, shuffle=True, seed=0, collate=collate) as loader:
         for epoch in range(epochs):
             total = correct = 0.0
             for batch in loader:
@@ -201,7 +142,7 @@ def train_small(dataset: Path, epochs: int, say: Callable[[str], None]) -> list[
                 total += loss.item() * len(batch)
                 correct += float((scores.argmax(1) == batch.targets).sum())
             losses.append(total / len(split))
-            say(f"   epoch {epoch + 1}: loss {losses[-1]:.3f}, {correct / len(split):.0%} right")
+            show(f"epoch {epoch + 1}: loss {losses[-1]:.3f}, {correct / len(split):.0%} right")
     return losses
 
 
@@ -223,51 +164,19 @@ def _layer(inputs: int, outputs: int) -> list[nn.Module]:
     ]
 
 
-def _collate(mean: tuple[float, ...], std: tuple[float, ...], crop: int = 224) -> Collate:
-    return Collate(RandomCrop(crop), RandomHorizontalFlip(), Normalize(mean, std))
-
-
-def _claim(folder: Path, images: int) -> None:
-    """Marks a new or empty folder as a demo's; refuses foreign files in an earlier demo's folder.
+def _claim(folder: Path) -> None:
+    """Marks a new or empty folder as a demo's.
 
     Nothing is removed: the photographs are written again as they are, and the build replaces its own dataset only.
 
     Raises:
         BuildError: if something else is there.
     """
-    if folder.exists() and not folder.is_dir():
-        raise BuildError(f"{folder} is a file; give the demo a folder of its own, as in: mmload demo my-demo")
+    mark = folder / _MARK
+    if folder.exists() and not (folder.is_dir() and (mark.is_file() or not any(folder.iterdir()))):
+        raise BuildError(f"{folder} holds other things; give the demo a folder of its own, as in: mmload demo my-demo")
     folder.mkdir(parents=True, exist_ok=True)
-    others = sorted(path.relative_to(folder).as_posix() for path in _others(folder, images))
-    if others:
-        raise BuildError(
-            f"{folder} holds other things: {listed(others)}; "
-            "give the demo a folder of its own, as in: mmload demo my-demo"
-        )
-    (folder / _MARK).touch()
-
-
-def _others(folder: Path, images: int) -> Iterator[Path]:
-    """Yields the paths in a folder that no demo makes; of the dataset, the build says that."""
-    marked = (folder / _MARK).is_file()
-    folders = ("dataset", staging_folder(folder / "dataset").name)
-    for path in folder.iterdir():
-        own_file = path.name in (*_SHEETS, _CHART) and path.is_file() and not path.is_symlink()
-        if path.name == "photos" and is_real_folder(path) and marked:
-            yield from _other_photos(path, images)
-        elif marked and (own_file or (path.name in folders and is_real_folder(path))):
-            continue
-        elif path.name != _MARK or path.is_symlink():
-            yield path
-
-
-def _other_photos(photos: Path, images: int) -> Iterator[Path]:
-    own = {photos / _photo_name(number) for number in range(images)}
-    for path in photos.iterdir():
-        if path.name in GRAINS and is_real_folder(path):
-            yield from (file for file in path.iterdir() if file not in own or file.is_symlink())
-        else:
-            yield path
+    mark.touch()
 
 
 def _photo_name(number: int) -> str:

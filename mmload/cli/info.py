@@ -1,9 +1,9 @@
-"""The commands ``mmload info``, ``log``, ``where`` and ``doctor``, and how a build shows what it made."""
+"""The commands ``mmload info`` and ``doctor``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,88 +13,57 @@ from mmload.cli import options
 from mmload.cli.terminal import show, warn
 from mmload.errors import UsageError, bytes_text, counted
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+
 
 def info(
     dataset: options.DatasetOrUrl,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, with all classes.")] = False,
+    rows: Annotated[
+        list[int] | None, typer.Option("--row", metavar="N", min=0, help="Instead: the file that a row was made of.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Instead: the rows that a file of the source became.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="With --row or --file: the split of the rows.")] = None,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="Instead: when each version was made, by what, and which rows changed.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what is in a dataset: rows, fields, classes with their counts, recipe, and what was checked."""
-    from mmload.cli import summary
-    from mmload.view.facts import facts
-
-    with options.opened_at(dataset) as (folder, manifest):
-        body = facts(folder.title, manifest)
-    if as_json:
-        print(json.dumps(body, indent=1, ensure_ascii=True))
-        return
-    show(*summary.of_dataset(body))
-    warn(summary.warnings(manifest))
-
-
-def show_splits(path: Path) -> None:
-    """Shows a dataset's splits on stdout, and its warnings on stderr."""
-    from mmload.cli import summary
-    from mmload.store.dataset_folder import open_folder
-    from mmload.view.facts import facts
-
-    folder, manifest = open_folder(path)
-    show(*summary.of_splits(facts(folder.path, manifest)))
-    warn(summary.warnings(manifest))
-
-
-def log(
-    dataset: options.DatasetOrUrl,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
-) -> None:
-    """List the versions of a dataset: when each was made, by what, and which rows changed."""
+    """Show what is in a dataset: rows, fields, classes, recipe, checks; where a row comes from; its versions."""
+    if bool(rows) + (file is not None) + versions > 1:
+        raise UsageError("--row, --file and --versions show different things; give one of them")
+    if split is not None and not rows and file is None:
+        raise UsageError("--split is for --row and --file; leave it out")
     import msgspec
 
     from mmload.cli import summary
     from mmload.store.versions import versions_of
+    from mmload.view.facts import facts, origins, rows_of
 
+    body: Any
+    lines_of: Callable[[Any], list[str]]
     with options.opened_at(dataset) as (folder, manifest):
-        versions = versions_of(manifest, folder.path)
+        if rows or file is not None:
+            asked = origins(folder, manifest, split, rows) if rows else rows_of(folder, manifest, split, file or "")
+            body, lines_of = [one._asdict() for one in asked], summary.of_origins
+        elif versions:
+            body, lines_of = versions_of(manifest, folder.path), summary.of_versions
+        else:
+            body, lines_of = facts(folder.title, manifest), summary.of_dataset
     if as_json:
-        print(json.dumps(msgspec.to_builtins(versions), indent=1))
+        print(json.dumps(msgspec.to_builtins(body), indent=1, ensure_ascii=True))
         return
-    show(*summary.of_versions(versions))
-
-
-_DIGITS = 18
-
-
-def where(
-    dataset: options.DatasetOrUrl,
-    rows: Annotated[list[str] | None, typer.Argument(metavar="[ROW]...", help="Numbers of rows, from 0.")] = None,
-    split: Annotated[str | None, typer.Option(help="Split of the rows.")] = None,
-    file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Instead of ROW: a file of the source; show its rows.")
-    ] = None,
-) -> None:
-    """Say which file a row came from, or which row a file became."""
-    if bool(rows) == (file is not None):
-        raise UsageError("give rows or --file PATH, one of them; see mmload where --help")
-    numbers = [_number(text) for text in rows or []]
-    from mmload.view.facts import origins, rows_of
-
-    with options.opened_at(dataset) as (folder, manifest):
-        found = origins(folder, manifest, split, numbers) if file is None else rows_of(folder, manifest, split, file)
-    for one in found:
-        size = "" if one.size is None else f", {one.size[1]} x {one.size[0]} pixels"
-        show(f"{one.split} {one.row}: {one.id}{size}")
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
-        raise UsageError(f"row is {text!r}; give integers from 0, or the name of a file as --file {text!r}")
-    return int(text)
+    show(*lines_of(body))
+    if lines_of is summary.of_dataset:
+        warn(summary.warnings(manifest))
 
 
 def doctor(
     dataset: Annotated[
         Path | None, typer.Argument(help="A built dataset to look at, too.", callback=options.dataset_on_a_disk)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show versions, processor, machine code, memory and GPU, and warn of what slows mmload down here."""
     from mmload.view.installation import installation_facts, installation_warnings

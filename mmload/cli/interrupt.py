@@ -3,9 +3,6 @@
 After :func:`exit_on_interrupt` the program exits at once: there is nothing to clean up yet, and a KeyboardInterrupt
 during the import of torch can become a RecursionError or be lost. Inside :func:`interruptible` Ctrl-C raises
 KeyboardInterrupt, so that everything cleans up. Only the command line uses this module.
-
-Until then a line on stderr says what the program is doing if it has shown nothing for two seconds. The environment
-variable ``MMLOAD_QUIET`` switches these lines off, as for a job whose log should hold results only.
 """
 
 from __future__ import annotations
@@ -19,40 +16,12 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from mmload.cli.status import shown
 from mmload.errors import one_line
 
 INTERRUPTED = 130  # a shell's exit code for SIGINT
 _ENDED = 143
 _AGAIN_S = 0.01
-_PATIENCE_S = 2.0
-
-START = "importing torch and mmload; the first run after an installation takes longest"
-
-_timer: threading.Timer | None = None
-
-
-def report(text: str) -> None:
-    """Shows a line on stderr that says what takes long, unless the user wants none."""
-    if sys.stderr is not None and not os.environ.get("MMLOAD_QUIET"):
-        sys.stderr.write(f"mmload: {one_line(text)} ...\n")
-        sys.stderr.flush()
-
-
-def report_if_slow(text: str) -> None:
-    """Shows the line in two seconds, unless :func:`shown` or another line comes first."""
-    global _timer
-    shown()
-    _timer = threading.Timer(_PATIENCE_S, report, (text,))
-    _timer.daemon = True
-    _timer.start()
-
-
-def shown() -> None:
-    """Takes the last line back, as the user sees something else now."""
-    global _timer
-    if _timer is not None:
-        _timer.cancel()
-        _timer = None
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from mmload.builder.options import declarations
-from mmload.errors import UsageError, choices
+from mmload.errors import UsageError
 from mmload.remote.urls import check_no_url, is_url
 
 
@@ -60,7 +60,7 @@ def dataset_on_a_disk(dataset: Path | None) -> Path | None:
 Dataset = Annotated[Path, typer.Argument(help="A built dataset.", callback=dataset_on_a_disk)]
 
 Version = Annotated[
-    int | None, typer.Option(metavar="N", help="A version of the dataset, as mmload log lists them; the current one.")
+    int | None, typer.Option(metavar="N", help="A version of the dataset, as mmload info --versions lists them.")
 ]
 
 DatasetOrUrl = Annotated[str, typer.Argument(metavar="DATASET", help="A built dataset, or the URL of one.")]
@@ -118,74 +118,39 @@ Trust = Annotated[
 
 
 if TYPE_CHECKING:
-    from mmload.augment import Views
-    from mmload.augment.collate import Collate
     from mmload.store.dataset import Dataset as OpenDataset
     from mmload.store.dataset_folder import Folder
     from mmload.store.manifest import Manifest
     from mmload.view.training import Training
 
 Augment = Annotated[
-    str | None, typer.Option(metavar="STEPS", help='Augmentation to show: "RandomCrop(24), ColorJitter(0.4)".')
+    str | None,
+    typer.Option(
+        metavar="STEPS", help='Augmentation to show: "RandomCrop(24), ColorJitter(0.4)", or a preset, such as simclr.'
+    ),
 ]
-Recipe = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Augmentation of a training recipe to show, such as simclr.")
-]
+
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed that selects rows and random draws.")]
 
 
-def check_seed(seed: int) -> None:
-    """Raises UsageError if it is no seed."""
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed is {seed}; use an integer from 0 to 2**63 - 1")
-
-
-def check_one(augment: str | None, recipe: str | None) -> None:
-    """Raises UsageError if both are given."""
-    if augment is not None and recipe is not None:
-        raise UsageError("--augment and --recipe are both given; choose one")
-
-
-def collate_of(augment: str | None, recipe: str | None, classes: int) -> Collate | Views | None:
-    """Returns the collate that the options describe; None if neither is given.
+def training_of(augment: str | None, classes: int) -> Training:
+    """Returns the steps or the preset of an option with their collate; without the option, a split's usual steps.
 
     Raises:
-        UsageError: if an option is invalid; the message names it.
+        UsageError: if the option is invalid; the message names it.
     """
-    if augment is not None:
-        from mmload.augment.collate import Collate
-        from mmload.view.training import steps_of
-
-        try:
-            return Collate(*steps_of(augment))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"--augment is {augment!r}: {error}") from error
-    if recipe is None:
-        return None
     from mmload import presets
+    from mmload.augment.collate import Collate
+    from mmload.view.training import Training, steps_of
 
-    if recipe not in presets.__all__:
-        raise UsageError(f"--recipe is {recipe!r}; use one of {choices(presets.__all__)}")
-    make = getattr(presets, recipe)
-    made: Collate | Views = make(num_classes=classes) if _mixes(recipe) else make()
-    return made
-
-
-def training_of(augment: str | None, recipe: str | None, classes: int) -> Training:
-    """Returns the steps that the options describe, with their Python text; by default those of a split's fields.
-
-    Raises:
-        UsageError: as :func:`collate_of`.
-    """
-    from mmload.view.training import Training
-
-    made = collate_of(augment, recipe, classes)
-    if recipe is None:
-        return Training(steps=augment or "", made=made)
-    return Training(recipe=f"{recipe}({f'num_classes={classes}' if _mixes(recipe) else ''})", made=made)
-
-
-def _mixes(recipe: str) -> bool:
-    """Returns whether a training recipe mixes samples, and so takes the number of classes."""
-    from mmload import presets
-
-    return "num_classes" in inspect.signature(getattr(presets, recipe)).parameters
+    if augment is None:
+        return Training()
+    if augment in presets.__all__:
+        make = getattr(presets, augment)
+        mixes = "num_classes" in inspect.signature(make).parameters
+        made = make(num_classes=classes) if mixes else make()
+        return Training(recipe=f"{augment}({f'num_classes={classes}' if mixes else ''})", made=made)
+    try:
+        return Training(steps=augment, made=Collate(*steps_of(augment)))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--augment is {augment!r}: {error}") from error

@@ -11,7 +11,8 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.terminal import check_target, progress_bar, show, write_result
+from mmload.cli.status import progress
+from mmload.cli.terminal import check_target, show, write_result
 from mmload.errors import SourceError, UsageError
 
 
@@ -23,7 +24,7 @@ class ParityArguments:
     source: options.Source
     split: Annotated[str | None, typer.Option(help="Only this split; all by default.")] = None
     rows: Annotated[str, typer.Option(help="Rows of each split to decode again, or all.")] = "256"
-    seed: Annotated[int, typer.Option(help="Seed that selects the rows and the random draws.")] = 0
+    seed: options.Seed = 0
     threads: options.DecodingThreads = None
     trust: options.Trust = False
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here, too.")] = None
@@ -33,7 +34,6 @@ class ParityArguments:
         check_target("--json", self.json_file, self.dataset, self.source)
         if not self.source.exists():  # before the imports, which take seconds
             raise SourceError(f"no such folder: {self.source}; give the folder that {self.dataset} was built from")
-        options.check_seed(self.seed)
         if self.rows != "all" and not (self.rows.isascii() and self.rows.isdigit() and int(self.rows)):
             raise UsageError(f"--rows is {self.rows!r}; give an integer from 1, or all")
 
@@ -46,7 +46,7 @@ def parity(given: ParityArguments) -> None:
     """
     from mmload import parity as checks
 
-    with interruptible("nothing was changed"), progress_bar("parity", "img") as progress:
+    with interruptible("nothing was changed"), progress("parity") as count:
         report = checks.run(
             given.dataset,
             given.source,
@@ -55,7 +55,7 @@ def parity(given: ParityArguments) -> None:
             rows=None if given.rows == "all" else int(given.rows),
             seed=given.seed,
             threads=given.threads,
-            progress=progress,
+            progress=count,
         )
     lines = checks.table(report).split("\n")
     if given.json_file is not None:

@@ -28,32 +28,41 @@ _NAME = 40
 
 
 def of_build(report: BuildReport) -> str:
-    """Formats the number of images that a build stored, and its rate; what an update found, and its version."""
-    from mmload.builder.update import UpdateReport  # torch, which the summary of a dataset does not need
-
-    if isinstance(report, UpdateReport):
-        return _of_update(report)
+    """Formats the number of images that a build stored, and its rate."""
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
     shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
     besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
     rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
-    left_out = f", {report.skipped:,} left out" if report.skipped else ""
-    return f"built {report.out}: {rate}{left_out}" + (f", {earlier:,} from an earlier run" if earlier else "")
+    resumed = f", {earlier:,} from an earlier run" if earlier else ""
+    return f"built {report.out}: {rate}{_skipped(report)}{resumed}"
 
 
-def _of_update(report: UpdateReport) -> str:
+def of_update(report: UpdateReport) -> str:
+    """Formats what an update found, and its version."""
     if not report.needed:
         return f"{report.out} is up to date: nothing to do"
     if report.dry_run:
-        found = f"{report.added:,} new, {report.changed:,} changed, {report.removed:,} gone"
-        return f"{report.out} would be updated: {found}; nothing was written"
+        return f"{report.out} would be updated: {_changes(report)}; nothing was written"
     made = report.manifest.versions[-1]  # whose numbers are those of rows, without samples that were left out
-    found = f"{made.added:,} new, {made.changed:,} changed, {made.removed:,} gone"
-    left_out = f", {report.skipped:,} left out" if report.skipped else ""
     gone = f"; no row is left of {choices(report.gone)}" if report.gone else ""
-    return f"updated {report.out} to version {made.number} in {report.seconds:.1f} s: {found}{left_out}{gone}"
+    updated = f"updated {report.out} to version {made.number} in {report.seconds:.1f} s"
+    return f"{updated}: {_changes(made)}{_skipped(report)}{gone}"
+
+
+def _changes(found: UpdateReport | VersionRecord) -> str:
+    return f"{found.added:,} new, {found.changed:,} changed, {found.removed:,} gone"
+
+
+def _skipped(report: BuildReport | PartReport) -> str:
+    return f", {report.skipped:,} left out" if report.skipped else ""
+
+
+def of_origins(origins: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Formats rows and the samples that they were made of."""
+    sizes = (f", {one['size'][1]} x {one['size'][0]} pixels" if one["size"] else "" for one in origins)
+    return [f"{one['split']} {one['row']}: {one['id']}{size}" for one, size in zip(origins, sizes, strict=True)]
 
 
 def of_versions(versions: Sequence[VersionRecord]) -> list[str]:
@@ -73,8 +82,7 @@ def of_versions(versions: Sequence[VersionRecord]) -> list[str]:
 
 def of_part(report: PartReport) -> str:
     """Formats the number of images that a part of a build stored, and whether the dataset is complete."""
-    left_out = f", {report.skipped:,} left out" if report.skipped else ""
-    built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{left_out}"
+    built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{_skipped(report)}"
     if report.manifest is not None:
         return f"{built}; {report.out} is complete, of {counted(report.shards, 'shard')}"
     return f"{built}; {report.sealed:,} of {counted(report.shards, 'shard')} are finished, the other parts follow"

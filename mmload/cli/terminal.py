@@ -1,4 +1,4 @@
-"""Terminal output of all commands: results, one-line errors, warnings, progress bars, a status line."""
+"""Terminal output of all commands: results, one-line errors, warnings, files of results."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import io
 import os
 import re
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
-from mmload.cli.interrupt import fail, report_if_slow, shown
+from mmload.cli.interrupt import fail
+from mmload.cli.status import shown
 from mmload.errors import MmloadError, UsageError, bytes_text, one_line
 from mmload.runtime.regular_files import is_within
 from mmload.runtime.resources import address_limit
@@ -48,8 +48,6 @@ def _settle(stream: TextIO) -> None:
     try:
         stream.flush()
     except (OSError, MmloadError, SystemExit):
-        if isinstance(stream, _Stdout):
-            stream.forget()
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -63,33 +61,27 @@ class _Stdout(io.TextIOWrapper):
     def __init__(self, stream: io.TextIOWrapper) -> None:
         options = {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
         self._stream = stream  # collecting it would close the shared buffer
-        self._fault: MmloadError | None = None  # libraries swallow what a flush raises: it is raised again
         super().__init__(stream.buffer, write_through=stream.write_through, **options)  # type: ignore[arg-type]  # texts
 
     def write(self, text: str, /) -> int:
-        with self._watched():
+        with _writable():
             return super().write(text)
 
     def flush(self) -> None:
-        with self._watched():
+        with _writable():
             super().flush()
 
-    def forget(self) -> None:
-        """Drops the last fault, so that it is not reported again."""
-        self._fault = None
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        if self._fault is not None:
-            raise self._fault
-        try:
-            yield
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                sys.exit(_CLOSED_PIPE)
-            why = error.strerror or error
-            self._fault = MmloadError(f"cannot write to standard output ({why}); free some space, or send it elsewhere")
-            raise self._fault from error
+@contextmanager
+def _writable() -> Iterator[None]:
+    """Ends the program on a closed pipe; raises MmloadError on any other fault of standard output."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            sys.exit(_CLOSED_PIPE)
+        why = error.strerror or error
+        raise MmloadError(f"cannot write to standard output ({why}); free some space, or send it elsewhere") from error
 
 
 def show(*lines: str) -> None:
@@ -112,8 +104,6 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in _SYSTEM:
         place = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{place}; {_SYSTEM[error.errno]}"
-    if isinstance(error, FileNotFoundError) and not error.filename:  # of tempfile, if no place for files can be written
-        return f"{error.strerror}; raise the limit of file sizes (ulimit -f), or set TMPDIR to a place with room"
     number = re.search(r"\((\d+)\)$", str(error)) if isinstance(error, RuntimeError) else None
     if number and int(number[1]) in _SYSTEM:  # torch reports system errors so
         return f"{error}; {_SYSTEM[int(number[1])]}"
@@ -143,16 +133,12 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
     """Checks, before minutes of work, that a result file can be written and does not overwrite the inputs.
 
     Raises:
-        UsageError: if there is no such folder, the file cannot be written, or it lies in one of the inputs; or if the
-            links of one of them form a loop.
+        UsageError: if there is no such folder, the file cannot be written, or it lies in one of the inputs.
     """
     if path is None:
         return
-    for what, place in ((f"{name} is", path), *(("the input is", folder) for folder in inputs)):
-        if place is not None and _is_loop(place):
-            raise UsageError(f"{what} {place}, whose links lead to themselves; correct them, or name another place")
     for folder in inputs:
-        if folder is not None and is_within(path.resolve(), folder.resolve()):
+        if folder is not None and is_within(_real(path), _real(folder)):
             raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
     if not path.parent.is_dir():
         raise UsageError(f"{name} is {path}, but the folder {path.parent} does not exist; make it first")
@@ -166,17 +152,13 @@ def check_different(targets: Mapping[str, Path | None]) -> None:
     """Checks that no two options name one result file, of which only the last would remain; raises UsageError."""
     seen: dict[Path, str] = {}
     for name, path in targets.items():
-        if path is not None and (other := seen.setdefault(path.resolve(), name)) != name:
+        if path is not None and (other := seen.setdefault(_real(path), name)) != name:
             raise UsageError(f"{other} and {name} are both {path}; give each a file of its own")
 
 
-def _is_loop(path: Path) -> bool:
-    """Returns whether the links of a path form a loop, for which Python up to 3.12 has a RuntimeError."""
-    try:
-        path.stat()
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
+def _real(path: Path) -> Path:
+    """Returns where links lead; a loop of links stays, for which ``Path.resolve`` of Python up to 3.12 has an error."""
+    return Path(os.path.realpath(path))
 
 
 def write_result(path: Path, content: str | bytes) -> None:
@@ -188,7 +170,7 @@ def write_result(path: Path, content: str | bytes) -> None:
     from mmload.runtime.durable_files import write_atomically
 
     try:
-        write_atomically(path.resolve(), content)  # where a link leads, not over the link
+        write_atomically(_real(path), content)  # where a link leads, not over the link
     except OSError as error:
         raise MmloadError(f"cannot write {path} ({error.strerror or error})") from error
 
@@ -204,54 +186,3 @@ def note(text: str) -> None:
     shown()
     if sys.stderr is not None:
         sys.stderr.write(f"mmload: {one_line(text)}\n")
-
-
-@contextmanager
-def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a progress bar; yields a callback that takes (done, total)."""
-    if sys.stderr is None:  # it was closed before the start
-        yield lambda done, total: None
-        return
-    report_if_slow(f"{name}: reading what there is")
-    from tqdm import tqdm
-
-    bar: tqdm[NoReturn] | None = None
-
-    def progress(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None:  # a bar that stands at 0 says nothing
-            shown()
-            bar = tqdm(desc=name, unit=unit, unit_scale=unit == "B", dynamic_ncols=True, disable=None, file=sys.stderr)
-        bar.total = total
-        bar.update(done - bar.n)
-
-    try:
-        yield progress
-    finally:
-        shown()
-        if bar is not None:
-            bar.close()
-
-
-@contextmanager
-def status_line(every: float) -> Iterator[Callable[[str], None]]:
-    """Shows a status line that is overwritten and erased; where stderr is no terminal, a line ``every`` few seconds."""
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    last = time.monotonic()
-
-    def show(text: str) -> None:
-        nonlocal last
-        shown()
-        if terminal:
-            sys.stderr.write(f"\r\033[K{one_line(text)[:79]}")
-            sys.stderr.flush()
-        elif time.monotonic() - last >= every:
-            last = time.monotonic()
-            note(text)
-
-    try:
-        yield show
-    finally:
-        if terminal:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The ``mmload verify``, ``repair`` and ``gc`` commands."""
+"""The ``mmload verify`` and ``gc`` commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.terminal import progress_bar, show, warn
+from mmload.cli.status import progress
+from mmload.cli.terminal import show, warn
 from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
@@ -23,12 +24,15 @@ def verify(
         str | None,
         typer.Option(metavar="PATH_OR_URL", help="Decode the source, at this path, again and compare every pixel."),
     ] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Build the bad shards again from --source.")] = False,
     version: options.Version = None,
     trust: options.Trust = False,
     threads: options.DecodingThreads = None,
     record: Annotated[bool, typer.Option("--record", help="Record the result in the dataset's card.")] = False,
 ) -> None:
     """Check every file of a dataset against its checksum, and with --source every pixel against its image."""
+    if repair and (source is None or record):
+        raise UsageError("--repair needs --source ROOT, what the dataset was built from, and takes no --record")
     from mmload.builder import verify as checks
     from mmload.cli import summary
     from mmload.store.versions import read_any
@@ -38,23 +42,34 @@ def verify(
         raise UsageError(f"--version {version} is not the current one; leave out --source and --record, or the version")
     if source is not None:
         checks.check_trust(dataset, trust)  # before minutes of reading
-    with interruptible("nothing was changed"), progress_bar("verify", "B") as progress:
-        faults = checks.verify(dataset, version, progress=progress)
+    if repair:
+        _repair(dataset, source or "", trust, threads)
+        return
+    with interruptible("nothing was changed"), progress("verify", bytes_text) as count:
+        faults = checks.verify(dataset, version, progress=count)
     if source is not None and not faults:
-        with interruptible("nothing was changed"), progress_bar("compare", "img") as progress:
-            faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=progress)
-    for fault in faults:
-        show(f"bad: {fault}")
+        with interruptible("nothing was changed"), progress("compare") as count:
+            faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=count)
+    show(*(f"bad: {fault}" for fault in faults))
     if record:
         _record(dataset, manifest, compared=source is not None, faults=len(faults))
     if faults:
         again = "repair what can be repaired" if source is None else "see which side changed, or repair"
-        advice = f"to {again}: mmload repair {dataset} --source ROOT"
+        advice = f"to {again}: mmload verify {dataset} --repair --source ROOT"
         if checks.is_updated(manifest):
             advice = "an updated dataset cannot be repaired; build it again with --overwrite"
         fail(f"{dataset}: {counted(len(faults), 'fault')}; {advice}", 1)
     show(summary.of_passed_check(dataset, manifest, source))
     warn(summary.warnings(manifest))
+
+
+def _repair(dataset: Path, source: str, trust: bool, threads: int | None) -> None:
+    from mmload.builder.repair import repair
+
+    with interruptible("run the same command again to continue"), progress("repair") as count:
+        repaired = repair(dataset, source, trust=trust, threads=threads, progress=count)
+    show(*(f"repaired: {fault}" for fault in repaired))
+    show(f"{dataset} is whole" + ("" if repaired else ", there was nothing to repair"))
 
 
 def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:
@@ -69,24 +84,6 @@ def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -
     }
     write_card(dataset, "verify", content, manifest.contents)
     show(f"recorded in the card of {dataset}")
-
-
-def repair(
-    dataset: options.Dataset,
-    source: options.SourceOrUrl,
-    trust: options.Trust = False,
-    threads: options.DecodingThreads = None,
-) -> None:
-    """Build exactly the bad shards of a dataset again, from its source."""
-    from mmload.builder import repair as repairs
-    from mmload.builder.verify import check_trust
-
-    check_trust(dataset, trust)
-    with interruptible("run the same command again to continue"), progress_bar("repair", "img") as progress:
-        repaired = repairs.repair(dataset, source, trust=trust, threads=threads, progress=progress)
-    for fault in repaired:
-        show(f"repaired: {fault}")
-    show(f"{dataset} is whole" + ("" if repaired else ", there was nothing to repair"))
 
 
 def gc(

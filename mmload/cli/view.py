@@ -15,7 +15,8 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import interruptible
-from mmload.cli.terminal import check_different, check_target, progress_bar, show, write_result
+from mmload.cli.status import progress
+from mmload.cli.terminal import check_different, check_target, show, write_result
 from mmload.errors import UsageError, counted
 from mmload.remote.urls import is_url
 
@@ -39,17 +40,16 @@ class PreviewArguments:
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.png", help="The picture.")] = Path("preview.png")
     split: Annotated[str | None, typer.Option(help="Split to show; the first by default.")] = None
     of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None
-    rows: Annotated[str | None, typer.Option(metavar="0,7,12", help="These rows; drawn from all by default.")] = None
+    rows: Annotated[
+        list[int] | None, typer.Option("--row", metavar="N", min=0, help="Only this row; can be repeated.")
+    ] = None
     grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="Rows and columns of pictures.")] = "6x8"
-    seed: Annotated[int, typer.Option(help="Seed that selects the rows and the random draws.")] = 0
+    seed: options.Seed = 0
     augment: options.Augment = None
-    recipe: options.Recipe = None
 
     def __post_init__(self) -> None:
-        options.check_one(self.augment, self.recipe)
-        if self.rows is not None and self.of_class is not None:
-            raise UsageError("--rows and --class are both given; choose one")
-        options.check_seed(self.seed)
+        if self.rows and self.of_class is not None:
+            raise UsageError("--row and --class are both given; choose one")
         check_target("--out", self.out, None if is_url(self.dataset) else Path(self.dataset))
         if self.out.suffix.lower() not in _FORMATS:
             raise UsageError(f"--out is {self.out}; give a name that ends in {', '.join(_FORMATS)}")
@@ -58,31 +58,25 @@ class PreviewArguments:
 @options.takes(PreviewArguments)
 def preview(given: PreviewArguments) -> None:
     """Draw a contact sheet: stored rows with boxes and masks, or what training sees of them."""
-    size, rows = _grid(given.grid), _numbers(given.rows)
+    lines, columns = _grid(given.grid)
     from mmload.pictures.drawing import encoded
 
     with options.dataset_at(given.dataset) as opened:
         chosen = opened[given.split] if given.split is not None else next(iter(opened.values()))
-        collate = options.collate_of(given.augment, given.recipe, max(1, len(chosen.classes)))
-        picture = _picture(chosen, collate, rows, size, given)
+        collate = options.training_of(given.augment, max(1, len(chosen.classes))).made
+        picture = _picture(chosen, collate, lines, columns, given)
     write_result(given.out, encoded(picture, _FORMATS[given.out.suffix.lower()]))
     show(f"{given.out}: {picture.width} x {picture.height} pixels")
 
 
 def _picture(
-    split: Split,
-    collate: Collate | Views | None,
-    rows: list[int] | None,
-    size: tuple[int, int],
-    given: PreviewArguments,
+    split: Split, collate: Collate | Views | None, lines: int, columns: int, given: PreviewArguments
 ) -> Image.Image:
     from mmload.pictures.contact_sheet import contact_sheet
     from mmload.store.row_cells import cells_of_rows, first_rows
 
-    lines, columns = size
-
     def drawn(count: int) -> npt.NDArray[np.int64] | list[int]:
-        return rows if rows is not None else first_rows(split, count, seed=given.seed, of_class=given.of_class)
+        return given.rows or first_rows(split, count, seed=given.seed, of_class=given.of_class)
 
     try:
         if collate is None:
@@ -95,7 +89,7 @@ def _picture(
         views = len(getattr(collate, "collates", [collate]))
         return augmented_sheet(split, collate, drawn(lines), draws=max(1, (columns - 1) // views), seed=given.seed)
     except IndexError as error:
-        raise UsageError(f"--rows: {error}") from error
+        raise UsageError(f"--row: {error}") from error
 
 
 def _grid(text: str) -> tuple[int, int]:
@@ -107,26 +101,16 @@ def _grid(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _numbers(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", text):
-        raise UsageError(f"--rows is {text!r}; give numbers from 0, as in 0,7,12")
-    return [int(number) for number in text.split(",")]
-
-
 def report(
     dataset: options.DatasetOrUrl,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.html", help="The page.")] = Path("report.html"),
     augment: options.Augment = None,
-    recipe: options.Recipe = None,
     findings: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Also write copies and outliers as a list, for mmload subset or --exclude."),
     ] = None,
 ) -> None:
     """Write a page about a dataset: rows of all splits, stored and augmented, classes, sizes, copies, outliers."""
-    options.check_one(augment, recipe)
     check_target("--out", out, None if is_url(dataset) else Path(dataset))
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out is {out}; give a name that ends in .html")
@@ -139,9 +123,9 @@ def report(
 
     with options.dataset_at(dataset) as opened:
         classes = max((len(split.classes) for split in opened.values()), default=0)
-        training = options.training_of(augment, recipe, max(1, classes))
-        with interruptible("nothing was changed"), progress_bar("report", "img") as progress:
-            found = look(opened, progress=progress)
+        training = options.training_of(augment, max(1, classes))
+        with interruptible("nothing was changed"), progress("report") as count:
+            found = look(opened, progress=count)
             text = page(opened, facts(opened.folder.title, opened.manifest), found, training)
             listed = "" if findings is None else findings_list(opened, found)
     write_result(out, text)
@@ -160,19 +144,14 @@ def browse(
         Path | None, typer.Option(help="What it was built from, to see the photographs.", callback=options.on_a_disk)
     ] = None,
     augment: options.Augment = None,
-    recipe: options.Recipe = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
+    seed: options.Seed = 0,
     marks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where marks are written; DATASET.excluded.txt by default.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the page; any free one by default.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; any free one by default.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Show the address, and open no browser.")] = False,
 ) -> None:
     """Look at rows one by one in a page on this machine, and mark what is wrong, for build --exclude."""
-    options.check_one(augment, recipe)
-    if not 0 <= port < 65536:
-        raise UsageError(f"--port is {port}; use an integer from 0 to 65535")
-    options.check_seed(seed)
     if source is not None and not source.exists():
         raise UsageError(
             f"--source is {source}, which is not a folder; give the folder that the dataset was built from"
@@ -181,14 +160,12 @@ def browse(
     from mmload.view.browse_server import Server
 
     def collate_for(classes: int) -> Collate | Views | None:
-        return options.collate_of(augment, recipe, classes)
+        return options.training_of(augment, classes).made
 
     collate_for(1)  # what is wrong with the options is said at once
     folder = Path(os.path.realpath(dataset))  # a link to itself stays, and is refused when it is opened
     file = folder.with_name(f"{folder.name}.excluded.txt") if marks is None else marks
-    pages = Pages(
-        dataset, file, source=source, augmentation=recipe or augment or "", collate_for=collate_for, seed=seed
-    )
+    pages = Pages(dataset, file, source=source, augmentation=augment or "", collate_for=collate_for, seed=seed)
     check_target("--marks", file, dataset, source)
     with Server(pages, port) as server, interruptible(f"marks are in {file}"):
         show(f"{dataset} is shown at {server.address}", f"marks go to {file}; Ctrl-C stops it")

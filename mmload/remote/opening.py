@@ -24,7 +24,7 @@ def open(
 
     Args:
         path: its folder; or its URL in object storage, such as ``s3://bucket/photos-256``.
-        version: number of one of the dataset's versions, as ``mmload log`` lists them; None: the current one.
+        version: number of one of the versions that ``mmload info --versions`` lists; None: the current one.
         cache: for a URL, the folder on a local disk that caches blocks of rows. All datasets and processes of a machine
             can share one.
         cache_limit: maximum bytes of the cache, such as ``"200GB"``; None: unlimited.

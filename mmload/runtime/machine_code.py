@@ -270,7 +270,10 @@ def _announce() -> None:
         why = f"{own} is {os.environ[own]:.40}"
     else:
         why = f"no machine code for {_llvm().get_host_cpu_name()} came with it"
-    sys.stderr.write(f"mmload: {why}: compiling what is used, once on this machine\n")
+    sys.stderr.write(
+        f"mmload: {why}: compiling what is used, once on this machine, for up to half a minute; "
+        "the wheels of a release bring it\n"
+    )
 
 
 @cache

@@ -1,7 +1,8 @@
 """Leaves samples out of a source: those that a recipe names, or a list as ``mmload build --exclude FILE`` takes it.
 
 A line of a list is ``NAME``, or ``NAME``, a reason and perhaps a split, separated by tabs. Names are written as
-``mmload where`` shows them: what is not printable is escaped, so that a file name with a line end stays in its line.
+``mmload info --row`` shows them: what is not printable is escaped, so that a file name with a line end stays in its
+line.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ def check_there(excluded: Excluded, splits: Mapping[str, SourceSplit], gone: Exc
             raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
         if missing:
             raise RecipeError(
-                f"exclude names {missing[0]!r}, which is not a sample of split {name}; run mmload where for the names"
+                f"exclude names {missing[0]!r}, which is not a sample of split {name}; mmload info DATASET --row N "
+                "shows how they are named"
             )
 
 
@@ -190,7 +192,7 @@ def _split_of(
 
 
 def _example(split: SourceSplit) -> str:
-    return f"samples are named as in {listed(split.id(0))!r} (mmload where shows them)"
+    return f"samples are named as in {listed(split.id(0))!r} (mmload info DATASET --row N shows them)"
 
 
 def only(split: SourceSplit, remaining: npt.NDArray[np.int64]) -> SourceSplit:

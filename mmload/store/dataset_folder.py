@@ -280,7 +280,7 @@ def open_folder(path: str | Path, version: int | None = None) -> tuple[Folder, M
 
 def _check_files(folder: Folder, split: str, record: SplitRecord) -> None:
     """Compares the files' sizes with the manifest, and records their revisions."""
-    advice = f"run: mmload repair {folder.path} --source ROOT"
+    advice = f"run: mmload verify {folder.path} --repair --source ROOT"
     revisions: dict[str, list[Revision]] = {name: [] for name in files_of(record.fields)}
     for index, shard in enumerate(record.shards):
         for name, expected in shard.files.items():

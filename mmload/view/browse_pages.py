@@ -220,7 +220,7 @@ class Pages:
         split = self._dataset[name]
         collate = self._collate_for(max(1, len(split.classes)))
         if collate is None:
-            raise UsageError("start mmload browse with --recipe NAME or --augment STEPS to see draws")
+            raise UsageError("start mmload browse with --augment STEPS to see draws")
         later = range(row + 1, min(row + 1 + _NEIGHBORS, len(split)))
         earlier = range(row - 1, max(row - 1 - _NEIGHBORS + len(later), -1), -1)
         rows = [row, *later, *earlier]

@@ -17,7 +17,6 @@ from fake_contenders import alive
 from forked_program import MMLOAD, Program
 
 from mmload.bench.record import Record, Row
-from mmload.cli.terminal import status_line
 from mmload.store.dataset import Dataset
 
 TINY = ["--size", 24, "--batch-size", 6]
@@ -78,14 +77,6 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
 def test_a_model_that_is_not_there_is_one_line(dataset: Dataset, folder: Path) -> None:
     words = ["bench", dataset.path, "--source", folder, "--train", "resnet19"]
     assert "'resnet19', which torchvision has not" in complaint(mmload(*words), 2)
-
-
-def test_progress_is_a_line_each_few_seconds_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    for every, expected in ((60.0, ""), (0.0, "mmload: one\nmmload: two\n")):
-        with status_line(every=every) as show:
-            show("one")
-            show("two")
-        assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize("patience", [0.0, 2.0])

@@ -27,7 +27,7 @@ def test_a_finished_build_does_nothing_and_changes_are_said(source, tmp_path):
         build(recipe(source, out, shard_bytes=9000))
     (source / "class0" / "0.jpg").rename(source / "class0" / "new.jpg")
     with pytest.raises(
-        BuildError, match="has changed since; add --update to build only what has changed, or add --over"
+        BuildError, match="has changed since; run mmload update to build only what has changed, or add --over"
     ):
         build(recipe(source, out))
     assert build(recipe(source, out), overwrite=True).built == 15

@@ -91,12 +91,11 @@ def test_build_of_an_up_to_date_dataset_imports_no_torch(
     assert build(recipe).built
     settings = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
     words = ["build", recipe.kind, str(recipe.root), "out", "--size", "32", *settings]
-    updates = [[*words, "--update"], [*words, "--update", "--dry-run"]]
-    commands = [words, *updates, ["verify", "out"], ["log", "out"], ["gc", "out"]]
+    updates = [["update", "out", words[2]], ["update", "out", words[2], "--dry-run"]]
+    commands = [words, *updates, ["verify", "out"], ["info", "out", "--versions"], ["gc", "out"]]
     shown = run(commands, tmp_path)
     assert "out is there already, of the same source and recipe: nothing to do" in shown
-    assert "out is up to date: nothing to do" in shown
-    assert "out would be updated: 0 new, 0 changed, 0 gone; nothing was written" in shown
+    assert shown.count("out is up to date: nothing to do") == 2
     assert "out is whole" in shown
     assert shown[-1] == "[]"
 

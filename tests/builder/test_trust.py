@@ -26,7 +26,12 @@ from mmload.errors import DamagedError, SourceError, UsageError
 from mmload.parity import run as parity
 from mmload.sources import download
 
-COMMANDS = ["verify", "repair", "parity"]
+COMMANDS = (
+    ("verify", "OUT", "--source", "ROOT"),
+    ("verify", "OUT", "--repair", "--source", "ROOT"),
+    ("update", "OUT", "ROOT"),
+    ("parity", "OUT", "--source", "ROOT"),
+)
 
 
 @pytest.fixture
@@ -57,9 +62,9 @@ def asking(dataset: Path, source: dict[str, object]) -> Path:
     return dataset
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_imports_what_a_dataset_names(hostile: Path, code: Path, command: str) -> None:
-    done = command_line(command, hostile, "--source", code)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_no_command_imports_what_a_dataset_names(hostile: Path, code: Path, words: tuple[str, ...]) -> None:
+    done = command_line(*({"OUT": hostile, "ROOT": code}.get(word, word) for word in words))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "asks to run Python code: dataset = 'canary_module:rows'" in done.stderr
@@ -81,8 +86,8 @@ def test_it_runs_if_it_is_trusted(code: Path, tmp_path: Path) -> None:
     assert parity(tmp_path / "out", code, trust=True).verdicts
     assert command_line("verify", tmp_path / "out", "--source", code, "--trust").returncode == 0
     (tmp_path / "out" / "train" / "000000" / "targets.memmap").unlink()
-    assert command_line("repair", tmp_path / "out", "--source", code).returncode == 2
-    assert command_line("repair", tmp_path / "out", "--source", code, "--trust").returncode == 0
+    assert command_line("verify", tmp_path / "out", "--repair", "--source", code).returncode == 2
+    assert command_line("verify", tmp_path / "out", "--repair", "--source", code, "--trust").returncode == 0
 
 
 def test_kinds_of_others_are_not_run(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +153,7 @@ def test_the_bench_does_not_unpickle_what_is_no_data(copy: Path, tmp_path: Path)
 
 
 def test_trust_is_said_in_help() -> None:
-    for command in COMMANDS:
+    for command, *_ in COMMANDS:
         assert "--trust" in command_line(command, "--help").stdout
 
 

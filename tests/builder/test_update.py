@@ -251,11 +251,13 @@ def test_a_picture_that_was_left_out_is_tried_again(source, tmp_path):
     assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
 
 
-def test_new_exclusions_need_a_fresh_build(squares, tmp_path):
+def test_update_further_exclusions_drop_their_rows(squares, tmp_path):
     listed = tmp_path / "excluded.txt"
     listed.write_text("class0/1.png\n")
+    assert update(squares, exclude=listed).removed == 1
+    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path, exclude=listed))
     with pytest.raises(BuildError, match="was built by another recipe"):
-        update(squares, exclude=listed)
+        update(squares)
 
 
 def test_another_recipe_is_refused(squares):

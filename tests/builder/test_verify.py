@@ -282,7 +282,7 @@ def test_verify_the_commands(out: Path, source: Path) -> None:
     assert (code, shown) == (0, f"{out} is whole\n")
     code, shown, _ = mmload("verify", out, "--source", source, "--threads", 1)
     assert (code, shown) == (0, f"{out} is whole and equals {source}\n")
-    code, shown, _ = mmload("repair", out, "--source", source)
+    code, shown, _ = mmload("verify", out, "--repair", "--source", source)
     assert (code, shown) == (0, f"{out} is whole, there was nothing to repair\n")
     flip(out / "train/000001/images.memmap")
     truncate(out / "train/000003/images.memmap")
@@ -293,7 +293,7 @@ def test_verify_the_commands(out: Path, source: Path) -> None:
         "train/000003/images.memmap",
     ]
     assert said == f"mmload: {out}: 2 faults; to repair what can be repaired: mmload repair {out} --source ROOT\n"
-    code, shown, _ = mmload("repair", out, "--source", source)
+    code, shown, _ = mmload("verify", out, "--repair", "--source", source)
     assert code == 0
     assert shown.count("repaired: ") == 2
     repaint(source / "bee" / "03.png")
@@ -301,7 +301,7 @@ def test_verify_the_commands(out: Path, source: Path) -> None:
     assert code == 1
     assert shown == "bad: train/000002: images of row 1 differs from bee/03.png in the source\n"
     flip(out / "train/000002/images.memmap")
-    code, _, said = mmload("repair", out, "--source", source)
+    code, _, said = mmload("verify", out, "--repair", "--source", source)
     assert code == 1
     assert said.startswith("mmload: train/000002 could not be repaired")
     code, _, said = mmload("verify", out.parent / "none")

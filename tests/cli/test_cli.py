@@ -9,14 +9,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from cifar_files import write_cifar10
 from conftest import complaint, contents, make_folder, mmload
 from devkit import Devkit, thing
 
 from mmload import __version__
+from mmload.cli.app import app
+from mmload.cli.habits import HABITS
 from mmload.errors import BuildError
 from mmload.remote.opening import open as open_dataset
 from mmload.sources.voc import TASKS
@@ -229,16 +233,46 @@ def test_words_that_are_too_few_or_unknown(folder: Path, tmp_path: Path) -> None
         (["build", "--sise", 3], ["no such option: --sise", "--size", "build --help"]),
         (["nonsense"], ["no such command 'nonsense'", "--help"]),
         (["verify"], ["missing argument", "verify --help"]),
-        (["repair", "x"], ["missing option '--source'", "repair --help"]),
+        (["update", "x"], ["missing argument", "update --help"]),
+        (["verify", "x", "--repair"], ["--repair needs --source ROOT"]),
         (["build", "--size"], ["option '--size' requires an argument", "--help"]),
         (["bench", "x", "--batch-size", "many"], ["--batch-size is 'many': ", "integer", "bench --help"]),
         (["bench", "x", "--size=1.5"], ["--size is '1.5': ", "integer", "bench --help"]),
+        (["bench", "x", "--batch_size", 3], ["no such option: --batch_size", "--batch-size"]),
     ],
 )
 def test_words_that_mean_nothing_are_one_line_with_the_value(words: list[object], parts: list[str]) -> None:
     line = complaint(mmload(*words), 2)
     assert all(part in line for part in parts), line
     assert mmload(*words).stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["repair", "x", "--source", "y"], "mmload verify DATASET --repair --source ROOT"),
+        (["where", "x", 3], "mmload info DATASET --row N, or --file PATH"),
+        (["log", "x"], "mmload info DATASET --versions"),
+        (["bench", "build", "--source", "y"], "mmload bench DATASET --source ROOT --build"),
+        (["rm", "x"], "mmload gc DATASET frees"),
+        (["build", "imagefolder", "x", "y", "--update"], "mmload update OUT ROOT"),
+        (["build", "imagefolder", "x", "y", "--num-workers", 4], "--threads N"),
+        (["build", "imagefolder", "x", "y", "--val-split=0.1"], "--val-fraction SHARE"),
+    ],
+)
+def test_names_of_other_programs_are_answered_with_what_to_type(words: list[object], answer: str) -> None:
+    line = complaint(mmload(*words), 2)
+    assert line.startswith("mmload: there is no ")
+    assert answer in line
+
+
+def test_every_habit_is_no_command_or_option_and_its_answer_is_one() -> None:
+    group: Any = typer.main.get_command(app)
+    assert not HABITS.keys() & group.commands.keys()
+    for habit, answer in HABITS.items():
+        for name in re.findall(r"mmload ([a-z-]+) ", answer):
+            assert name in group.commands, habit
+    assert len(group.commands) <= 17
 
 
 def test_without_words_it_says_what_there_is() -> None:
@@ -313,50 +347,29 @@ def test_bench_refuses_another_source_and_a_crop_that_does_not_fit(dataset: Data
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_bench")
-def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path) -> None:
-    from mmload.cli.demo import _claim, run_demo
+def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mmload.cli.demo import run_demo
 
-    said: list[str] = []
-    losses = run_demo(tmp_path / "demo", said.append, images=48, epochs=4)
+    def run() -> list[float]:
+        return run_demo(tmp_path / "demo", lambda words: app(words, standalone_mode=False), images=48, epochs=4)
+
+    losses = run()
     assert losses[-1] < losses[0]
-    text = "\n".join(said)
-    for step in ("1. made 48 JPEGs", "2. built", "3. read it back", "4. the same epochs", "5. a small network"):
+    text = capsys.readouterr().out
+    for step in ("made 48 JPEGs", "$ mmload build", "$ mmload preview", "$ mmload bench", "a small network"):
         assert step in text
     for name in ("stored.jpg", "training.jpg", "bench.png"):
-        assert str(tmp_path / "demo" / name) in text
         assert 4_000 < (tmp_path / "demo" / name).stat().st_size < 120_000
     assert len(open_dataset(tmp_path / "demo" / "dataset")["train"]) == 48
-    again = contents(tmp_path / "demo" / "photos")
-    _claim(tmp_path / "demo", 48)
-    for name in ("photos/mine.jpg", "photos/bark/9999.jpg", "photos/bark/more/a", "thesis.txt"):
-        (tmp_path / "demo" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "demo" / name).write_text("years of work")
-        with pytest.raises(BuildError, match="holds other things: "):
-            _claim(tmp_path / "demo", 48)
-        (tmp_path / "demo" / name).unlink()
-        if name.endswith("/a"):
-            (tmp_path / "demo" / name).parent.rmdir()
+    before = contents(tmp_path / "demo" / "photos")
     (tmp_path / "demo" / "dataset" / "best.pt").write_text("days of training")
     with pytest.raises(BuildError, match=r"holds more than its dataset: best\.pt"):
-        run_demo(tmp_path / "demo", said.append, images=48, epochs=4)
+        run()
     assert (tmp_path / "demo" / "dataset" / "best.pt").read_text() == "days of training"
-    assert contents(tmp_path / "demo" / "photos") == again
-
-
-def test_demo_writes_nothing_behind_links(tmp_path: Path) -> None:
-    from mmload.cli.demo import _claim
-
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    _claim(tmp_path / "demo", 48)
-    for name in ("photos", "dataset", ".dataset.building"):
-        (tmp_path / "demo" / name).symlink_to(mine)
-        with pytest.raises(BuildError, match=f"holds other things: {name}"):
-            _claim(tmp_path / "demo", 48)
-        (tmp_path / "demo" / name).unlink()
+    assert contents(tmp_path / "demo" / "photos") == before
 
 
 def test_demo_leaves_a_folder_of_other_things_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert "holds other things" in complaint(mmload("demo", tmp_path), 1)
-    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    assert contents(tmp_path) == {"thesis.txt": b"years of work"}

@@ -26,57 +26,77 @@ def words(tmp_path):
     return words
 
 
-def test_a_dry_run_where_there_is_no_dataset_builds_none(folder, tmp_path):
-    line = complaint(mmload("build", "imagefolder", folder, tmp_path / "out", "--update", "--dry-run"), 2)
-    assert "there is no dataset at" in line
+@pytest.fixture
+def again(words):
+    """The words that update it."""
+    return ("update", words[3], words[2])
+
+
+def test_an_update_where_there_is_no_dataset_builds_none(folder, tmp_path):
+    assert "no such dataset" in complaint(mmload("update", tmp_path / "out", folder), 1)
     assert not list(tmp_path.glob("*out*"))
 
 
-def test_an_update_counts_rows_as_the_log_does(words):
+def test_an_update_has_the_recipe_of_the_build(folder, tmp_path):
+    """Of a build with options of every table, none of which is typed again."""
+    photos = shutil.copytree(folder, tmp_path / "photos")
+    more = ("--layout", "variable", "--encode", "jpeg", "--size", 32, "--shuffle-seed", 3)
+    options = (*more, "--exif-orient", "--shard-size", "20KiB")
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text("bee/01.png\n")
+    assert mmload("build", "imagefolder", photos, tmp_path / "out", *options, "--exclude", excluded).returncode == 0
+    before = open_dataset(tmp_path / "out").manifest.recipe
+    shutil.copy(photos / "bee" / "00.png", photos / "bee" / "new.png")
+    done = mmload("update", tmp_path / "out", photos)
+    assert "1 new, 0 changed, 0 gone" in done.stdout, done.stderr
+    assert open_dataset(tmp_path / "out").manifest.recipe == before
+
+
+def test_further_exclusions_of_an_update_stay(words, again, tmp_path):
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text("train/bee/01.png\n")
+    assert ": 0 new, 0 changed, 1 gone\n" in mmload(*again, "--exclude", excluded).stdout
+    assert "is up to date: nothing to do" in mmload(*again).stdout
+
+
+def test_an_update_counts_rows_as_the_log_does(words, again):
     bee = words[2] / "train" / "bee"
     shutil.copy(bee / "00.png", bee / "new.png")
     (bee / "broken.png").write_bytes(b"no picture")
-    done = mmload(*words, "--update", "--on-error", "skip")
+    done = mmload(*again, "--on-error", "skip")
     assert re.search(r"to version 2 in .*: 1 new, 0 changed, 0 gone, 1 left out\n", done.stdout)
-    (version,) = (line for line in mmload("log", words[3]).stdout.splitlines() if "update" in line)
+    (version,) = (line for line in mmload("info", words[3], "--versions").stdout.splitlines() if "update" in line)
     assert re.search(r"update +1 +0 +0 ", version)
 
 
-def test_an_update_names_the_splits_and_subsets_that_are_gone(words, tmp_path):
+def test_an_update_names_the_splits_and_subsets_that_are_gone(words, again, tmp_path):
     out = words[3]
     bee = open_dataset(out)["train"].row_of("train/bee/00.png")
     for name, split, row in (("hard", "train", bee), ("easy", "val", 0)):
         (tmp_path / "rows.txt").write_text(f"{row}\n")
         assert mmload("subset", out, name, "--rows", tmp_path / "rows.txt", "--split", split).returncode == 0
     (words[2] / "train" / "bee" / "00.png").unlink()
-    assert "; no row is left of hard\n" in mmload(*words, "--update").stdout
+    assert "; no row is left of hard\n" in mmload(*again).stdout
     shutil.rmtree(words[2] / "val")
-    assert "; no row is left of easy, val\n" in mmload(*words, "--update").stdout
+    assert "; no row is left of easy, val\n" in mmload(*again).stdout
 
 
-def test_a_broken_image_in_an_update_is_said_to_be_repaired(words):
+def test_a_broken_image_in_an_update_is_said_to_be_repaired(words, again):
     broken = words[2] / "train" / "bee" / "broken.png"
     broken.write_bytes(b"no picture")
-    line = complaint(mmload(*words, "--update"), 1)
+    line = complaint(mmload(*again), 1)
     assert "repair or remove it and run the update again, or add --on-error skip" in line
     shutil.copy(broken.with_name("00.png"), broken)
-    assert mmload(*words, "--update").returncode == 0
-
-
-def test_an_update_by_another_recipe_can_be_replaced_by_a_build(words):
-    other = (*words[:-1], 24)
-    line = complaint(mmload(*other, "--update"), 1)
-    assert "was built by another recipe; use --overwrite in place of --update to build it again" in line
-    assert mmload(*other, "--overwrite").returncode == 0
+    assert mmload(*again).returncode == 0
 
 
 @pytest.mark.parametrize("flags", [("--dry-run",), ("--compact",)])
-def test_gc_says_that_it_has_completed_a_killed_commit(words, monkeypatch, flags):
+def test_gc_says_that_it_has_completed_a_killed_commit(words, again, monkeypatch, flags):
     bee = words[2] / "train" / "bee"
     shutil.copy(bee / "00.png", bee / "new.png")
     with monkeypatch.context() as patch:
         patch.setattr(staging, "add_to_dataset", interrupted)
-        assert mmload(*words, "--update").returncode == 130
+        assert mmload(*again).returncode == 130
     done = mmload("gc", words[3], *flags)
     first, second = done.stdout.splitlines()
     assert first.endswith("out: the commit of a killed command was completed, as version 2")
@@ -84,24 +104,24 @@ def test_gc_says_that_it_has_completed_a_killed_commit(words, monkeypatch, flags
     assert len(mmload("gc", words[3], *flags).stdout.splitlines()) == 1
 
 
-def test_verify_of_an_updated_dataset_does_not_lead_to_a_repair_that_is_refused(words):
+def test_verify_of_an_updated_dataset_does_not_lead_to_a_repair_that_is_refused(words, again):
     bee = words[2] / "train" / "bee"
     shutil.copy(bee / "00.png", bee / "new.png")
-    assert mmload(*words, "--update").returncode == 0
+    assert mmload(*again).returncode == 0
     (words[3] / "train" / "000000" / "images.memmap").write_bytes(b"short")
     done = mmload("verify", words[3])
     assert done.returncode == 1
     assert done.stderr.endswith("1 fault; an updated dataset cannot be repaired; build it again with --overwrite\n")
 
 
-def test_notes_of_an_update_are_shown_by_a_dry_run_and_by_a_part(words):
+def test_notes_of_an_update_are_shown_by_a_dry_run_and_by_a_part(words, again):
     bee = words[2] / "train" / "bee"
     shutil.copy(bee / "00.png", bee / "-first.png")
-    assert mmload(*words, "--update", "--append").returncode == 0
-    done = mmload(*words, "--update", "--dry-run")
+    assert mmload(*again, "--append").returncode == 0
+    done = mmload(*again, "--dry-run")
     assert "is up to date: nothing to do" in done.stdout
     (bee / "01.png").unlink()
-    done = mmload(*words, "--update", "--dry-run")
+    done = mmload(*again, "--dry-run")
     assert "would be updated: 0 new, 0 changed, 1 gone; nothing was written" in done.stdout
     for more in (("--dry-run",), ("--part", "1/1")):
-        assert "add --append to keep it" in mmload(*words, "--update", *more).stderr
+        assert "add --append to keep it" in mmload(*again, *more).stderr

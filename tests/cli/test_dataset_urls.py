@@ -26,10 +26,11 @@ def test_info_at_a_url_shows_what_it_shows_on_a_disk(url: str, dataset: Dataset)
     assert remote.stdout.split("\n")[1:] == local.stdout.split("\n")[1:]
 
 
-def test_where_and_preview_at_a_url_read_rows(url: str, dataset: Dataset, tmp_path: Path) -> None:
+def test_info_of_a_row_and_preview_at_a_url_read_rows(url: str, dataset: Dataset, tmp_path: Path) -> None:
     split = next(iter(dataset))
-    assert mmload("where", url, 0, "--split", split).stdout == mmload("where", dataset.path, 0, "--split", split).stdout
-    assert f"is not in split {split} of {url}, " in complaint(mmload("where", url, 999, "--split", split), 2)
+    row = ("--row", 0, "--split", split)
+    assert mmload("info", url, *row).stdout == mmload("info", dataset.path, *row).stdout
+    assert f"is not in split {split} of {url}, " in complaint(mmload("info", url, "--row", 999, "--split", split), 2)
     assert f"{url} has no split 'zz'" in complaint(mmload("preview", url, "-o", tmp_path / "a.png", "--split", "zz"), 2)
     done = mmload("preview", url, "-o", tmp_path / "a.png", "--grid", "1x2")
     assert done.returncode == 0, done.stderr
@@ -37,13 +38,13 @@ def test_where_and_preview_at_a_url_read_rows(url: str, dataset: Dataset, tmp_pa
         assert picture.width > 0
 
 
-def test_where_at_a_url_says_why_a_file_was_left_out(bucket: Bucket, tmp_path: Path, fresh_caches: None) -> None:
+def test_info_of_a_file_at_a_url_says_why_it_was_left_out(bucket: Bucket, tmp_path: Path, fresh_caches: None) -> None:
     photos = make_folder(tmp_path / "photos", 2, ("ant", "bee"))
     (photos / "bee" / "01.png").write_bytes(b"nothing")
     words = ("build", "imagefolder", photos, tmp_path / "out", "--size", 16, "--on-error", "skip")
     assert mmload(*words).returncode == 0
     push(tmp_path / "out", f"{bucket.url}/left-out")
-    said = complaint(mmload("where", f"{bucket.url}/left-out", "--file", "bee/01.png"), 2)
+    said = complaint(mmload("info", f"{bucket.url}/left-out", "--file", "bee/01.png"), 2)
     assert "bee/01.png was left out of split train: not an image" in said
 
 
@@ -61,7 +62,8 @@ def test_report_at_a_url_has_the_findings_of_a_disk(url: str, dataset: Dataset, 
     "words",
     [
         ("verify", ...),
-        ("repair", ..., "--source", "x"),
+        ("verify", ..., "--repair", "--source", "x"),
+        ("update", ..., "x"),
         ("bench", ...),
         ("parity", ..., "--source", "x"),
         ("export", ..., "x"),

@@ -154,7 +154,7 @@ def test_the_commands_take_a_version(made: BuildRecipe, bucket: Bucket, tmp_path
     assert "is whole" in mmload("verify", made.out, "--version", 1).stdout
     assert "has no version 9; it has 1, 2" in complaint(mmload("verify", made.out, "--version", 9), 1)
     mmload("push", made.out, f"{bucket.url}/photos")
-    log = mmload("log", f"{bucket.url}/photos").stdout.splitlines()
+    log = mmload("info", f"{bucket.url}/photos", "--versions").stdout.splitlines()
     assert [line.split()[0] for line in log] == ["version", "2", "1"]
     assert "copied" in mmload("pull", f"{bucket.url}/photos", tmp_path / "back", "--version", 2).stdout
 

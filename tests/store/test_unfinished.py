@@ -35,15 +35,15 @@ COMMANDS = (
     ("info", "DATASET"),
     ("preview", "DATASET"),
     ("report", "DATASET"),
-    ("where", "DATASET", "0"),
+    ("info", "DATASET", "--row", "0"),
     ("verify", "DATASET"),
-    ("repair", "DATASET", "--source", "photos"),
+    ("verify", "DATASET", "--repair", "--source", "photos"),
     ("parity", "DATASET", "--source", "photos"),
     ("bench", "DATASET", "--source", "photos"),
 )
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_names_the_command_that_goes_on(command: tuple[str, ...], words: list[str]) -> None:
     said = complaint(mmload(*(word.replace("DATASET", "my out") for word in command)), 1)
     out = Path("my out").absolute()

@@ -24,7 +24,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.cli.options import collate_of
+from mmload.cli.options import training_of
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
 from mmload.view.browse_pages import DRAWS, Pages
@@ -119,7 +119,7 @@ def test_what_is_not_there_is_said(dataset: Dataset, tmp_path: Path) -> None:
     assert "row is None" in complaint_of(page, "api/row", split="train")
     assert "class is '٣'" in complaint_of(page, "api/rows", split="train", class_="٣")
     assert "has no class 3" in complaint_of(page, "api/rows", split="train", class_=3)
-    assert "--recipe NAME or --augment" in complaint_of(page, "api/draws", split="train", row=0)
+    assert "with --augment" in complaint_of(page, "api/draws", split="train", row=0)
     assert "--source ROOT" in complaint_of(page, "image/source", split="train", row=0)
     assert data(page, "api/rows", split="train", offset=10**17)["rows"] == []
 
@@ -216,7 +216,7 @@ def test_draws_are_those_of_the_epochs(dataset: Dataset, tmp_path: Path) -> None
 
 
 def test_draws_that_cannot_be_made_are_said(dataset: Dataset, tmp_path: Path) -> None:
-    page = pages(dataset.path, tmp_path, augmentation="x", collate_for=lambda n: collate_of("RandomCrop(99)", None, n))
+    page = pages(dataset.path, tmp_path, augmentation="x", collate_for=lambda n: training_of("RandomCrop(99)", n).made)
     assert "these steps cannot render split 'train'" in complaint_of(page, "api/draws", split="train", row=0)
 
 

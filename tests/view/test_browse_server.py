@@ -124,8 +124,6 @@ def test_a_port_that_is_taken_and_wrong_options_are_one_line(page: Page, dataset
     assert "--seed is -1" in complaint(mmload(*words, "--seed", -1), 2)
     assert "no such dataset" in complaint(mmload("browse", tmp_path / "none", "--no-open"), 1)
     assert "which is not a folder" in complaint(mmload(*words, "--source", tmp_path / "none"), 2)
-    assert "choose one" in complaint(mmload(*words, "--recipe", "simclr", "--augment", "RandomCrop(8)"), 2)
-    assert "--recipe is 'none'" in complaint(mmload(*words, "--recipe", "none"), 2)
     assert "step Nothing does not exist" in complaint(mmload(*words, "--augment", "Nothing()"), 2)
     inside = ("browse", dataset.path, "--no-open", "--marks", dataset.path / "marks.txt")
     assert "which lies in" in complaint(mmload(*inside), 2)

@@ -1,7 +1,8 @@
-"""``mmload where``: from rows to files and back."""
+"""``mmload info --row`` and ``--file``: from rows to files and back."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from mmload.store.dataset import Dataset
 @pytest.fixture(scope="module")
 def two_splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of two splits in which one sample was left out, beside its source ``photos``."""
-    place = tmp_path_factory.mktemp("where")
+    place = tmp_path_factory.mktemp("origins")
     for number, split in enumerate(("train", "val")):
         make_folder(place / "photos" / split, 3, ("ant", "bee"), seed=number)
     (place / "photos" / "val" / "bee" / "01.png").write_bytes(b"nothing")
@@ -29,32 +30,32 @@ def test_every_row_and_its_file_name_each_other(two_splits: Path) -> None:
             source = split.source(row)
             assert source.size is not None
             line = f"{name} {row}: {source.id}, {source.size[1]} x {source.size[0]} pixels\n"
-            assert mmload("where", two_splits, row, "--split", name).stdout == line
+            assert mmload("info", two_splits, "--row", row, "--split", name).stdout == line
             for file in (source.id, two_splits.parent / "photos" / source.id, f"./photos/{source.id}"):
-                assert mmload("where", two_splits, "--file", file).stdout == line
-    several = mmload("where", two_splits, 2, 0, "--split", "val").stdout.splitlines()
+                assert mmload("info", two_splits, "--file", file).stdout == line
+    several = mmload("info", two_splits, "--row", 2, "--row", 0, "--split", "val").stdout.splitlines()
     assert [line.split(":")[0] for line in several] == ["val 2", "val 0"]
+    told = json.loads(mmload("info", two_splits, "--row", 2, "--split", "val", "--json").stdout)
+    assert [(one["split"], one["row"]) for one in told] == [("val", 2)]
 
 
 def test_one_split_needs_no_name(dataset: Dataset) -> None:
-    assert mmload("where", dataset.path, 7).stdout.startswith("train 7: bee/01.png, ")
+    assert mmload("info", dataset.path, "--row", 7).stdout.startswith("train 7: bee/01.png, ")
 
 
 def test_what_is_not_there_is_one_line(two_splits: Path, dataset: Dataset) -> None:
-    assert "has the splits train, val; say which with --split" in complaint(mmload("where", two_splits, 0), 2)
+    assert "has the splits train, val; say which with --split" in complaint(mmload("info", two_splits, "--row", 0), 2)
     assert "split 'test' does not exist; use one of train, val" in complaint(
-        mmload("where", two_splits, 0, "--split", "test"), 2
+        mmload("info", two_splits, "--row", 0, "--split", "test"), 2
     )
-    assert "row 18 is not in split train" in complaint(mmload("where", dataset.path, 18), 2)
-    assert "give rows or --file PATH" in complaint(mmload("where", dataset.path), 2)
-    assert "give rows or --file PATH" in complaint(mmload("where", dataset.path, 1, "--file", "x"), 2)
-    nothing = complaint(mmload("where", two_splits, "--file", "photos/none.png"), 2)
+    assert "row 18 is not in split train" in complaint(mmload("info", dataset.path, "--row", 18), 2)
+    assert "give one of them" in complaint(mmload("info", dataset.path, "--row", 1, "--file", "x"), 2)
+    assert "--split is for --row and --file" in complaint(mmload("info", dataset.path, "--split", "train"), 2)
+    nothing = complaint(mmload("info", two_splits, "--file", "photos/none.png"), 2)
     assert "was made from 'photos/none.png'; its files are named as in 'train/ant/00.png'" in nothing
-    left_out = complaint(mmload("where", two_splits, "--file", "photos/val/bee/01.png"), 2)
+    left_out = complaint(mmload("info", two_splits, "--file", "photos/val/bee/01.png"), 2)
     assert "val/bee/01.png was left out of split val: not an image" in left_out
-    assert "row is 'x'; give integers from 0, or the name of a file as --file 'x'" in complaint(
-        mmload("where", dataset.path, "x"), 2
-    )
+    assert "--row is 'x': " in complaint(mmload("info", dataset.path, "--row", "x"), 2)
 
 
 def test_a_damaged_list_of_what_was_left_out_is_one_line(two_splits: Path) -> None:
@@ -62,6 +63,6 @@ def test_a_damaged_list_of_what_was_left_out_is_one_line(two_splits: Path) -> No
     text = listed.read_text()
     try:
         listed.write_text("{")
-        assert "cannot be read" in complaint(mmload("where", two_splits, "--file", "val/bee/01.png"), 1)
+        assert "cannot be read" in complaint(mmload("info", two_splits, "--file", "val/bee/01.png"), 1)
     finally:
         listed.write_text(text)

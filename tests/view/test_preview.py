@@ -34,7 +34,7 @@ def contains(sheet: Image.Image, image: torch.Tensor, factor: int) -> bool:
 
 def test_a_preview_shows_the_stored_pixels(dataset: Dataset, tmp_path: Path) -> None:
     split, out = dataset["train"], tmp_path / "sheet.png"
-    done = mmload("preview", dataset.path, "-o", out, "--rows", "3,17", "--grid", "1x2")
+    done = mmload("preview", dataset.path, "-o", out, "--row", 3, "--row", 17, "--grid", "1x2")
     assert done.returncode == 0, done.stderr
     sheet = Image.open(out).convert("RGB")
     assert done.stdout == f"{out}: {sheet.width} x {sheet.height} pixels\n"
@@ -96,7 +96,7 @@ def test_steps_are_written_as_in_python(dataset: Dataset, tmp_path: Path) -> Non
     out = tmp_path / "a.png"
     assert mmload("preview", dataset.path, "-o", out, "--augment", text, "--grid", "2x3").returncode == 0
     assert out.exists()
-    assert mmload("preview", dataset.path, "-o", out, "--recipe", "mae", "--grid", "2x3").returncode == 0
+    assert mmload("preview", dataset.path, "-o", out, "--augment", "mae", "--grid", "2x3").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,13 @@ def test_other_text_is_refused(text: str) -> None:
     [
         (["--grid", "0x4"], "--grid is '0x4'; give lines x columns, as in 6x8, of at most 1,024"),
         (["--grid", "6"], "--grid is '6'"),
-        (["--rows", "1,x"], "--rows is '1,x'; give numbers from 0"),
-        (["--rows", "18"], "--rows: row 18 does not exist: split 'train' has 18 rows"),
+        (["--row", "x"], "--row is 'x': "),
+        (["--row", "18"], "--row: row 18 does not exist: split 'train' has 18 rows"),
         (["--class", "wasp"], "has no class 'wasp'; it has ant, bee, cat"),
-        (["--class", "bee", "--rows", "1"], "--rows and --class are both given"),
-        (["--augment", "MixUp()", "--recipe", "mae"], "--augment and --recipe are both given"),
+        (["--class", "bee", "--row", "1"], "--row and --class are both given"),
         (["--augment", "RandomCrop(64)"], "these steps cannot render split 'train'"),
         (["--augment", "MixUp()"], "these steps cannot render split 'train'"),
-        (["--recipe", "nothing"], "--recipe is 'nothing'; use one of "),
+        (["--augment", "nothing"], "--augment is 'nothing', "),
         (["--split", "test"], "has no split 'test'; it has train"),
         (["--seed", "-1"], "--seed is -1"),
         (["-o", "sheet.txt"], "--out is sheet.txt; give a name that ends in .png"),
@@ -166,14 +165,14 @@ def test_a_notebook_shows_names_escaped_and_rows(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize("name", presets.__all__)
 def test_preview_of_every_preset_is_drawn(name: str, dataset: Dataset, tmp_path: Path) -> None:
-    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--recipe", name, "--grid", "2x2")
+    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", name, "--grid", "2x2")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "a.png") as sheet:
         assert sheet.width > 128
 
 
 def test_views_share_the_columns_of_the_grid(dataset: Dataset, tmp_path: Path) -> None:
-    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--recipe", "simclr", "--grid", "1x5")
+    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", "simclr", "--grid", "1x5")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "a.png") as sheet:
         assert sheet.width == 2 * 12 + 5 * (192 + 8) - 8  # as it is stored, and two draws of two views

@@ -244,7 +244,7 @@ def test_the_code_of_a_page_loads_the_split(name: str, recipe: str | None, every
     split = every_kind[name]
     if recipe and name != "segmentation":
         pytest.skip("one kind shows it")
-    made = training_of(None, recipe, 3)
+    made = training_of(recipe, 3)
     code = made.code(split)
     variables: dict[str, Any] = {}
     exec(code, variables)
@@ -261,7 +261,7 @@ def test_steps_and_recipes_that_are_asked_for_are_shown_or_refused(every_kind: D
     assert "collate = mmload.Collate(CenterCrop(16))" in out.read_text()
     out.unlink()
     assert "these steps cannot render split" in complaint(mmload(*words, "--augment", "RandomCrop(64)"), 2)
-    assert "--recipe is 'x'; use one of" in complaint(mmload(*words, "--recipe", "x"), 2)
+    assert "--augment is 'x', " in complaint(mmload(*words, "--augment", "x"), 2)
     assert not out.exists()
 
 

@@ -43,9 +43,9 @@ def test_info_where_verify_and_repair(built: tuple[Path, Path]) -> None:
     assert "stored     variable-size images, jpeg" in told
     assert "Shrink(size=24)" in told
     row = package.open(out)["train"].row_of("class1/2.jpg")
-    assert f"{row}" in mmload("where", out, "--file", source / "class1/2.jpg").stdout
+    assert f"{row}" in mmload("info", out, "--file", source / "class1/2.jpg").stdout
     assert "is whole" in mmload("verify", out, "--source", source).stdout
-    assert mmload("repair", out, "--source", source).returncode == 0
+    assert mmload("verify", out, "--repair", "--source", source).returncode == 0
 
 
 def test_variable_verify_records_its_result(built: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""The ``mmload update`` command: the recipe of the dataset says how, so that nothing of it is typed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from mmload.builder.options import RunOptions
+from mmload.cli.build import AGAIN, arguments, engine_of, run_part, show_splits
+from mmload.cli.interrupt import interruptible
+from mmload.cli.options import Dataset, Trust, takes
+from mmload.cli.status import progress
+from mmload.cli.terminal import note, show
+from mmload.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateArguments(RunOptions):
+    """What the command takes beside how shards are built."""
+
+    out: Dataset
+    root: Annotated[str, typer.Argument(help="What it was built from, where that is now: a path or a URL.")]
+    append: Annotated[bool, typer.Option("--append", help="Rows keep their order, and new ones come last.")] = False
+    checksum: Annotated[
+        bool, typer.Option("--checksum", help="Compare the content of all files, not only sizes and times.")
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False
+    trust: Trust = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dry_run and self.in_parts:
+            raise UsageError("--dry-run builds nothing, and --part and --commit do; give one of them")
+
+
+@takes(UpdateArguments)
+def update(given: UpdateArguments) -> None:
+    """Update a dataset to its source, as a new version: build what is new or changed, drop what is gone."""
+    from mmload.builder.planned_update import UpdateOptions
+    from mmload.builder.update import update as run
+    from mmload.builder.verify import recipe_at
+    from mmload.cli import summary
+    from mmload.store.manifest import read
+
+    recipe = replace(recipe_at(read(given.out), given.out, given.root, given.trust), out=given.out)
+    changes = UpdateOptions(append=given.append, checksum=given.checksum, dry_run=given.dry_run)
+    if given.in_parts:
+        run_part(recipe, given, changes)
+        return
+    engine = engine_of(given)
+    with interruptible(AGAIN), progress("update") as count:
+        report = run(recipe, changes, engine=engine, progress=count, on_note=note, **arguments(given))
+    show(summary.of_update(report))
+    if not given.dry_run:
+        show_splits(report.out, report.manifest)
