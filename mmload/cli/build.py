@@ -17,10 +17,8 @@ from mmload.cli.interrupt import interruptible
 from mmload.cli.options import takes
 from mmload.cli.status import progress
 from mmload.cli.terminal import note, show, warn
-from mmload.errors import SourceError, UsageError, bytes_text, counted
+from mmload.errors import UsageError, bytes_text, counted
 from mmload.remote.urls import place
-from mmload.runtime.resources import check_threads
-from mmload.sources import check_kind
 
 if TYPE_CHECKING:
     from mmload.bench.sample import Layout
@@ -31,14 +29,12 @@ if TYPE_CHECKING:
 
 AGAIN = "run the same command again to continue"
 _ADVISED_SIZE = 256
-_FOLDER_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100")
 
 
 @takes(BuildOptions)
 def build(options: BuildOptions) -> None:
     """Build a dataset: decode and transform every image once, and store the rows."""
     recipe = _recipe(options)
-    _check_first(recipe, options)
     if options.advise:
         _show_advice(recipe, options)
         return
@@ -83,15 +79,6 @@ def show_splits(path: Path, manifest: Manifest) -> None:
 
     show(*summary.of_splits(facts(path, manifest)))
     warn(summary.warnings(manifest))
-
-
-def _check_first(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
-    """Checks what is often mistyped before torch is imported, which takes seconds."""
-    check_kind(recipe.kind)
-    check_threads(options.threads)
-    of_folders = recipe.kind in _FOLDER_KINDS and not recipe.options.get("download")
-    if of_folders and isinstance(recipe.root, Path) and not recipe.root.is_dir():
-        raise SourceError(f"no such folder: {recipe.root}; give the folder of the {recipe.kind} source")
 
 
 def engine_of(options: RunOptions) -> Engine:

@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 import webbrowser
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,75 +20,52 @@ from mmload.errors import UsageError, counted
 from mmload.remote.urls import is_url
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from PIL import Image
-
     from mmload.augment import Views
     from mmload.augment.collate import Collate
-    from mmload.store.dataset import Split
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreviewArguments:
-    """What ``mmload preview`` takes, as it is written."""
-
-    dataset: options.DatasetOrUrl
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.png", help="The picture.")] = Path("preview.png")
-    split: Annotated[str | None, typer.Option(help="Split to show; the first by default.")] = None
-    of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None
+def preview(
+    dataset: options.DatasetOrUrl,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.png", help="The picture.")] = Path("preview.png"),
+    split: Annotated[str | None, typer.Option(help="Split to show; the first by default.")] = None,
+    of_class: Annotated[str | None, typer.Option("--class", help="Only rows of the class of this name.")] = None,
     rows: Annotated[
         list[int] | None, typer.Option("--row", metavar="N", min=0, help="Only this row; can be repeated.")
-    ] = None
-    grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="Rows and columns of pictures.")] = "6x8"
-    seed: options.Seed = 0
-    augment: options.Augment = None
-
-    def __post_init__(self) -> None:
-        if self.rows and self.of_class is not None:
-            raise UsageError("--row and --class are both given; choose one")
-        check_target("--out", self.out, None if is_url(self.dataset) else Path(self.dataset))
-        if self.out.suffix.lower() not in _FORMATS:
-            raise UsageError(f"--out is {self.out}; give a name that ends in {', '.join(_FORMATS)}")
-
-
-@options.takes(PreviewArguments)
-def preview(given: PreviewArguments) -> None:
+    ] = None,
+    grid: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="Rows and columns of pictures.")] = "6x8",
+    seed: options.Seed = 0,
+    augment: options.Augment = None,
+) -> None:
     """Draw a contact sheet: stored rows with boxes and masks, or what training sees of them."""
-    lines, columns = _grid(given.grid)
-    from mmload.pictures.drawing import encoded
-
-    with options.dataset_at(given.dataset) as opened:
-        chosen = opened[given.split] if given.split is not None else next(iter(opened.values()))
-        collate = options.training_of(given.augment, max(1, len(chosen.classes))).made
-        picture = _picture(chosen, collate, lines, columns, given)
-    write_result(given.out, encoded(picture, _FORMATS[given.out.suffix.lower()]))
-    show(f"{given.out}: {picture.width} x {picture.height} pixels")
-
-
-def _picture(
-    split: Split, collate: Collate | Views | None, lines: int, columns: int, given: PreviewArguments
-) -> Image.Image:
+    if rows and of_class is not None:
+        raise UsageError("--row and --class are both given; choose one")
+    check_target("--out", out, None if is_url(dataset) else Path(dataset))
+    if out.suffix.lower() not in _FORMATS:
+        raise UsageError(f"--out is {out}; give a name that ends in {', '.join(_FORMATS)}")
+    lines, columns = _grid(grid)
     from mmload.pictures.contact_sheet import contact_sheet
+    from mmload.pictures.drawing import encoded
     from mmload.store.row_cells import cells_of_rows, first_rows
+    from mmload.view.training import augmented_sheet
 
-    def drawn(count: int) -> npt.NDArray[np.int64] | list[int]:
-        return given.rows or first_rows(split, count, seed=given.seed, of_class=given.of_class)
-
-    try:
-        if collate is None:
-            title = f"{PurePath(split.folder.title).name}, {split.name}"
-            return contact_sheet(
-                cells_of_rows(split, drawn(lines * columns)), columns, title=title, classes=split.classes
-            )
-        from mmload.view.training import augmented_sheet
-
-        views = len(getattr(collate, "collates", [collate]))
-        return augmented_sheet(split, collate, drawn(lines), draws=max(1, (columns - 1) // views), seed=given.seed)
-    except IndexError as error:
-        raise UsageError(f"--row: {error}") from error
+    with options.dataset_at(dataset) as opened:
+        chosen = opened[split] if split is not None else next(iter(opened.values()))
+        collate = options.training_of(augment, max(1, len(chosen.classes))).made
+        drawn = rows or first_rows(chosen, lines * (columns if collate is None else 1), seed=seed, of_class=of_class)
+        try:
+            if collate is None:
+                title = f"{PurePath(chosen.folder.title).name}, {chosen.name}"
+                cells = cells_of_rows(chosen, drawn)
+                picture = contact_sheet(cells, columns, title=title, classes=chosen.classes)
+            else:
+                draws = max(1, (columns - 1) // len(getattr(collate, "collates", [collate])))
+                picture = augmented_sheet(chosen, collate, drawn, draws=draws, seed=seed)
+        except IndexError as error:
+            raise UsageError(f"--row: {error}") from error
+    write_result(out, encoded(picture, _FORMATS[out.suffix.lower()]))
+    show(f"{out}: {picture.width} x {picture.height} pixels")
 
 
 def _grid(text: str) -> tuple[int, int]:

@@ -292,7 +292,8 @@ def test_verify_the_commands(out: Path, source: Path) -> None:
         "train/000001/images.memmap",
         "train/000003/images.memmap",
     ]
-    assert said == f"mmload: {out}: 2 faults; to repair what can be repaired: mmload repair {out} --source ROOT\n"
+    advice = f"to repair what can be repaired: mmload verify {out} --repair --source ROOT"
+    assert said == f"mmload: {out}: 2 faults; {advice}\n"
     code, shown, _ = mmload("verify", out, "--repair", "--source", source)
     assert code == 0
     assert shown.count("repaired: ") == 2

@@ -140,4 +140,4 @@ for words in (["info", {str(copy)!r}], ["preview", {str(copy)!r}, "-o", {str(cop
 def test_what_is_no_dataset_is_one_line(tmp_path: Path, copy: Path) -> None:
     assert "no such dataset" in complaint(mmload("info", tmp_path / "nowhere"), 1)
     (copy / "train" / "000001" / "images.memmap").unlink()
-    assert "is missing; run: mmload repair" in complaint(mmload("info", copy, "--json"), 1)
+    assert "is missing; run: mmload verify" in complaint(mmload("info", copy, "--json"), 1)

@@ -142,7 +142,7 @@ def test_other_text_is_refused(text: str) -> None:
         (["--augment", "MixUp()"], "these steps cannot render split 'train'"),
         (["--augment", "nothing"], "--augment is 'nothing', "),
         (["--split", "test"], "has no split 'test'; it has train"),
-        (["--seed", "-1"], "--seed is -1"),
+        (["--seed", "-1"], "--seed is '-1'"),
         (["-o", "sheet.txt"], "--out is sheet.txt; give a name that ends in .png"),
         (["-o", "no/such/a.png"], "the folder no/such does not exist"),
     ],
