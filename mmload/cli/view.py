@@ -48,11 +48,10 @@ def preview(
     from mmload.pictures.contact_sheet import contact_sheet
     from mmload.pictures.drawing import encoded
     from mmload.store.row_cells import cells_of_rows, first_rows
-    from mmload.view.training import augmented_sheet
 
     with options.dataset_at(dataset) as opened:
         chosen = opened[split] if split is not None else next(iter(opened.values()))
-        collate = options.training_of(augment, max(1, len(chosen.classes))).made
+        collate = None if augment is None else options.training_of(augment, max(1, len(chosen.classes))).made
         drawn = rows or first_rows(chosen, lines * (columns if collate is None else 1), seed=seed, of_class=of_class)
         try:
             if collate is None:
@@ -60,6 +59,8 @@ def preview(
                 cells = cells_of_rows(chosen, drawn)
                 picture = contact_sheet(cells, columns, title=title, classes=chosen.classes)
             else:
+                from mmload.view.training import augmented_sheet  # torch, which stored rows do not need
+
                 draws = max(1, (columns - 1) // len(getattr(collate, "collates", [collate])))
                 picture = augmented_sheet(chosen, collate, drawn, draws=draws, seed=seed)
         except IndexError as error:

@@ -120,7 +120,7 @@ def test_a_port_that_is_taken_and_wrong_options_are_one_line(page: Page, dataset
     words = ("browse", dataset.path, "--no-open", "--marks", tmp_path / "marks.txt")
     port = page.server.server_port
     assert f"--port is {port}, which is taken by another program" in complaint(mmload(*words, "--port", port), 2)
-    assert "--port is 70000" in complaint(mmload(*words, "--port", 70000), 2)
+    assert "--port is '70000'" in complaint(mmload(*words, "--port", 70000), 2)
     assert "--seed is '-1'" in complaint(mmload(*words, "--seed", -1), 2)
     assert "no such dataset" in complaint(mmload("browse", tmp_path / "none", "--no-open"), 1)
     assert "which is not a folder" in complaint(mmload(*words, "--source", tmp_path / "none"), 2)
