@@ -155,11 +155,11 @@ def test_update_and_parity_under_other_defaults_of_torch_do_the_same(
     shutil.copytree(tmp_path / "made", tmp_path / "expected")
     added = next(source.rglob("*.*"))
     shutil.copy(added, added.with_name("zz" + added.name))
-    assert mmload("build", *words[:2], tmp_path / "expected", *words[3:], "--update").returncode == 0
+    assert mmload("update", tmp_path / "expected", source).returncode == 0
     expected = mmload("parity", tmp_path / "expected", "--source", source)
     assert expected.returncode == 0, expected.stderr
     default()
-    updated = mmload("build", *words, "--update")
+    updated = mmload("update", tmp_path / "made", source)
     assert updated.returncode == 0, updated.stderr
     assert mmload("verify", tmp_path / "made").returncode == 0
     found = mmload("parity", tmp_path / "made", "--source", source)

@@ -184,7 +184,7 @@ def test_a_corrupt_image_is_named_and_no_dataset_is_left(tmp_path: Path) -> None
 
 
 def test_an_unknown_split(dataset: Dataset, folder: Path) -> None:
-    line = complaint(mmload("bench", dataset.path, "--source", folder, "--split", "test"), 2)
+    line = complaint(mmload("parity", dataset.path, "--source", folder, "--split", "test"), 2)
     assert "no split 'test'; it has train" in line
 
 

@@ -23,7 +23,7 @@ def link(copy: Path, tmp_path: Path) -> Path:
         ["parity", "OUT", "--source", "ROOT", "--json", "LINK"],
         ["bench", "OUT", "--json", "OUT/train/000000/images.memmap"],
         ["bench", "OUT", "--source", "ROOT", "--plot", "ROOT/ant/00.png"],
-        ["bench", "--source", "ROOT", "--json", "ROOT/ant/00.png"],
+        ["bench", "OUT", "--source", "ROOT", "--json", "ROOT/ant/00.png"],
     ],
     ids=" ".join,
 )
