@@ -132,7 +132,7 @@ def test_commands_under_other_defaults_of_torch_do_the_same(
     dataset: Dataset, default: Callable[[], None], tmp_path: Path
 ) -> None:
     found = []
-    for name in ("expected", "made"):
+    for name in ("expected", "otherwise"):  # words that the page has nowhere else
         out = tmp_path / name
         shutil.copytree(dataset.path, out / "data")
         said = changed(out / "data", out)
