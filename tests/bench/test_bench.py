@@ -227,19 +227,6 @@ def test_a_chart_is_a_picture_with_every_colour_and_no_background(whole: Record,
         assert any(all(abs(a - b) <= 3 for a, b in zip(rgb(color), pixel, strict=True)) for pixel in found), color
 
 
-def test_chart_draws_no_line_for_a_limit_that_a_row_passes(whole: Record, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    heights = []
-    for of_ceiling in (0.9, 1.2):
-        limited = [replace(row, of_ceiling=of_ceiling if row.ceiling else None) for row in whole.rows]
-        draw(replace(whole, rows=limited), tmp_path / "a.png")
-        picture = np.asarray(Image.open(tmp_path / "a.png").convert("RGBA")).astype(int)
-        red = (np.abs(picture[..., :3] - rgb(COLORS["ceiling"])) <= 3).all(2) & (picture[..., 3] > 100)
-        heights.append(red.sum(0).max() / picture.shape[0])
-    assert heights[0] > 0.2, "a dashed line from top to bottom"
-    assert heights[1] < 0.1, "the label alone"
-
-
 @pytest.mark.parametrize("color", [INK, COLORS["mmload"], COLORS["peer"], COLORS["ceiling"], COLORS["stock"]])
 def test_a_charts_colours_stand_out_from_light_and_from_dark(color: str) -> None:
     for background in ("#ffffff", "#0d1117"):
