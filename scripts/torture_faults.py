@@ -48,7 +48,7 @@ def torture(folder: Path, rounds: int, seed: int) -> str:
         DifferenceError: if a reader saw a wrong pixel, an error that names no file, or a signal.
     """
     make_datasets(folder)
-    pairs = [pair for pair in product(LAYOUTS, TIERS) if "decoded" not in pair or "jpeg" in pair]
+    pairs = list(product(LAYOUTS, TIERS))
     told: Counter[str] = Counter()
     for number, (layout, tier) in enumerate(pairs):
         some = rounds * (number + 1) // len(pairs) - rounds * number // len(pairs)

@@ -131,7 +131,7 @@ def test_a_repair_changes_nothing_of_a_dataset_that_came_meanwhile(squares, sour
     damaged[5] ^= 255
     file.write_bytes(damaged)
     another = lambda: build(replace(squares, shuffle_seed=7), overwrite=True)  # noqa: E731
-    once(monkeypatch, repair_module, "_check_own_folders", after=another)
+    once(monkeypatch, repair_module, "check_no_links", after=another)
     with pytest.raises(BuildError, match="was changed by another command meanwhile; run the repair again"):
         repair(squares.out, source)
     assert verify(squares.out) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import typer
 from building import make_pictures, recipe
 
 import mmload
@@ -150,12 +151,12 @@ def test_a_warning_on_rows_without_values_goes_when_they_have_some(squares, sour
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("subset", "OUT", "hard", "--remove", "--split", "train"), "--split has no effect with --remove"),
-        (("subset", "OUT", "hard", "--remove", "--key", "id"), "--key has no effect with --remove"),
-        (("add-field", "OUT", "v", "--remove", "--key", "row"), "--key has no effect with --remove"),
-        (("subset", "OUT", "hard", "--rows", "x.txt", "--key", "name"), "--key is 'name'; use one of id, row"),
+        (("subset", "OUT", "hard", "--remove", "--split", "train"), "--split and --key are for rows"),
+        (("subset", "OUT", "hard", "--remove", "--key", "id"), "--split and --key are for rows"),
+        (("add-field", "OUT", "v", "--remove", "--key", "row"), "--key is for values to add"),
+        (("subset", "OUT", "hard", "--rows", "x.txt", "--key", "name"), "'name' is not one of 'row', 'id'"),
     ],
 )
 def test_options_without_effect_on_a_change_are_refused(squares, words, message):
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises((UsageError, typer.BadParameter), match=message):
         run(*(squares.out if word == "OUT" else word for word in words))

@@ -178,7 +178,7 @@ def test_what_a_build_says_to_do_next_can_be_pasted(tmp_path: Path) -> None:
     assert shlex.split(shell) == ["mmload", "bench", str(out), "--source", str(photos)]
     loader = ast.parse(python.strip()).body[0]
     assert isinstance(loader, ast.For)
-    assert ast.literal_eval(loader.iter.args[0]) == str(out)  # type: ignore[attr-defined]
+    assert ast.literal_eval(loader.iter.args[0].value.args[0]) == str(out)  # type: ignore[attr-defined]
 
 
 def test_names_cannot_forge_lines(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ class PretendedDevice(TorchFunctionMode):
 def _check_no_wait(function: Any, args: Any, kwargs: Any, is_device: Callable[[Any], bool]) -> None:
     """Raises AssertionError if a call on a device waits for it."""
     if function in (torch.tensor, torch.as_tensor):
-        if kwargs.get("device") is not None and is_device(kwargs["device"]):
+        device = torch.device(kwargs.get("device") or "cpu")
+        if device.type != "cpu" and is_device(device):
             raise AssertionError(f"{function.__name__}({args[0]!r}) is copied to the device and waited for")
     elif function in _WAITS:
         if is_device(args[0].device):

@@ -55,7 +55,7 @@ def test_lightning_trains_and_resumes_with_a_loader_that_begins_at_its_first_bat
 
         def train_dataloader(self) -> mmload.Loader:
             options = {"batch_size": 4, "shuffle": True, "seed": 7, "collate": collate()}
-            loader: mmload.Loader = names["TrainLoader"](path, split="train", **options)
+            loader: mmload.Loader = names["TrainLoader"](mmload.open(path)["train"], **options)
             return loader
 
         def training_step(self, batch: mmload.Batch, index: int) -> torch.Tensor:
@@ -96,7 +96,7 @@ def test_a_worker_of_ray_train_reads_its_share(path: Path, rank: int, monkeypatc
     names: dict[str, Any] = {"criterion": nn.CrossEntropyLoss(), "model": model}
     exec(page.code.replace("batch_size=64", "batch_size=2"), names)
     batches, state = names["train_loop"]({"dataset": path, "epochs": 2})
-    again = mmload.Loader(mmload.open(path)["train"], batch_size=2, shuffle=True, tail="pad", ranks=(rank, 2))
+    again = mmload.Loader(mmload.open(path)["train"], batch_size=2, shuffle=True, seed=0, tail="pad", ranks=(rank, 2))
     assert batches == len(again) == 5
     again.load_state_dict(state)
 

@@ -33,13 +33,11 @@ def datasets(torture: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.mark.parametrize("layout", ["squares", "raw", "jpeg"])
-@pytest.mark.parametrize("tier", ["disk", "memory", "decoded", "cache"])
+@pytest.mark.parametrize("tier", ["disk", "memory", "cache"])
 def test_a_file_that_changed_before_the_first_batch(
     torture: ModuleType, datasets: Path, layout: str, tier: str
 ) -> None:
     faults = torture.torture_faults
-    if tier == "decoded" and layout != "jpeg":
-        pytest.skip("its pixels are decoded already")
     rounds = faults.Rounds(datasets, layout, tier)
     for number, harm in enumerate(faults.HARMS):
         rounds.one(number, harm, -1.0, random.Random(number))

@@ -143,7 +143,7 @@ def test_a_sampler_that_ends_before_its_length_is_an_error():
     ("source", "error", "message"),
     [
         (iter([0, 1]), TypeError, "can be read only once"),
-        (5, TypeError, "sampler is 5"),
+        (5, TypeError, "order is 5"),
         ([0, 4], IndexError, "row 4 does not exist: the sampler's dataset has 4 rows"),
         ([True, False], IndexError, "a mask has 2"),
         ([0.0, 1.0], TypeError, "contain 0.0"),

@@ -49,7 +49,8 @@ def stored_bytes(cache: Path) -> int:
 
 
 def batches(dataset: Dataset | str, **options: object) -> list[torch.Tensor]:
-    with mmload.Loader(mmload.open(dataset)["train"], batch_size=8, threads=2, **options) as loader:  # type: ignore[arg-type]
+    opened = mmload.open(dataset) if isinstance(dataset, str) else dataset
+    with mmload.Loader(opened["train"], batch_size=8, threads=2, **options) as loader:  # type: ignore[arg-type]
         return [torch.cat([batch.ids.float(), batch.images.flatten().float()]) for batch in loader]
 
 
