@@ -131,4 +131,4 @@ def test_coco_detection_learns_disks(example: Any, tmp_path: Path, devkit: Devki
     assert len(losses) == 12
     assert all(torch.tensor(losses).isfinite())
     assert sum(losses[-5:]) < 0.85 * sum(losses[:5])
-    assert 0.05 < precision < 1  # 0.19 where it was written
+    assert 0 < precision < 1
