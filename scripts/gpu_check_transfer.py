@@ -168,7 +168,7 @@ def first_batch(settings: Settings) -> dict[str, Any]:
     """A check that the loader's first batch is the CPU's rendering of the rows it names."""
     split = data.squares(settings.work)
     collate = collate_of(settings.device)
-    with Loader(split, batch_size=settings.batch, shuffle=True, collate=collate, tier="disk") as loader:
+    with Loader(split, batch_size=settings.batch, shuffle=True, collate=collate, seed=0, tier="disk") as loader:
         batch = next(iter(loader))
     ids = batch.ids.cpu()
     rows = Batch(images=split.rows(ids).images, seeds=sample_seeds(0, 0, ids), batch_size=[len(ids)])

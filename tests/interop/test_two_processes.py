@@ -103,6 +103,7 @@ iterator = iter(loader)
 begun = [next(iterator).ids.tolist() for _ in range(2)]
 accelerator.register_for_checkpointing(loader)
 accelerator.save_state(sys.argv[2])
+accelerator.wait_for_everyone()  # the first process alone writes it
 loader.set_epoch(5)
 accelerator.load_state(sys.argv[2])
 state = loader.state_dict()
