@@ -104,4 +104,4 @@ def test_resize_weights_of_a_part_equal_those_of_all_lines() -> None:
         assert whole[3] == part[3]
         for all_lines, some in zip(whole[:3], part[:3], strict=True):
             assert np.array_equal(all_lines[2:6], some[:4])
-    assert [len(one) for one in antialiased_resize.taps(30_000, 7_680_000, 1, 10, 14)[:3]] == [5, 5, 4]
+    assert [len(one) for one in antialiased_resize.taps(300, 76_800, 1, 10, 14)[:3]] == [5, 5, 4]

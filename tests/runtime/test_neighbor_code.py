@@ -28,18 +28,23 @@ def painted(kernel: Any, scale: float, layout: int, turn: float) -> np.ndarray:
     return out
 
 
+def compiled_for_vectors_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(numba_intrinsics, "vector_bytes", lambda features: size)
+    monkeypatch.setattr(numba_internals, "_parts", {})  # what was compiled for vectors of another size
+    plain = paint.function  # type: ignore[attr-defined]  # a kernel
+    return machine_code._link(compile_object(plain, PAINT, True), plain).call
+
+
 @pytest.mark.parametrize("size", [64, 32, 16])
 def test_straight_tiles_have_the_bits_of_turned_ones_with_vectors_of_each_size(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     from numba.core.registry import cpu_target
 
-    if size > vector_bytes(cpu_target.target_context.codegen()._tm_features.split(",")):
+    own = vector_bytes(cpu_target.target_context.codegen()._tm_features.split(","))
+    if size > own:
         pytest.skip(f"this processor has no vectors of {size} bytes")
-    monkeypatch.setattr(numba_intrinsics, "vector_bytes", lambda features: size)
-    monkeypatch.setattr(numba_internals, "_parts", {})  # what was compiled for vectors of another size
-    plain = paint.function  # type: ignore[attr-defined]  # a kernel
-    kernel = machine_code._link(compile_object(plain, PAINT, True), plain).call
+    kernel = paint if size == own else compiled_for_vectors_of(size, monkeypatch)
     for scale in SCALES:
         for layout in (LINES, PIXELS):
             straight, turned = (painted(kernel, scale, layout, turn) for turn in (0.0, 1e-300))
