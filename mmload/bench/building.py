@@ -11,18 +11,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from mmload.bench.contenders.source import composed, no_source, recipe_steps, source_dataset
-from mmload.bench.sample import linked, linked_recipe
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import splits_of
+from mmload.builder.shard_layout import probes
 from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError, counted
+from mmload.sources.imagefolder import ImageFolderSplit
 
 IMAGES = 400
 """Photographs of each round, evenly spread over the source; CIFAR's rows are all built."""
@@ -43,10 +45,10 @@ def measure_building(task: Task, progress: Callable[[str], None] | None = None) 
         steps = composed([*recipe_steps(task), v2.PILToTensor()])
         recipe = checked_recipe(task.opened.manifest.recipe, task.dataset)
         if recipe.kind == "imagefolder":
-            name, split = next(iter(splits_of(linked_recipe("imagefolder", source, Path(work), ())).items()))
-            source = linked(split, name, IMAGES, Path(work) / "photos")
+            recipe = replace(recipe, root=source, options={"allow_outside": True}, exclude={})
+            name, split = next(iter(splits_of(recipe).items()))
+            source = linked(cast("ImageFolderSplit", split), name, IMAGES, Path(work) / "photos")
             files = ImageFolder(str(source / name), steps)
-            recipe = replace(recipe, options={"allow_outside": True}, exclude={})
         else:
             files = source_dataset(task, steps)
         recipe = replace(recipe, root=source, out=Path(work) / "dataset")
@@ -73,3 +75,13 @@ def measure_building(task: Task, progress: Callable[[str], None] | None = None) 
                 images = way()
                 rates[name] += [images / (time.perf_counter() - began)] if turn else []
     return rates
+
+
+def linked(split: ImageFolderSplit, name: str, images: int, root: Path) -> Path:
+    """Creates an ImageFolder of links to evenly spread images of a split, ``root/name/class/000012_file.jpg``."""
+    for index in probes(len(split), images):
+        file = split.items[index]
+        folder = root / name / split.classes[file.target]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{index:08d}_{Path(file.name).name}").symlink_to((split.root / file.name).resolve())
+    return root

@@ -11,16 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from mmload.bench.contenders import Contender, ContenderEntry
-from mmload.bench.machine import make_cold
 from mmload.bench.task import Task
-from mmload.errors import MmloadError, counted
+from mmload.errors import counted
 from mmload.runtime.memory_pool import past_caches
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import single_op_pool
@@ -56,7 +54,7 @@ def cached_entry() -> ContenderEntry:
 
 def fill(task: Task, scratch: Path) -> Threads:
     """Fills an output of the same size: the rate at which these threads, or the device, write allocated memory."""
-    buffers = partial(torch.empty, task.filled, dtype=task.dtype, device=task.device)
+    buffers = partial(torch.empty, (task.batch_size, task.image_values), dtype=task.dtype, device=task.device)
     return Threads(task, buffers, _filled if _past_caches(task) else lambda buffer: buffer.fill_(1))
 
 
@@ -89,29 +87,18 @@ class Pinned:
 
 
 class Disk:
-    """Evicts files of the stored images, then reads them in large blocks with several concurrent requests.
-
-    Raises:
-        MmloadError: if the eviction cannot be verified.
-    """
+    """Files of the stored images, read in large blocks with several concurrent requests."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
         name = f"images.{BYTES}" if task.variable_size else "images"
         rows = task.rows
         self._row_bytes = task.row_bytes
-        self._files: list[Path] = []
         self._blocks: list[tuple[Path, int]] = []
         for number, shard in enumerate(rows.record.shards):
             if len(self._blocks) * _DISK_BLOCK < _DISK_BYTES:
                 path = Path(rows.files.opened(name, number).path)
-                self._files.append(path)
                 self._blocks += [(path, at) for at in range(0, shard.files[name].bytes, _DISK_BLOCK)]
         self._pool = ThreadPoolExecutor(_DISK_REQUESTS, thread_name_prefix="mmload-bench")
-
-    def prepare(self) -> None:
-        """Evicts the files before the clock starts."""
-        if reason := make_cold(self._files):
-            raise MmloadError(f"a read of them would not be cold: {reason}")
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields, for each block, as many elements as rows were read."""
@@ -176,9 +163,9 @@ class Threads:
 
 def _past_caches(task: Task) -> bool:
     """Returns whether mmload writes the output with streaming stores, which are faster than ``fill_``."""
-    count, *sample = task.filled
-    plain = task.device == "cpu" and task.dtype == torch.float32 and 4 * prod(task.filled) % 64 == 0
-    return plain and past_caches(count, 4 * prod(sample))
+    image = 4 * task.image_values
+    plain = task.device == "cpu" and task.dtype == torch.float32 and task.batch_size * image % 64 == 0
+    return plain and past_caches(task.batch_size, image)
 
 
 def _filled(buffer: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ import pickle
 import signal
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,6 +27,7 @@ from mmload.runtime.processes import cause_of_death, depend_on_parent, start_pro
 _TRACEBACK = "Traceback (most recent call last):"
 _SOCKET = len("/pymp-12345678/listener-12345678")  # the names that multiprocessing uses
 _LONGEST = 103  # bytes of a socket's path on macOS; Linux allows 107
+_NO_TRACKER = "ignore:resource_tracker"  # it warns of each semaphore that a killed process leaves behind
 
 
 def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
@@ -91,17 +91,13 @@ class Worker:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """The process id while the process is alive."""
-        return self._process.pid if self._process is not None else None
-
     def start(self) -> None:
         """Starts the process; it imports its modules while the bench waits for others."""
         arguments = pickle.dumps(self._payload), multiprocessing.get_start_method(), str(self._log)
         daemon = False  # DataLoader's workers are child processes of it
-        with _quiet_tracker():
-            self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
+        if _NO_TRACKER not in (warnings := os.environ.get("PYTHONWARNINGS", "")):
+            os.environ["PYTHONWARNINGS"] = f"{warnings},{_NO_TRACKER}".lstrip(",")
+        self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
 
     def ask(self, name: str, limit: float, **arguments: Any) -> Any:
         """Sends a command, a method of ContenderServer, and returns its response.
@@ -156,18 +152,3 @@ class Worker:
         self.kill()
         said = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return f"its process died ({cause})" + (f": {said[-1][:200]}" if said else "")
-
-
-@contextmanager
-def _quiet_tracker() -> Iterator[None]:
-    """Starts the semaphore tracker without its warnings, one for each semaphore that a killed process leaves behind."""
-    name = "PYTHONWARNINGS"
-    before = os.environ.get(name)
-    os.environ[name] = ",".join(filter(None, [before, "ignore:resource_tracker"]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

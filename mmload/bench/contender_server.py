@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,70 +14,39 @@ from torch import Tensor
 
 from mmload.bench.contenders import Contender, ContenderEntry
 from mmload.bench.machine import processor_seconds
+from mmload.bench.neighbor import Neighbor
+from mmload.bench.samples import BesideSample, LoadSample, TrainSample
 from mmload.bench.task import Task
-from mmload.bench.train import BesideSample, Trainer, TrainSample, add_integers, endless, running
+from mmload.bench.train import Trainer, endless
 from mmload.errors import MmloadError
 
-Output = tuple[list[tuple[int, ...]], str, str]
-"""The shape of one image, in each view, its dtype's name, and the kind of device."""
 
-
-def output_of(task: Task) -> Output:
-    """Returns the output that a task requires."""
-    return [tuple(shape[1:]) for shape in task.shapes], str(task.dtype), task.device
-
-
-def check_batch(wanted: Output, images: Tensor | Sequence[Tensor], labels: Tensor) -> None:
+def check_batch(task: Task, images: Tensor | Sequence[Tensor], labels: Tensor) -> None:
     """Checks a batch, or its views, against the output that the task requires.
 
     Raises:
         MmloadError: if the output differs; the message describes the actual output.
     """
     views = [images] if isinstance(images, Tensor) else list(images)
-    device = wanted[2]
-    kinds = {(str(view.dtype), view.device.type) for view in views}
-    got = [tuple(view.shape[1:]) for view in views], *sorted(kinds)[0]
-    if got != wanted or len(kinds) > 1:
-        raise MmloadError(f"it gives images {_described(got)}, the task is {_described(wanted)}")
-    counts = {view.shape[0] for view in views}
-    if counts != {len(labels)} or labels.device.type != device:
+    got = [_described(view.shape, view.dtype, view.device.type) for view in views]
+    wanted = [_described(shape, task.dtype, task.device) for shape in task.shapes]
+    if got != wanted:
+        raise MmloadError(f"it gives images {', '.join(got)}, the task is {', '.join(wanted)}")
+    counts = {len(view) for view in views}
+    if counts != {len(labels)} or labels.device.type != task.device:
         raise MmloadError(
-            f"it gives labels {list(labels.shape)} on {labels.device.type} for {max(counts)} images on {device}"
+            f"it gives labels {list(labels.shape)} on {labels.device.type} for {max(counts)} images on {task.device}"
         )
 
 
-def _described(output: Output) -> str:
-    shapes, dtype, device = output
-    shown = list(shapes[0]) if len(shapes) == 1 else [list(shape) for shape in shapes]
-    return f"{shown} {dtype.removeprefix('torch.')} on {device}"
+def _described(shape: Sequence[int], dtype: torch.dtype, device: str) -> str:
+    return f"{list(shape[1:])} {str(dtype).removeprefix('torch.')} on {device}"
 
 
 CEILINGS = ("ceiling", "cached")
 """Groups of entries that measure the machine: their batches are not checked against the task."""
 
 _NEIGHBOR_ALONE = 1.0  # seconds, at most a quarter of the turn
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadSample:
-    """One measured turn of a contender.
-
-    Attributes:
-        images: number of images delivered.
-        seconds: from the request of the first epoch to the last batch, including a synchronization of the device.
-        cpu: processor seconds of its process tree during that time.
-        complete: whether the last epoch was complete, not cut short by the time budget.
-    """
-
-    images: int
-    seconds: float
-    cpu: float
-    complete: bool
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.images / self.seconds
 
 
 class ContenderServer:
@@ -106,11 +74,7 @@ class ContenderServer:
         ``check`` compares every batch with the task; this takes time, so only in an epoch that is not measured.
         """
         contender = self._ready()
-        prepare = getattr(contender, "prepare", None)
-        if prepare is not None:  # the preparation is valid for one epoch
-            prepare()
-            least = 0.0
-        wanted = output_of(self._task) if check and self._entry.group not in CEILINGS else None
+        check = check and self._entry.group not in CEILINGS
         cpu = processor_seconds()
         self._wait_for_device()
         began = time.perf_counter()
@@ -118,8 +82,8 @@ class ContenderServer:
         while complete and (not images or seconds < least):
             with closing(_closable(contender.epoch())) as batches:
                 for pixels, labels in batches:
-                    if wanted is not None:
-                        check_batch(wanted, pixels, labels)
+                    if check:
+                        check_batch(self._task, pixels, labels)
                     images += len(labels)
                     del pixels, labels
                     complete = time.perf_counter() - began < most
@@ -129,8 +93,7 @@ class ContenderServer:
                 seconds = time.perf_counter() - began  # closing an epoch that was cut short is not measured
             if not images:
                 raise MmloadError("an epoch gave no batch")
-        used = processor_seconds() - cpu
-        return LoadSample(images=images, seconds=seconds, cpu=used, complete=complete)
+        return LoadSample(images=images, seconds=seconds, cpu=processor_seconds() - cpu, complete=complete)
 
     def beside(self, *, most: float) -> BesideSample:
         """Measures the contender for ``most`` seconds beside a thread of pure Python in the same process.
@@ -142,7 +105,7 @@ class ContenderServer:
             MmloadError: if an epoch has no batch.
         """
         last = time.perf_counter() + most
-        with closing(endless(self._ready())) as batches, running(add_integers) as other:
+        with closing(endless(self._ready())) as batches, Neighbor() as other:
             alone = other.speed(min(_NEIGHBOR_ALONE, most / 4))
             next(batches)
             self._wait_for_device()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ PACKAGES = (
 
 
 def machine() -> dict[str, Any]:
-    """Returns processor, cores, memory, graphics processor, system, and the versions of Python, torch and mmload."""
+    """Returns processor, cores, memory, graphics processor, and system."""
     import psutil
 
     return {
@@ -43,20 +44,15 @@ def machine() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "mmload": mmload.__version__,
     }
 
 
 def versions() -> dict[str, str]:
-    """Returns package -> version, for those of :data:`PACKAGES` that are installed."""
+    """Returns the versions of Python, torch, mmload, and those of :data:`PACKAGES` that are installed."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "mmload": mmload.__version__}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -140,11 +136,6 @@ def resident_bytes(path: Path) -> int:
 
 def files_below(roots: Sequence[Path]) -> list[Path]:
     """Returns the regular files in folders, each once; links are followed."""
-    found: dict[Path, None] = {}
-    for root in roots:
-        for folder, _, names in os.walk(root, followlinks=True):
-            for name in names:
-                path = Path(os.path.realpath(os.path.join(folder, name)))
-                if path.is_file():
-                    found[path] = None
-    return list(found)
+    walked = chain.from_iterable(os.walk(root, followlinks=True) for root in roots)
+    found = {Path(folder, name).resolve() for folder, _, names in walked for name in names}
+    return [path for path in found if path.is_file()]

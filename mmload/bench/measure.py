@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from mmload.bench.ceilings import CACHED
 from mmload.bench.contender_process import ContenderFault, Worker
-from mmload.bench.contender_server import CEILINGS, LoadSample
+from mmload.bench.contender_server import CEILINGS
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import files_below, make_cold
 from mmload.bench.options import MeasurementPlan
+from mmload.bench.samples import BesideSample, LoadSample, TrainSample
 from mmload.bench.task import Task
-from mmload.bench.train import BesideSample, TrainSample
 from mmload.runtime.resources import available_cores
 
 START_SHARE = 0.5
@@ -31,15 +31,13 @@ START_SHARE = 0.5
 CLOSE_SHARE = 0.05
 """Share of the time that is left for ending the processes."""
 
-OWN_PATIENCE = 300.0
-"""Seconds that mmload's own rows may take to answer: the first run on a machine compiles, and without them a bench says
-nothing. A limit of half a minute once lost them on a busy machine."""
+NEEDED_PATIENCE = 300.0
+"""Seconds that what the verdict needs may overrun: the first run on a machine compiles, and without it a bench says
+nothing. A limit of half a minute once lost mmload's rows on a busy machine."""
 
 _LEAST_TURN = 0.5  # seconds, however little time is left: a shorter turn measures nothing
 _LONGEST_TURN = 20.0  # seconds after which a turn does not need another batch
 _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
-_TO_MAKE = 60.0  # seconds for creating a contender that the verdict needs, or one again, with its files evicted
-_TO_MAKE_AT_LEAST = 10.0  # seconds for each of the others
 _LEAVE = 5.0  # seconds that all processes together have to exit
 
 
@@ -160,7 +158,7 @@ class _Rounds:
             self._files = files_below(roots + ([self._task.source] if self._task.source else []))
         loading = [n for n in self._workers if self._entry(n).group != CACHED]
         loading.sort(key=lambda n: self._entry(n).group != "mmload")  # first in each round: a bench is of them
-        beside = [n for n in loading if self.measurements[n].contends] if self._plan.beside else []
+        beside = [n for n in loading if self.measurements[n].contends] if not self._plan.cold else []
         rounds = range(1, self._plan.rounds + 1)
         turns = [_Turn("warm-up", number, self._warm_up) for number in loading]
         for turn in rounds:
@@ -199,7 +197,8 @@ class _Rounds:
             number = starting.pop(0)
             self._progress(f"{self._entry(number).name}: getting ready")
             with self._fault_of(number):
-                self._workers[number].ask("make", self._seconds_to_make(self._entry(number)))
+                limit = max(self._patience(self._entry(number)), START_SHARE * self._plan.seconds - self._spent)
+                self._workers[number].ask("make", limit)
             made += 1
         for number in waiting:
             del self._workers[number]
@@ -209,10 +208,6 @@ class _Rounds:
         if not self._entry(number).need:
             return True
         return made > 0 and self._spent * (made + starting + 1) / made <= START_SHARE * self._plan.seconds
-
-    def _seconds_to_make(self, entry: ContenderEntry) -> float:
-        least = OWN_PATIENCE if _is_own(entry) else _TO_MAKE_AT_LEAST if entry.need else _TO_MAKE
-        return max(least, START_SHARE * self._plan.seconds - self._spent)
 
     def _run(self, turns: Sequence[_Turn], later: int = 0) -> None:
         """Runs turns, each for a fair share of the time left; ``later`` turns follow.
@@ -242,9 +237,8 @@ class _Rounds:
         if not self._plan.cold:
             result.samples.append(worker.ask("epoch", limit, least=min(_LONG_ENOUGH, most / 2), most=most))
             return
-        worker.ask("make", _TO_MAKE)
-        if result.contends:  # after the creation, which reads files, too
-            result.warm.append(make_cold(self._files))
+        worker.ask("make", self._patience(result.entry))
+        result.warm.append(make_cold(self._files))  # after the creation, which reads files, too
         result.samples.append(worker.ask("epoch", limit, least=0.0, most=most))
         worker.ask("close", self._plan.patience)
 
@@ -252,12 +246,12 @@ class _Rounds:
         result.beside.append(worker.ask("beside", most + self._patience(result.entry), most=most))
 
     def _train(self, worker: Worker, result: Measurement, most: float) -> None:
-        limit = most + OWN_PATIENCE  # a step of a large model takes a minute on a processor
+        limit = most + NEEDED_PATIENCE  # a step of a large model takes a minute on a processor
         result.training.append(worker.ask("train", limit, model=self._plan.train, most=most))
 
     def _patience(self, entry: ContenderEntry) -> float:
         """Returns the seconds by which a turn may overrun; some compile their loops in the first epoch."""
-        return OWN_PATIENCE if _is_own(entry) else self._plan.patience
+        return self._plan.patience if entry.need else NEEDED_PATIENCE
 
     def _close(self) -> None:
         """Stops all processes concurrently, and kills those that take too long."""
@@ -281,8 +275,3 @@ class _Rounds:
         except ContenderFault as fault:
             self.measurements[number].failure = str(fault)
             self._workers.pop(number).kill()
-
-
-def _is_own(entry: ContenderEntry) -> bool:
-    """Returns whether an entry is one of mmload's own that the verdict needs."""
-    return entry.group == "mmload" and not entry.need

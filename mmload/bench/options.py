@@ -25,16 +25,14 @@ class MeasurementPlan:
         seconds: of the whole bench, including starting and ending the processes; turns are as long as it allows.
         rounds: measured turns of each contender, after one warm-up turn.
         cold: evict all files before each measured turn. The contender is created again for it while no other exists,
-            because memory-mapped pages cannot be evicted.
-        beside: measure each contender as often beside a thread of pure Python.
+            because memory-mapped pages cannot be evicted. False: each is measured as often beside a thread of Python.
         train: a model to train with the fastest contender of each kind; None: no training.
-        patience: seconds that a contender may overrun its turn without a response before it is killed.
+        patience: seconds that a contender may overrun before it is killed, where the verdict does not need it.
     """
 
     seconds: float = SECONDS[False]
     rounds: int = 3
     cold: bool = False
-    beside: bool = True
     train: str | None = None
     patience: float = 30.0
 
@@ -70,18 +68,17 @@ class BenchOptions:
     )
     build: bool = option("Measure building, too, beside torchvision's pass over the same files.", False)
     full: bool = option("Take ten minutes instead of one.", False)
-    quick: bool = option("", False)
 
     def __post_init__(self) -> None:
-        check_count("--batch-size", self.batch_size)
-        check_count("--size", self.size, _MOST_PIXELS)
+        if self.batch_size < 1:
+            raise UsageError(f"--batch-size is {self.batch_size}; use at least 1")
+        if self.size is not None and not 1 <= self.size <= _MOST_PIXELS:
+            raise UsageError(f"--size is {self.size}; use 1 to {_MOST_PIXELS}")
         check_threads(self.threads)
-        if self.quick:
-            raise UsageError("--quick is the default now: leave it out for one minute, or give --full for ten")
         if self.recipe is not None:
-            from mmload.bench.training_recipes import check_name  # imports torch
+            from mmload.bench.training_recipes import recipe_function  # imports torch
 
-            check_name(self.recipe)
+            recipe_function(self.recipe)
             if self.train is not None:
                 raise UsageError(f"--train is {self.train}, and --steps {self.steps} is no crop; leave one of them out")
 
@@ -92,16 +89,4 @@ class BenchOptions:
 
     def plan(self) -> MeasurementPlan:
         """Returns the measurement plan."""
-        return MeasurementPlan(seconds=SECONDS[self.full], cold=self.cold, beside=not self.cold, train=self.train)
-
-
-def check_count(name: str, value: int | None, most: int | None = None) -> None:
-    """Checks a count of an option; None selects the default.
-
-    Raises:
-        UsageError: if it is below 1 or above ``most``.
-    """
-    if value is not None and value < 1:
-        raise UsageError(f"{name} is {value}; use at least 1")
-    if value is not None and most is not None and value > most:
-        raise UsageError(f"{name} is {value}; use at most {most}")
+        return MeasurementPlan(seconds=SECONDS[self.full], cold=self.cold, train=self.train)

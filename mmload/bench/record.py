@@ -15,8 +15,8 @@ from typing import Any
 from mmload.bench.ceilings import CACHED, COPY, DISK, FILL, PINNED
 from mmload.bench.contender_server import CEILINGS
 from mmload.bench.measure import Measurement
+from mmload.bench.samples import TrainSample
 from mmload.bench.task import Task
-from mmload.bench.train import TrainSample
 from mmload.errors import MmloadError
 from mmload.runtime.durable_files import write_atomically
 

@@ -34,7 +34,7 @@ def rates(record: Record) -> list[str]:
     rows = [row for row in record.rows if row.rate and row.group != "cached"]
     cells = [["loader", "images/s", "±", "gain", "of limit", "beside"]]
     for row in rows:
-        gain = _ratio(row.rate / stock.rate) if stock and not row.disturbed and row.group != "ceiling" else "-"
+        gain = f"{number(row.rate / stock.rate)}x" if stock and not row.disturbed and row.group != "ceiling" else "-"
         share = "disturbed" if row.disturbed else "-" if row.of_ceiling is None else f"{row.of_ceiling:.0%}"
         beside = number(median(row.beside)) if row.beside else "-"
         cells.append([_called(row), number(row.rate), spread(row.epochs), gain, share, beside])
@@ -89,17 +89,12 @@ def spread(rates: Sequence[float]) -> str:
 
 
 def number(rate: float) -> str:
-    """Formats a rate in at most 7 characters."""
+    """Formats a rate or a ratio in at most 7 characters."""
     if rate >= 10_000_000:
         return f"{rate / 1e6:,.0f}M"
     if rate >= 100_000:
         return f"{rate / 1e3:,.0f}k"
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
-
-
-def _ratio(times: float) -> str:
-    """Formats a ratio in at most 7 characters."""
-    return f"{number(times)}x" if times >= 1000 else f"{times:.1f}x"
 
 
 def wrapped(text: str, indent: str) -> list[str]:
@@ -139,10 +134,8 @@ def draw(record: Record, path: Path) -> None:
     """Draws the chart into a PNG file.
 
     Raises:
-        UsageError: see :func:`check_plot`.
         MmloadError: if nothing was measured, or the file cannot be written.
     """
-    check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

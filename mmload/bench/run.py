@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,39 +47,29 @@ def run_on_dataset(
         StoreError: if there is no dataset.
     """
     task = task_of(options, Path(dataset), None if source is None else Path(source))
+    plan = options.plan()
     chosen = _chosen(contenders.entries(task), options.loaders)
-    building = measure_building(task, progress) if options.build else {}
-    record = run(task, options.plan(), chosen, progress=progress, began=None if building else began)
-    return replace(record, building=building)
-
-
-def run(
-    task: Task,
-    plan: MeasurementPlan,
-    entries: Sequence[ContenderEntry],
-    *,
-    progress: Progress | None = None,
-    began: float | None = None,
-) -> Record:
-    """Measures contenders, and every ceiling of the task."""
-    began = time.monotonic() if began is None else began
     if plan.train is not None:
         check_model(plan.train, task)
+    building = measure_building(task, progress) if options.build else {}
+    began = time.monotonic() if began is None or building else began
     busy = busy_share()
     ceilings = ceiling_entries(task, cold=plan.cold)
-    all_entries = [*entries, *ceilings.values(), *([cached_entry()] if plan.train else [])]
-    measurements = measure(task, all_entries, plan, progress, began)
+    entries = [*chosen, *ceilings.values(), *([cached_entry()] if plan.train else [])]
+    measurements = measure(task, entries, plan, progress, began)
     rows = rows_of(task, measurements, {short: entry.name for short, entry in ceilings.items()}, plan.cold)
     trains = not task.training_recipe
     said = verdict(rows, cores=available_cores(), device=task.device, missing=no_source(task), trains=trains)
+    cache, note = cache_of(measurements, plan)
     return Record(
-        settings=settings_of(task, plan) | {"cache": cache_of(measurements, plan)},
+        settings=settings_of(task, plan) | {"cache": cache},
         machine=machine() | {"busy_before": busy},
         versions=versions(),
         rows=rows,
-        notes=notes_of(measurements, rows, plan, time.monotonic() - began),
+        notes=[*([note] if note else []), *notes_of(measurements, rows, plan, time.monotonic() - began)],
         verdict=said
         + (f" But other programs used {busy:.0%} of the processors before: {AGAIN}." if busy > _BUSY else ""),
+        building=building,
     )
 
 
@@ -117,7 +106,6 @@ def settings_of(task: Task, plan: MeasurementPlan) -> dict[str, Any]:
         "workers": list(task.workers),
         "device": task.device,
         "output": _output_of(task),
-        "beside": plan.beside,
         "train": plan.train,
         "seconds": plan.seconds,
     }
@@ -132,36 +120,32 @@ def _output_of(task: Task) -> str:
     return f"{task.augment} {task.crop}{padded}, flip, normalize to float32, shuffled"
 
 
-def cache_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> str:
-    """Returns the state of the page cache: "warm", "cold" if every eviction was verified, else "not proven cold"."""
+def cache_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> tuple[str, str]:
+    """Returns the state of the page cache, and a note on it: "warm", "cold" if it was proven, or "not proven cold"."""
     if not plan.cold:
-        return "warm"
+        unread = sum(result.warmed is False for result in measurements if result.contends)
+        note = f"{counted(unread, 'loader')} did not finish the warm-up epoch: some files may have been cold"
+        return "warm", note if unread else ""
     reasons = [reason for result in measurements for reason in result.warm]
-    return "cold" if reasons and not any(reasons) else "not proven cold"
+    if not reasons or any(reasons):
+        still_warm = next(filter(None, reasons), "no epoch was measured")
+        return "not proven cold", f"NOT cold: some epochs may have read from memory: {still_warm}"
+    return "cold", "cold: before every epoch all files were evicted; mincore found no page of them in memory"
 
 
 def notes_of(
     measurements: Sequence[Measurement], rows: Sequence[Row], plan: MeasurementPlan, seconds: float
 ) -> list[str]:
     """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
-    reasons = [reason for result in measurements for reason in result.warm]
-    still_warm = next(filter(None, reasons), "")
     disturbed = ", ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
     late = ", ".join(
         result.name
         for result in measurements
         if result.warmed is None and not result.failure and result.entry.group != CACHED
     )
-    fresh = sum(result.warmed is False for result in measurements if result.contends)
     notes = []
     if disturbed:
         notes.append(f"disturbed: {disturbed}: faster than possible, as other programs slowed the limit; not judged")
-    if still_warm:
-        notes.append(f"NOT cold: some epochs may have read from memory: {still_warm}")
-    elif reasons:
-        notes.append("cold: before every epoch all files were evicted; mincore found no page of them in memory")
-    elif fresh:
-        notes.append(f"{counted(fresh, 'loader')} did not finish the warm-up epoch: some files may have been cold")
     if late:
         notes.append(f"no time for {late}: --full takes ten minutes")
     if seconds > _OVERRUN * plan.seconds:

@@ -46,10 +46,9 @@ class Task:
         threads: threads of multi-threaded contenders; worker processes of peers with workers.
         workers: numbers of worker processes that the stock DataLoader is tuned over, one contender for each.
         device: "cpu" or "cuda": the device of the delivered batches.
-        seed: for contenders that accept one.
 
     Raises:
-        UsageError: if there are no images, or crop or batches do not fit.
+        UsageError: if crop or batches do not fit.
     """
 
     dataset: Path
@@ -65,13 +64,9 @@ class Task:
     threads: int = available_cores()
     workers: tuple[int, ...] = (2, 4)
     device: str = "cpu"
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks that the split has images, and that the crop fits them."""
-        spec = self.rows.fields.get("images")
-        if spec is None:
-            raise UsageError(f"split {self.split!r} of {self.dataset} stores no images; there is nothing to measure")
+        """Checks that the crop fits the images."""
         height, width = self.least_size
         side = min(height, width)
         stored = (
@@ -89,7 +84,7 @@ class Task:
 
     def _check_memory(self) -> None:
         """Checks that several batches fit into memory."""
-        image, free = math.prod(self.filled[1:]) * self.dtype.itemsize, free_memory()
+        image, free = self.image_values * self.dtype.itemsize, free_memory()
         if free and self.batch_size * image * _BATCHES > free:
             most = max(1, free // (image * _BATCHES))
             raise UsageError(
@@ -120,17 +115,14 @@ class Task:
     @property
     def least_size(self) -> tuple[int, int]:
         """Height and width of the rows; of variable-size images, of the one with the shortest side."""
-        if not self.variable_size:
-            height, width = self.rows.fields["images"].shape[1:]
-            return height, width
         sizes = self._sizes
-        height, width = sizes[sizes.min(1).argmin()].tolist() if len(sizes) else (1, 1)
+        height, width = sizes[sizes.min(1).argmin()].tolist()
         return height, width
 
     @property
     def longest_side(self) -> int:
         """Pixels of the longest side of a row."""
-        return int(self._sizes.max()) if self.variable_size else max(self.rows.fields["images"].shape[1:])
+        return int(self._sizes.max())
 
     @property
     def row_bytes(self) -> float:
@@ -138,18 +130,18 @@ class Task:
         if not self.variable_size:
             return self.rows.fields["images"].row_bytes
         rows = self.rows.files.field("images")
-        return float(rows.located(np.arange(len(rows)))["bytes"].mean()) if len(rows) else 0.0
+        return float(rows.located(np.arange(len(rows)))["bytes"].mean())
 
     @property
     def pixel_bytes(self) -> float:
         """Bytes of the pixels of a stored image; of variable-size images, on average."""
-        if not self.variable_size:
-            return self.rows.fields["images"].row_bytes
         return float(self._sizes.prod(1).mean()) * self.rows.fields["images"].channels
 
     @property
     def _sizes(self) -> npt.NDArray[np.int64]:
-        """Height and width of each row."""
+        """Height and width of each row, or once, where all rows have the same."""
+        if not self.variable_size:
+            return np.array([self.rows.fields["images"].shape[1:]])
         return self.rows.files.field("images").sizes.astype(np.int64)
 
     @property
@@ -183,11 +175,9 @@ class Task:
         return [(self.batch_size, channels, height, width) for height, width in sizes]
 
     @property
-    def filled(self) -> tuple[int, ...]:
-        """A shape of as many values as all views of a full output batch have."""
-        if len(self.views) < 2:
-            return self.shape
-        return self.batch_size, sum(math.prod(shape[1:]) for shape in self.shapes)
+    def image_values(self) -> int:
+        """Values of an image in the output, in all of its views."""
+        return sum(math.prod(shape[1:]) for shape in self.shapes)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -229,21 +219,22 @@ def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
     The plain crop of rows below 64 pixels is as large as they are, from rows padded by an eighth, as usual for CIFAR.
 
     Raises:
-        UsageError: if the split has no rows, or the crop does not fit them.
+        UsageError: if the split has no images, or the crop does not fit them.
         StoreError: if there is no dataset.
     """
-    opened = Dataset(dataset)
-    name, split = next(iter(opened.items()))
+    name, split = next(iter(Dataset(dataset).items()))
     spec = split.fields.get("images")
-    if not len(split):
-        raise UsageError(f"split {name!r} of {dataset} has no rows; there is nothing to measure")
-    variable_size = spec is not None and spec.variable_size
-    side = 1 if spec is None else _usual_side(split) if variable_size else min(spec.shape[1:])
+    if spec is None or not len(split):
+        raise UsageError(f"split {name!r} of {dataset} has no images; there is nothing to measure")
+    if spec.variable_size:
+        height = width = sorted(split.files.field("images").sizes.min(1).tolist())[len(split) // 2]
+    else:
+        height, width = spec.shape[1:]
+    side = min(height, width)
     made: dict[str, Any] = {"augment": options.steps, "crop": options.size or max(1, side * 7 // 8)}
-    if options.steps == "crop" and options.size is None and side < _PADDED_BELOW and not variable_size:
+    if options.steps == "crop" and options.size is None and side < _PADDED_BELOW and not spec.variable_size:
         made |= {"crop": side, "padding": side // 8}
-    if options.recipe is not None and spec is not None:
-        height, width = (side, side) if variable_size else spec.shape[1:]
+    if options.recipe is not None:
         views = views_of_recipe(options.recipe, options.size, (spec.shape[0], height, width))
         made = {"training_recipe": options.recipe, "views": views, "crop": views[0][0]}
     threads = options.threads or available_cores()
@@ -255,11 +246,5 @@ def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
         batch_size=options.batch_size,
         threads=threads,
         workers=(threads, 2 * threads),
-        device="cuda" if torch.cuda.is_available() and not variable_size else "cpu",
+        device="cuda" if torch.cuda.is_available() and not spec.variable_size else "cpu",
     )
-
-
-def _usual_side(split: Split) -> int:
-    """Returns the short side of most variable-size photographs of a split."""
-    sides = split.files.field("images").sizes.min(1)
-    return int(sorted(sides.tolist())[len(sides) // 2])

@@ -7,41 +7,19 @@ for data.
 from __future__ import annotations
 
 import difflib
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mmload.bench.contenders import Contender
+from mmload.bench.samples import TrainSample
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, UsageError
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSample:
-    """One measured turn of training: images, steps, seconds, and how many of these it waited for data."""
-
-    images: int
-    seconds: float
-    waited: float
-    steps: int
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.images / self.seconds
-
-    @property
-    def share(self) -> float:
-        """Share of the time that training waited for data, in [0, 1]."""
-        return self.waited / self.seconds
-
 
 SMALL = "small"
 """Name of a small network whose step takes milliseconds, most of them for Python and kernel launches."""
@@ -184,87 +162,3 @@ def _scores(output: Any) -> Tensor:
     if not isinstance(scores, Tensor):
         raise MmloadError(f"the model gives {type(output).__name__}, not scores")
     return scores
-
-
-_ADDITIONS = 1000  # about 50 us, in which Python never releases the interpreter lock
-
-
-@dataclass(frozen=True, kw_only=True)
-class BesideSample:
-    """One measured turn of a contender beside a neighbor.
-
-    Attributes:
-        images: number of images delivered.
-        seconds: the duration.
-        pieces: pieces of work that the neighbor did in that time.
-        alone: pieces per second of the neighbor while the contender did nothing.
-    """
-
-    images: int
-    seconds: float
-    pieces: int
-    alone: float
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.images / self.seconds
-
-    @property
-    def keeps(self) -> float:
-        """Speed of the neighbor beside the contender, as a share of its speed alone."""
-        return self.pieces / self.seconds / self.alone
-
-
-class Neighbor:
-    """A running thread that repeats a piece of work.
-
-    Attributes:
-        pieces: pieces of work that it has done.
-    """
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.pieces = 0
-        self._work, self._stopped = work, False
-        self._thread = threading.Thread(target=self._run, name="mmload-bench-neighbor", daemon=True)
-        self._thread.start()
-
-    def speed(self, seconds: float) -> float:
-        """Returns the pieces per second of the neighbor while the calling thread sleeps.
-
-        Raises:
-            MmloadError: if it does nothing, as after an error, which is in the log.
-        """
-        began, pieces = time.perf_counter(), self.pieces
-        time.sleep(seconds)
-        measured = (self.pieces - pieces) / (time.perf_counter() - began)
-        if not measured:
-            raise MmloadError(f"the other thread did nothing in {seconds:g} s")
-        return measured
-
-    def stop(self) -> None:
-        """Waits for the piece of work in progress, and ends the thread."""
-        self._stopped = True
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped:
-            self._work()
-            self.pieces += 1
-
-
-@contextmanager
-def running(work: Callable[[], None]) -> Iterator[Neighbor]:
-    """Runs a neighbor that repeats a piece of work until the block ends."""
-    neighbor = Neighbor(work)
-    try:
-        yield neighbor
-    finally:
-        neighbor.stop()
-
-
-def add_integers() -> None:
-    """Adds integers in pure Python, as a training loop's own code: the bench's neighbor."""
-    total = 0
-    for number in range(_ADDITIONS):
-        total += number

@@ -21,21 +21,12 @@ EPOCH = 0
 """Epoch for all steps that depend on it, so that the epochs of a bench are equal."""
 
 
-def check_name(name: str) -> None:
-    """Rejects a name that no training recipe has.
-
-    Raises:
-        UsageError: listing the names, or saying why a module cannot be imported.
-    """
-    _function(name)
-
-
 def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Views:
     """Returns the collate of a training recipe of :mod:`mmload.presets`, or MODULE:FUNCTION, at epoch 0.
 
     Its (larger) crops are of ``size`` pixels; None: as published.
     """
-    make = _function(name)
+    make = recipe_function(name)
     arguments: dict[str, Any] = {} if size is None else {"size": size}
     if "num_classes" in inspect.signature(make).parameters:
         arguments["num_classes"] = max(2, classes)
@@ -101,8 +92,12 @@ class Collated:
         return (images, labels) if self._mix is None else self._mix(images, labels)
 
 
-def _function(name: str) -> Callable[..., Any]:
-    """Returns the function of a name; raises UsageError if there is none."""
+def recipe_function(name: str) -> Callable[..., Any]:
+    """Returns the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the collate of a training recipe.
+
+    Raises:
+        UsageError: listing the names, or saying why a module cannot be imported.
+    """
     from mmload import presets
 
     published: dict[str, Callable[..., Any]] = {

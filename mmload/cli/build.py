@@ -21,7 +21,7 @@ from mmload.errors import UsageError, bytes_text, counted
 from mmload.remote.urls import place
 
 if TYPE_CHECKING:
-    from mmload.bench.sample import Layout
+    from mmload.bench.advice import Layout
     from mmload.builder.engines import Engine
     from mmload.builder.pipeline import BuildReport
     from mmload.builder.planned_update import UpdateOptions
@@ -170,7 +170,7 @@ def _show_advice(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
     """Tries each layout with a sample of a recipe's source, and shows what all images would cost."""
     if options.size is not None and not options.size.isdigit():
         raise UsageError(f"--size is {options.size!r}; with --advise use pixels, as in --size 256")
-    from mmload.bench.sample import CROP, SAMPLES, advise
+    from mmload.bench.advice import CROP, SAMPLES, advise
 
     pixels = _ADVISED_SIZE if options.size is None else int(options.size)
     with interruptible("nothing was built"):
@@ -189,7 +189,7 @@ def _show_advice(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
 
 
 def _line(layout: Layout) -> str:
-    from mmload.bench.sample import span
+    from mmload.bench.advice import span
 
     return (
         f"  {bytes_text(layout.bytes):>10}  {span(layout.build_seconds):>9}  {layout.images_per_second:>9,.0f}  "

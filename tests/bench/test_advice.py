@@ -10,7 +10,7 @@ from conftest import complaint, contents, mmload
 from PIL import Image
 
 import mmload as package
-from mmload.bench import sample as advice
+from mmload.bench import advice
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, default_side
 from mmload.errors import SampleError

@@ -31,10 +31,9 @@ def tree(root: int) -> list[int]:
     [
         ([], 2, "missing argument"),
         (["nowhere"], 1, "nowhere; build it with: mmload build"),
-        (["nowhere", "--quick"], 2, "--quick is the default now"),
         (["nowhere", "--steps", "zoom"], 2, "--steps is 'zoom'; use "),
         (["nowhere", "--threads", "5000"], 2, "threads is 5000; use 1 to 1024"),
-        (["nowhere", "--size", "0"], 2, "--size is 0; use at least 1"),
+        (["nowhere", "--size", "0"], 2, "--size is 0; use 1 to 16384"),
         (["nowhere", "--build"], 2, "--build reads the photographs themselves: give --source ROOT"),
         (["nowhere", "--json", "no/such/a.json"], 2, "the folder no/such does not exist"),
         (["nowhere", "--json", "."], 2, "is a folder"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -21,15 +22,16 @@ from mmload.bench import ceilings
 from mmload.bench import contender_process as process
 from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contender_process import _keep_below, reason
-from mmload.bench.contender_server import ContenderServer, LoadSample
+from mmload.bench.contender_server import ContenderServer
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import processor_seconds
 from mmload.bench.measure import Measurement, measure
 from mmload.bench.options import MeasurementPlan
 from mmload.bench.record import Record, rows_of
 from mmload.bench.report import table
+from mmload.bench.samples import LoadSample, TrainSample
 from mmload.bench.task import Task
-from mmload.bench.train import SMALL, Neighbor, TrainSample
+from mmload.bench.train import SMALL
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset
 
@@ -46,7 +48,7 @@ def task(dataset: Dataset) -> Task:
 def results(task: Task) -> dict[str, Measurement]:
     """One bench of them all."""
     troubles = ("slow", "cannot", "printer", "hangs", "crashes", "raises", "empty", "small")
-    entries = [fake(name, name, "peer") for name in troubles]  # mmload's own rows may take minutes to answer
+    entries = [fake(name, name, "peer", need=1) for name in troubles]  # what is needed may take minutes to answer
     plan = MeasurementPlan(rounds=2, seconds=600.0, patience=1.0)  # a busy machine has to have room for all
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmload.bench.measure._LONGEST_TURN", 2.0)
@@ -115,8 +117,9 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
     worker.start()
     worker.ask("make", 60)
     worker.ask("epoch", 60, least=0.0, most=1.0)
-    assert worker.pid is not None
-    tree = [worker.pid, *(child.pid for child in psutil.Process(worker.pid).children(recursive=True))]
+    (pid,) = (child.pid for child in multiprocessing.active_children() if child.name == "parent")
+    assert pid is not None
+    tree = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     assert len(tree) == 2
     worker.kill()
     deadline = time.monotonic() + 60
@@ -131,10 +134,6 @@ def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Pa
     server = ContenderServer(ceiling_entries(task, cold=True)[short], task, tmp_path)
     try:
         sample = server.epoch(least=0.0, most=60.0)
-    except MmloadError as error:
-        assert "cold" in str(error)  # noqa: PT017  # only where files cannot be evicted
-        assert short == "disk"
-        pytest.skip(str(error))
     finally:
         server.close()
     assert sample.images == {"fill": 20, "copy": 20, "disk": 18}[short]
@@ -152,7 +151,7 @@ def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, mo
     finally:
         filled.close()
     assert len(images) == 5
-    assert all(torch.equal(one, torch.ones(task.shape)) for one in images)
+    assert all(torch.equal(one, torch.ones(4, 3 * 24 * 24)) for one in images)
 
 
 def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
@@ -202,22 +201,13 @@ def test_training_is_compared_with_training_without_any_loading(task: Task, tmp_
 def test_only_the_fastest_of_each_kind_is_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
     entries = [fake("slower", "slow", "stock"), fake("faster", "", "stock"), fake("own"), cached_entry()]
-    plan = MeasurementPlan(rounds=1, seconds=600.0, beside=False, train=SMALL)
+    plan = MeasurementPlan(rounds=1, seconds=600.0, train=SMALL)
     results = {result.name: result for result in measure(task, entries, plan)}
     assert {name for name, result in results.items() if result.training} == {"faster", "own", cached_entry().name}
 
 
 def neighbors() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "mmload-bench-neighbor"]
-
-
-def test_a_neighbor_that_does_nothing_is_an_error() -> None:
-    enough = threading.Event()
-    neighbor = Neighbor(lambda: bool(enough.wait()) and None)
-    with pytest.raises(MmloadError, match=r"the other thread did nothing in 0\.01 s"):
-        neighbor.speed(0.01)
-    enough.set()
-    neighbor.stop()
 
 
 def test_a_contender_is_measured_beside_a_thread_of_python(task: Task, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mmload.augment import CenterCrop, CutMix, Normalize
 from mmload.augment.collate import Collate
 from mmload.augment.views import collates_of
 from mmload.bench.ceilings import ceiling_entries
-from mmload.bench.contender_server import ContenderServer, check_batch, output_of
+from mmload.bench.contender_server import ContenderServer, check_batch
 from mmload.bench.contenders import entries
 from mmload.bench.options import BenchOptions
 from mmload.bench.task import Task, task_of
@@ -65,12 +65,12 @@ def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset
 
 def test_the_ceiling_fills_all_views(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
     task = recipe_task(dataset, folder, "dinov2")
-    assert task.filled == (5, 3 * (2 * 24**2 + 8 * 96**2))
+    assert task.image_values == 3 * (2 * 24**2 + 8 * 96**2)
     for entry in ceiling_entries(task, cold=False).values():
         if entry.name.startswith(("fill", "uncached")):
             buffers = [pixels for pixels, _ in entry.make(task, tmp_path).epoch()]
             assert {buffer.numel() for buffer in buffers} == {5 * 3 * (2 * 24**2 + 8 * 96**2)}
-    assert recipe_task(dataset, folder, "mae").filled == (5, 3, 24, 24)
+    assert recipe_task(dataset, folder, "mae").image_values == 3 * 24**2
 
 
 def test_the_task_has_the_recipes_views(dataset: Dataset, folder: Path) -> None:
@@ -133,14 +133,14 @@ def test_what_mixes_samples_comes_after_torchs_collate() -> None:
 
 
 def test_batches_of_other_views_are_refused(dataset: Dataset, folder: Path) -> None:
-    wanted = output_of(recipe_task(dataset, folder, "simclr"))
+    task = recipe_task(dataset, folder, "simclr")
     right, labels = torch.zeros(5, 3, 24, 24), torch.zeros(5, dtype=torch.int64)
-    check_batch(wanted, (right, right), labels)
+    check_batch(task, (right, right), labels)
     for wrong in ((right,), (right, right[:, :, 1:]), (right, right.half()), right):
         with pytest.raises(MmloadError, match="it gives images"):
-            check_batch(wanted, wrong, labels)
+            check_batch(task, wrong, labels)
     with pytest.raises(MmloadError, match="it gives labels"):
-        check_batch(wanted, (right, right[:4]), labels)
+        check_batch(task, (right, right[:4]), labels)
 
 
 def test_the_collate_is_that_of_epoch_0() -> None:

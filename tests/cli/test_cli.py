@@ -284,7 +284,8 @@ def test_without_words_it_says_what_there_is() -> None:
 @pytest.fixture
 def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bench of the stock loaders and mmload's alone, in short turns; tests/bench has one of all."""
-    monkeypatch.setattr("mmload.bench.measure._LONGEST_TURN", 0.3)
+    monkeypatch.setattr("mmload.bench.measure._LONGEST_TURN", 0.05)
+    monkeypatch.setattr("mmload.bench.run.busy_share", lambda: 0.0)  # it takes a second
     for peer in ("tutorial", "ffcv", "dali"):
         monkeypatch.setattr(f"mmload.bench.contenders.{peer}_entries", lambda task: [])
 
@@ -292,11 +293,14 @@ def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_bench")
 def test_bench_shows_a_table_and_writes_a_record(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
     words = ["--size", 24, "--batch-size", 8, "--threads", 1, "--json", tmp_path / "record.json"]
+    words += ["--loaders", "torchvision,disk"]
     done = mmload("bench", dataset.path, "--source", folder, *words)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert all(len(line) <= 80 for line in lines[:-1])
-    assert lines[0].startswith("The stock loader")
+    # On a busy machine, a short turn can be faster than the limit measured beside it: that is said, too.
+    assert lines[0].startswith(("The stock loader", "Nothing can be said: mmload was not measured (it was faster"))
+    assert "v2 tensors" not in done.stdout
     assert lines[-1] == f"record: {tmp_path / 'record.json'}"
     for name in ("DataLoader + torchvision, 1 worker", "mmload.Loader", "fill_"):
         assert any(line.startswith(name) for line in lines), done.stdout
@@ -310,7 +314,7 @@ def test_bench_shows_a_table_and_writes_a_record(dataset: Dataset, folder: Path,
 @pytest.mark.usefixtures("short_bench")
 @pytest.mark.parametrize("steps", ["resized-crop", "none"])
 def test_bench_takes_other_steps_and_chosen_loaders(dataset: Dataset, folder: Path, steps: str) -> None:
-    words = ["--steps", steps, "--batch-size", 6, "--loaders", "mmload"]
+    words = ["--steps", steps, "--batch-size", 6, "--loaders", "disk"]
     done = mmload("bench", dataset.path, "--source", folder, *words)
     assert done.returncode == 0, done.stderr
     assert "mmload.Loader" in done.stdout
@@ -332,9 +336,11 @@ def test_bench_measures_cifar_against_torchvisions(tmp_path: Path) -> None:
     names = [f"kind{number}" for number in range(10)]
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
     assert mmload("build", "cifar10", tmp_path / "source", tmp_path / "cifar").returncode == 0
-    done = mmload("bench", tmp_path / "cifar", "--source", tmp_path / "source")
+    words = ["--threads", 1, "--loaders", "1 worker,disk"]
+    done = mmload("bench", tmp_path / "cifar", "--source", tmp_path / "source", *words)
     assert done.returncode == 0, done.stderr
-    assert "mmload.Loader" in done.stdout
+    for name in ("DataLoader + torchvision", "DataLoader + v2 tensors", "mmload.Loader"):
+        assert f"\n{name}" in done.stdout
     assert "crop 32 of rows padded by 4" in done.stdout
 
 

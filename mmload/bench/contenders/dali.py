@@ -29,11 +29,10 @@ class Dali:
         self._task = task
         self._source: Any = source_dataset(task)
         self._finished = True
-        self._batches: Any = self._made(0)
-        self._epoch = 0
+        self._batches: Any = self._made()
 
-    def _made(self, epoch: int) -> Any:
-        """Returns a new pipeline that starts at the beginning of an epoch."""
+    def _made(self) -> Any:
+        """Returns a new pipeline, which starts at the beginning of an epoch."""
         from nvidia.dali import pipeline_def
         from nvidia.dali.plugin.base_iterator import LastBatchPolicy
         from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -43,7 +42,6 @@ class Dali:
             batch_size=self._task.batch_size,
             num_threads=self._task.threads,
             device_id=0 if gpu else None,
-            seed=self._task.seed + epoch,
         )
         memory = hasattr(self._source, "data")
         inputs = _rows(self._task, self._source) if memory else _files(self._task, self._source)
@@ -55,8 +53,8 @@ class Dali:
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         if not self._finished:  # DALI cannot restart in the middle of an epoch
-            self._batches = self._made(self._epoch)
-        self._epoch, self._finished = self._epoch + 1, False
+            self._batches = self._made()
+        self._finished = False
         for (batch,) in self._batches:
             labels = batch["labels"].flatten().long()
             yield batch["images"], labels.to(self._task.device, non_blocking=True)
@@ -169,7 +167,7 @@ def _rows(task: Task, source: Any) -> Callable[[], tuple[Any, Any]]:
     from nvidia.dali import fn
 
     pixels, targets = np.ascontiguousarray(source.data), np.array(source.targets, dtype=np.int32)[:, None]
-    rng = np.random.default_rng(task.seed)
+    rng = np.random.default_rng()
 
     def epochs() -> Iterator[tuple[Any, Any]]:
         order = rng.permutation(np.tile(np.arange(len(pixels)), task.repeats))

@@ -41,7 +41,6 @@ class Ffcv:
             order=OrderOption.RANDOM,
             os_cache=True,
             indices=np.tile(np.arange(len(task.rows)), task.repeats),
-            seed=task.seed,
             drop_last=False,
             pipelines={"image": _image_pipeline(task), "label": _label_pipeline(task)},
         )

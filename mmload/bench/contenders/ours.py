@@ -38,7 +38,6 @@ class Mmload:
             batch_size=task.batch_size,
             shuffle=task.repeats == 1,
             order=None if task.repeats == 1 else SubsetRandomSampler(_repeated(task)),
-            seed=task.seed,
             collate=collate_of(task),
             device=task.device,
             tier=tier,

@@ -1,7 +1,7 @@
 """The loader of tensordict's tutorial "Batched data loading with tensorclasses", including its mistakes.
 
 A DataLoader without workers indexes batches of a memory-mapped tensorclass; its collate function normalizes, crops
-and flips whole batches. The modules compute the same as the tutorial's, in the same order:
+and flips whole batches. The functions compute the same as the tutorial's modules, in the same order:
 https://docs.pytorch.org/tensordict/stable/tutorials/tensorclass_imagenet.html
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import MemoryMappedTensor, tensorclass
-from torch import Tensor, nn
+from tensordict import TensorDict, tensorclass
+from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from mmload.bench.contenders.entry import Batches, ContenderEntry, converted, has_room
@@ -31,76 +31,52 @@ class ImageNetData:
     targets: Tensor
 
 
-class InvAffine(nn.Module):
-    """(x - loc) / scale; its constants stay on the device where they were created."""
+def tutorial_crop(x: Tensor, size: int) -> Tensor:
+    """Crops [B, C, H, W] to [B, C, size, size]: gathers a window for each along the rows, then along the columns.
 
-    def __init__(self, loc: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        self.loc, self.scale = loc, scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Converts uint8 images to floats, before the crop."""
-        return (x - self.loc) / self.scale
-
-
-class TutorialCrop(nn.Module):
-    """A window for each image, gathered along the rows and then along the columns; the last offset is never drawn."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Crops [B, C, H, W] to [B, C, size, size]."""
-        count, channels, height, width = x.shape
-        span = torch.arange(self.size, device=x.device)
-        rows = torch.randint(height - self.size, (count, 1), device=x.device) + span
-        columns = torch.randint(width - self.size, (count, 1), device=x.device) + span
-        tall = x.gather(-2, rows[:, None, :, None].expand(count, channels, self.size, width))
-        return tall.gather(-1, columns[:, None, None, :].expand(count, channels, self.size, self.size))
+    The last offset is never drawn.
+    """
+    count, channels, height, width = x.shape
+    span = torch.arange(size, device=x.device)
+    rows = torch.randint(height - size, (count, 1), device=x.device) + span
+    columns = torch.randint(width - size, (count, 1), device=x.device) + span
+    tall = x.gather(-2, rows[:, None, :, None].expand(count, channels, size, width))
+    return tall.gather(-1, columns[:, None, None, :].expand(count, channels, size, size))
 
 
-class TutorialFlip(nn.Module):
-    """Two masked copies, one of them flipped, and their sum."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Mirrors about half of the images [B, C, H, W]."""
-        flip = torch.zeros(len(x), 1, 1, 1, device=x.device, dtype=torch.bool).bernoulli_().expand_as(x)
-        return x.masked_fill(flip, 0.0) + x.masked_fill(~flip, 0.0).flip(-1)
-
-
-class TutorialCollate(nn.Module):
-    """Pins and moves a batch on the training thread, then transforms its images."""
-
-    def __init__(self, transform: nn.Module | None, device: str) -> None:
-        super().__init__()
-        self.transform, self.device = transform, torch.device(device)
-
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Returns (images, targets) of an :class:`ImageNetData`."""
-        out = (batch.pin_memory() if self.device.type == "cuda" else batch).to(self.device)
-        if self.transform is not None:
-            out.images = self.transform(out.images)
-        return out.images, out.targets
+def tutorial_flip(x: Tensor) -> Tensor:
+    """Mirrors about half of the images [B, C, H, W], as the sum of two masked copies, one of them flipped."""
+    flip = torch.zeros(len(x), 1, 1, 1, device=x.device, dtype=torch.bool).bernoulli_().expand_as(x)
+    return x.masked_fill(flip, 0.0) + x.masked_fill(~flip, 0.0).flip(-1)
 
 
 class Tutorial(Batches):
-    """The tutorial's DataLoader over its tensorclass."""
+    """The tutorial's DataLoader over its tensorclass, transformed on the training thread."""
 
     def __init__(self, task: Task, scratch: Path) -> None:
         folder = converted(scratch, "tensorclass", partial(write_maps, task))
-        rows = torch.arange(len(task.rows)).repeat(task.repeats).tolist()
+        data: Any = ImageNetData
         loader: DataLoader[Any] = DataLoader(
-            _opened(task, folder),
+            data.from_tensordict(TensorDict.load_memmap(folder)),
             batch_size=task.batch_size,
-            sampler=SubsetRandomSampler(rows),
-            collate_fn=TutorialCollate(_transform(task), task.device),
+            sampler=SubsetRandomSampler(torch.arange(len(task.rows)).repeat(task.repeats).tolist()),
+            collate_fn=self._collate,
         )
         super().__init__(loader, task.device)
+        self._task = task
+        scales = (torch.tensor(values, device=task.device).view(-1, 1, 1) * 255 for values in (task.mean, task.std))
+        self._loc, self._scale = scales
+
+    def _collate(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Pins and moves a batch, then transforms its images: it converts complete images to floats before the crop."""
+        out = (batch.pin_memory() if self._task.device == "cuda" else batch).to(self._task.device)
+        if self._task.augment != "none":
+            out.images = tutorial_flip(tutorial_crop((out.images - self._loc) / self._scale, self._task.crop))
+        return out.images, out.targets
 
 
 def tutorial_entries(task: Task) -> list[ContenderEntry]:
-    """Returns the single tutorial entry, if its modules support all of the task."""
+    """Returns the single tutorial entry, if its crop supports all of the task."""
     if task.training_recipe or task.variable_size or not task.labeled or not has_room(task) or not _does(task):
         return []
     differs = "shuffled (it does not)" if task.augment == "none" else _FAULTS
@@ -108,7 +84,7 @@ def tutorial_entries(task: Task) -> list[ContenderEntry]:
 
 
 def _does(task: Task) -> bool:
-    """Returns whether the tutorial's modules make the task's crop, which fails where it is as large as the image."""
+    """Returns whether the tutorial can make the task's crop, which fails where it is as large as the image."""
     smaller = task.crop < min(task.rows.fields["images"].shape[1:])
     return task.augment == "none" or (task.augment == "crop" and not task.padding and smaller)
 
@@ -116,33 +92,8 @@ def _does(task: Task) -> bool:
 def write_maps(task: Task, folder: Path) -> None:
     """Writes the stored rows as files to map (the tutorial sets no path, so its maps are in /dev/shm, at any size)."""
     split = task.rows
-    images, _ = _maps(task, folder, create=True)
+    stored = TensorDict({"targets": torch.tensor(task.targets)}, [len(split)]).memmap_(str(folder))
+    shape = torch.Size((len(split), *split.fields["images"].shape))
+    images = stored.make_memmap("images", shape, dtype=torch.uint8)
     for rows in torch.arange(len(split)).split(_AT_ONCE):  # type: ignore[no-untyped-call]  # torch has none
         images[int(rows[0]) : int(rows[-1]) + 1] = split.reader.gather("images", rows)
-
-
-def _maps(task: Task, folder: Path, *, create: bool = False) -> tuple[Any, Any]:
-    """Returns images and targets as memory-mapped tensors; writes the targets when the files are created."""
-    shape = (len(task.rows), *task.rows.fields["images"].shape)
-    images, targets = str(folder / "images.memmap"), str(folder / "targets.memmap")
-    if create:
-        empty = MemoryMappedTensor.empty(shape, dtype=torch.uint8, filename=images)
-        return empty, MemoryMappedTensor.from_tensor(torch.tensor(task.targets), filename=targets)
-    return (
-        MemoryMappedTensor.from_filename(images, torch.uint8, torch.Size(shape)),
-        MemoryMappedTensor.from_filename(targets, torch.int64, torch.Size(shape[:1])),
-    )
-
-
-def _opened(task: Task, folder: Path) -> Any:
-    images, targets = _maps(task, folder)
-    made: Any = ImageNetData
-    return made(images=images, targets=targets, batch_size=[len(images)])
-
-
-def _transform(task: Task) -> nn.Module | None:
-    """Returns the tutorial's three modules in its order: it converts complete images to floats before the crop."""
-    if task.augment == "none":
-        return None
-    loc, scale = (torch.tensor(values, device=task.device).view(-1, 1, 1) * 255 for values in (task.mean, task.std))
-    return nn.Sequential(InvAffine(loc, scale), TutorialCrop(task.crop), TutorialFlip())

@@ -1,7 +1,6 @@
-"""Builds a sample of a source in a temporary folder: to measure building, or to compare layouts of rows.
+"""Compares layouts of rows: builds a sample of a source in each, in a temporary folder, and loads it.
 
-:func:`linked` makes a folder of links to images that are spread evenly over the source. :func:`advise` builds a sample
-in each layout and loads it. The source is only read.
+The source is only read.
 """
 
 from __future__ import annotations
@@ -26,33 +25,10 @@ from mmload.errors import BuildError, UsageError
 from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit
 from mmload.sources.exclusion import only
-from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord
 from mmload.store.shard_table import FileRecord, ShardTable
-
-
-def linked_recipe(kind: str, root: Path, out: Path, transforms: Sequence[Mapping[str, Any]]) -> BuildRecipe:
-    """Returns the recipe of a sample, whose photographs may be links that :func:`linked` made."""
-    options = {"allow_outside": True} if kind == "imagefolder" else {}
-    return BuildRecipe(kind=kind, root=root, out=out, options=options, transforms=tuple(transforms))
-
-
-def linked(split: SourceSplit, name: str, images: int, root: Path) -> Path:
-    """Creates an ImageFolder of links to evenly spread images of a split, ``root/name/class/000012_file.jpg``.
-
-    Raises:
-        UsageError: if the split does not consist of image files in class folders.
-    """
-    if not isinstance(split, ImageFolderSplit):
-        raise UsageError("a sample can be taken of image files in class folders only")
-    for index in probes(len(split), images):
-        file = split.items[index]
-        folder = root / name / split.classes[file.target]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{index:08d}_{Path(file.name).name}").symlink_to((split.root / file.name).resolve())
-    return root
 
 
 def span(seconds: float) -> str:
