@@ -35,7 +35,7 @@ PACKAGES = (
 
 
 def machine() -> dict[str, Any]:
-    """Returns processor, cores, memory, graphics processor, and system."""
+    """Returns processor, cores, memory, graphics processor, system, and the versions of Python, torch and mmload."""
     import psutil
 
     return {
@@ -44,6 +44,9 @@ def machine() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "mmload": mmload.__version__,
     }
 
 

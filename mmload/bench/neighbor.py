@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 _ADDITIONS = 1000  # about 50 us, in which Python never releases the interpreter lock
 
 
+def add_integers() -> None:
+    """Adds integers in pure Python, as a training loop's own code: a piece of work."""
+    total = 0
+    for number in range(_ADDITIONS):
+        total += number
+
+
 class Neighbor:
-    """A thread that adds integers in pure Python while the block that it is entered for runs.
+    """A thread that repeats a piece of work while the block that it is entered for runs.
 
     Attributes:
         pieces: pieces of work that it has done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, work: Callable[[], None] = add_integers) -> None:
         self.pieces = 0
-        self._stopped = False
+        self._work, self._stopped = work, False
         self._thread = threading.Thread(target=self._run, name="mmload-bench-neighbor", daemon=True)
 
     def __enter__(self) -> Neighbor:
@@ -37,7 +45,5 @@ class Neighbor:
 
     def _run(self) -> None:
         while not self._stopped:
-            total = 0
-            for number in range(_ADDITIONS):
-                total += number
+            self._work()
             self.pieces += 1
