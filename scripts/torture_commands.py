@@ -1,4 +1,4 @@
-"""Do `parity --record` and `repair` survive SIGKILL before each of their changes to files, and at random moments?
+"""Do `parity --record` and `verify --repair` survive SIGKILL before each of their changes, and at random moments?
 
 After each kill the dataset must be readable and every file that was whole must still be; run again undisturbed, the
 command must leave what it leaves without a kill, and nothing else.

@@ -61,15 +61,15 @@ def test_psnr(study: ModuleType) -> None:
 def test_a_tiny_run_with_its_picture(
     study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = ["--picture", str(tmp_path / "crops.png"), "--json", str(tmp_path / "record.json")]
+    paths = ["--picture", str(tmp_path / "crops.jpg"), "--json", str(tmp_path / "record.json")]
     monkeypatch.setattr(sys, "argv", ["crop_study", "--draws", "1", *paths])
     study.main()
     found = json.loads((tmp_path / "record.json").read_text())
     assert [row["stored"] for row in found["resampling"]][:4] == [f"square {size}" for size in study.STORED]
     assert "of a letterboxed square" in capsys.readouterr().out
-    with Image.open(tmp_path / "crops.png") as image:
+    with Image.open(tmp_path / "crops.jpg") as image:
         assert image.size[1] > 600
-    assert (tmp_path / "crops.png").stat().st_size < 300_000
+    assert (tmp_path / "crops.jpg").stat().st_size < 300_000
 
 
 def test_a_folder_without_jpegs_is_refused(
