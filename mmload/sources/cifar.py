@@ -234,10 +234,7 @@ class CifarSplit:
 
 def _read(path: Path) -> tuple[dict[Any, Any], str]:
     """Returns the dict in a file, its keys as text, and the file's MD5."""
-    try:
-        data = read_regular(path)
-    except OSError as error:
-        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
+    data = read_regular(path)
     try:
         body = read_plain_pickle(data)
     except ValueError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -23,7 +23,7 @@ from mmload.sources.coco_records import Category
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder, checksum_of, inner_name, read_image_and_jpeg
 from mmload.sources.links import Links, reading
-from mmload.sources.listing import ListedSplit, Listing, note_doubles
+from mmload.sources.listing import ListedSplit, Listing, check_same_classes, note_doubles
 from mmload.sources.objects import (
     CocoObjects,
     ObjectError,
@@ -115,18 +115,20 @@ class CocoSource:
             check_is_folder(self._root, "the folder with the images' folders and annotations")
             files = without_groups({name: self._annotation_file(file) for name, file in self._files().items()})
             splits = {name: self._split(name, file) for name, file in files.items()}
-            self._check_categories(splits)
+            check_same_classes(
+                {
+                    f"split {name}": (
+                        *split.classes,
+                        *map(str, split.objects().category_ids),
+                        *split.objects().keypoints,
+                    )
+                    for name, split in splits.items()
+                    if split.has_objects
+                },
+                "list the same categories and keypoints in all annotation files",
+            )
             note_doubles(splits, self._links.notes())
             return splits
-
-    def _check_categories(self, splits: Mapping[str, CocoSplit]) -> None:
-        """Checks that a label number means the same in all splits that have objects."""
-        known = {name: (split.classes, split.objects()) for name, split in splits.items() if split.has_objects}
-        first = next(iter(known), "")
-        for name, each in known.items():
-            if each != known[first]:
-                what = f"the splits {first} and {name} list different categories or keypoints"
-                raise SourceError(f"{self._root}: {what}; give all annotation files the same")
 
     def _checked(self, option: str, value: Any) -> dict[str, str]:
         """Returns a path, or a table of paths, as a table; the split of a single path is ""."""
@@ -193,7 +195,7 @@ class CocoSource:
         self._links.check_folder(self._root / folder)
         inside = f"{os.path.abspath(self._root / folder)}/"
         for image in read.images:
-            image.file_name = image.file_name.removeprefix(inside)
+            image.file_name = image.file_name.replace("\\", "/").removeprefix(inside)  # tools on Windows
         items = Listing(CocoItem, self._items(folder, read))
         return CocoSplit(self._root, self.decoder, self.clip_boxes, _Meaning.of(read, self.task), items, read.objects)
 
@@ -202,48 +204,29 @@ class CocoSource:
         texts = [image.id for image in read.images if isinstance(image.id, str)]
         if texts:
             read.findings.add("ids of images are texts: image_ids are their places in the file", shown(texts[0]))
-        taken = {image.file_name for image in read.images}
         maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
         for place, image in enumerate(read.images):
             name, segments = image.file_name, read.objects.maps.get(place, "")
             file, revision = self._file(folder, name)
-            if revision == "missing" and (end := self._file_of_end(folder, name, taken)):
-                kind = f"listed names that are no files: a file with the same end in {self._root / folder} is taken"
-                read.findings.add(kind, f"{end} for {shown(name)}")
-                taken.add(end)
-                name = end
-                file, revision = self._file(folder, name)
-            for each in filter(None, (name, segments)):
-                if inner_name(each) is None:
-                    what = f"the file name {shown(each)} leaves the folder; name a file in {self._root / folder}"
-                    read.objects.faults.setdefault(place, f"{read.path}, image {shown(image.id)}: {what}")
-            if segments:
-                segments, of_map = self._file(maps, segments)
-                revision = f"{revision} {of_map}" if revision != "missing" else revision
-            number = image.id if isinstance(image.id, int) and not texts else place
+            if segments and revision not in ("", "missing"):
+                name = segments
+                segments, of_map = self._file(maps, name)
+                revision = f"{revision} {of_map}" if of_map else ""
+            if not revision:
+                what = f"the file name {shown(name)} leaves the folder; name a file in {self._root / folder}"
+                read.objects.faults.setdefault(place, f"{read.path}, image {shown(image.id)}: {what}")
+            number = place if texts or isinstance(image.id, str) else image.id
             yield CocoItem(file, image.id, number, image.height, image.width, revision, segments)
 
     def _file(self, folder: str, name: str) -> tuple[str, str]:
-        """Returns a file's path relative to the root, and its revision; a file outside of the folder is "missing"."""
+        """Returns a file's path relative to the root, and its revision; that of a file outside of the folder is ""."""
         inner = inner_name(name)
-        path = f"{folder}/{inner or name}" if folder else inner or name
         if inner is None:
-            return path, "missing"
+            return name, ""
+        path = f"{folder}/{inner}" if folder else inner
         if "/" in inner:
             self._links.check_folder((self._root / path).parent)
-        return self._links.find(self._root, path)
-
-    def _file_of_end(self, folder: str, name: str, taken: Set[str]) -> str | None:
-        """Returns the longest end of a listed name that is a file in the folder and not another image's name.
-
-        Tools write names of another computer, with its separators, or from another folder on.
-        """
-        parts = name.replace("\\", "/").split("/")
-        for first in range(len(parts)):
-            end = inner_name("/".join(parts[first:]))
-            if end is not None and end not in taken and os.path.isfile(self._root / folder / end):
-                return end
-        return None
+        return self._links.find(str(self._root), path)
 
 
 class _Meaning(NamedTuple):

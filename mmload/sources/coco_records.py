@@ -7,6 +7,7 @@ value is read by the rule of its field; null is absent.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ import numpy as np
 
 from mmload.errors import SourceError, shown
 from mmload.sources.annotation_values import Findings, flag, integer
+from mmload.sources.list_rows import MAX_NUMBER
 
 Key = int | str
 """An id: a number, or a text that is none."""
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 else:
     _Id = _Int64  # decoded at once; :func:`lenient_record` sets a text
 _Flag = Annotated[int, msgspec.Meta(ge=0, le=1)] | bool | None
+_Float32 = Annotated[float, msgspec.Meta(gt=-MAX_NUMBER, lt=MAX_NUMBER)]
+_Point = Annotated[float, msgspec.Meta(ge=-1_000_000, le=1_000_000)]  # pixels from the image's corner
+_Polygons = list[Annotated[list[_Point], msgspec.Meta(min_length=6)]]
+_FIELD = re.compile(r"at `\$\.(\w+)")  # in an error of msgspec
 
 
 class CocoImage(msgspec.Struct, gc=False):
@@ -60,32 +66,27 @@ class Annotation(msgspec.Struct, gc=False):
 
     image_id: _Id
     category_id: _Id
+    bbox: tuple[float, float, float, float]
     id: _Id | None = None
-    bbox: list[float] | None = None
-    area: float | None = None
+    area: _Float32 | None = None
     iscrowd: _Flag = 0
 
 
 class Instance(Annotation, gc=False):
-    """Object with a mask."""
+    """Object with a mask: polygons of at least three points, or run lengths."""
 
-    segmentation: list[list[float]] | RunLengths | None = None
+    segmentation: _Polygons | RunLengths | None = None
 
 
 class Person(Annotation, gc=False):
     """Object with keypoints: x, y and visibility of each."""
 
-    keypoints: list[float] | None = None
+    keypoints: list[_Float32] | None = None
 
 
-class Segment(msgspec.Struct, gc=False):
-    """Segment of a panoptic map."""
+class Segment(Annotation, gc=False, kw_only=True):
+    """Segment of a panoptic map, whose image is that of its map."""
 
-    id: _Id
-    category_id: _Id
-    bbox: list[float] | None = None
-    area: float | None = None
-    iscrowd: _Flag = 0
     image_id: _Id = -1
 
 
@@ -146,10 +147,10 @@ def read_images(path: Path, raws: Sequence[msgspec.Raw], findings: Findings) -> 
             faults[len(images)] = f"{path}, images[{position}]: {error}"
             image = CocoImage(~position, f"images[{position}]")
         place = places.setdefault(image.id, len(images))
-        if place < len(images) and images[place].file_name == image.file_name:
-            findings.add("images that are listed again are read once", image.file_name)
-            continue
         if place < len(images):
+            if images[place].file_name == image.file_name:
+                findings.add("images that are listed again are read once", image.file_name)
+                continue
             names = f"{shown(images[place].file_name)} and {shown(image.file_name)}"
             fault = f"{path}, image {shown(image.id)}: {names} have this id; give each its own"
             faults[place] = faults[len(images)] = fault
@@ -181,15 +182,21 @@ def lenient_record(kind: type[T], body: Mapping[str, Any]) -> T:
         ValueError: if a value is wrong or missing.
     """
     values = {name: value for name, value in body.items() if value not in (None, [], {})}
-    polygons = values.get("segmentation")
-    if isinstance(polygons, list):
-        polygons = values["segmentation"] = polygons if isinstance(polygons[0], list) else [polygons]
-        if "bbox" not in values:
-            values["bbox"] = _box_around(msgspec.convert(polygons, list[list[float]], strict=False))
+    found = values.get("segmentation")
+    if isinstance(found, list):
+        polygons = values["segmentation"] = [
+            each for each in (found if isinstance(found[0], list) else [found]) if each
+        ]
+        if polygons and "bbox" not in values:
+            values["bbox"] = _box_around(msgspec.convert(polygons, _Polygons, strict=False))
     if "iscrowd" in values:
         values["iscrowd"] = flag(values["iscrowd"])
     ids = {name: key(values[name]) for name in ("id", "image_id", "category_id") if name in values}
-    record = msgspec.convert(values | dict.fromkeys(ids, 0), kind, strict=False)
+    try:
+        record = msgspec.convert(values | dict.fromkeys(ids, 0), kind, strict=False)
+    except msgspec.ValidationError as error:
+        name = next(iter(_FIELD.findall(str(error))), None)
+        raise ValueError(f"its {name} is {shown(values[name])}: {error}" if name in values else str(error)) from error
     for name, own in ids.items():
         setattr(record, name, own)
     return record
@@ -214,10 +221,10 @@ def annotation_name(own: object, number: int) -> str:
     return f"annotations[{number}]" if own is None else f"annotation {shown(own)}"
 
 
-def _box_around(polygons: list[list[float]]) -> list[float] | None:
-    """Returns the box around polygons: x, y, width, height; None if they have no points."""
+def _box_around(polygons: list[list[float]]) -> list[float]:
+    """Returns the box around polygons: x, y, width, height."""
     x, y = ([side for polygon in polygons for side in polygon[axis::2]] for axis in (0, 1))
-    return [min(x), min(y), max(x) - min(x), max(y) - min(y)] if y else None
+    return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
 
 
 def runs_of(found: RunLengths) -> list[int]:

@@ -13,7 +13,7 @@ import io
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -63,24 +63,17 @@ class Shared:
 
 
 @contextmanager
-def _no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-warnings_suppressed = Shared(_no_warnings)
-"""``with warnings_suppressed:`` ignores warnings, also in other threads meanwhile."""
-
-
-@contextmanager
-def _no_messages() -> Iterator[None]:
-    setters = _setters()
-    before = [(setter, setter(None)) for setter in setters]
+def _guard_pillow() -> Iterator[None]:
+    setters, cut_off = _setters(), ImageFile.LOAD_TRUNCATED_IMAGES
+    handlers = [setter(None) for setter in setters]
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        for setter, handler in before:
+        ImageFile.LOAD_TRUNCATED_IMAGES = cut_off
+        for setter, handler in zip(setters, handlers, strict=True):
             setter(handler)
 
 
@@ -100,8 +93,9 @@ def _setters() -> list[Any]:
     return found
 
 
-libtiff_silenced = Shared(_no_messages)
-"""``with libtiff_silenced:`` libtiff prints nothing, in any thread."""
+pillow_guarded = Shared(_guard_pillow)
+"""``with pillow_guarded:`` ignores warnings, libtiff prints nothing, and Pillow refuses images that end early, in any
+thread and whatever the program set."""
 
 
 CUDA_BATCH = 64
@@ -237,27 +231,13 @@ class Decoder:
 
     def _with_pillow(self, data: bytes) -> np.ndarray:
         """Returns [H, W, C]."""
-        try:
-            with (
-                warnings_suppressed,
-                libtiff_silenced,
-                _truncated_refused,
-                Image.open(io.BytesIO(without_png_extras(data, self.exif_orient)), formats=FORMATS) as image,
-            ):
-                _check_pixel_count(*image.size)
-                _check_is_no_thumbnail(image)
-                if self.mode == "L":
-                    image.draft("L", None)  # the luma of a JPEG; no effect on other formats
-                pixels = np.array(self.converted(image))
-        except (UnidentifiedImageError, ImportError) as error:  # Ultralytics' Image.open then imports another reader
-            raise ValueError(f"not an image in any format that mmload reads{content_of(data)}") from error
-        except Image.DecompressionBombError as error:
-            raise ValueError(f"{error}") from error
-        except _Refused:
-            raise
-        except Exception as error:  # Pillow's readers raise nearly anything on a broken file: KeyError, zlib.error, ...
-            raise ValueError(f"broken image ({error or type(error).__name__})") from error
+        pixels = read_with_pillow(data, self._pixels, exif_orient=self.exif_orient)
         return pixels[..., None] if pixels.ndim == 2 else pixels
+
+    def _pixels(self, image: Image.Image) -> np.ndarray:
+        if self.mode == "L":
+            image.draft("L", None)  # the luma of a JPEG; no effect on other formats
+        return np.array(self.converted(image))
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Converts a PIL image to the mode, with its EXIF orientation if set and the background behind transparency.
@@ -275,7 +255,7 @@ class Decoder:
         if image.mode in _WIDE or (image.mode == "I" and kind in _WIDE_FORMATS):
             return self._narrowed(image, tags)
         if image.mode in ("I", "F"):
-            raise _Refused(f"pixels are 32-bit ({image.mode}), whose range is unknown; convert it to 8 or 16 bits")
+            raise RefusedImage(f"pixels are 32-bit ({image.mode}), whose range is unknown; convert it to 8 or 16 bits")
         if not image.has_transparency_data:
             return image
         canvas = Image.new("RGBA", image.size, (*self._levels, 255))
@@ -298,11 +278,38 @@ class Decoder:
         return Image.fromarray(color)
 
 
+def read_with_pillow(
+    data: bytes,
+    read: Callable[[Image.Image], np.ndarray],
+    formats: Sequence[str] = FORMATS,
+    *,
+    exif_orient: bool = False,
+) -> np.ndarray:
+    """Returns what a function reads from the picture in a file.
+
+    Raises:
+        ValueError: if the file is broken, too large or of no such format, or if the function raises.
+    """
+    try:
+        file = io.BytesIO(without_png_extras(data, exif_orient))
+        with pillow_guarded, Image.open(file, formats=formats) as image:
+            _check_pixel_count(*image.size)
+            return read(image)
+    except (UnidentifiedImageError, ImportError) as error:  # Ultralytics' Image.open then imports another reader
+        raise ValueError(f"not an image in any format that mmload reads{content_of(data)}") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{error}") from error
+    except RefusedImage:
+        raise
+    except Exception as error:  # Pillow's readers raise nearly anything on a broken file: KeyError, zlib.error, ...
+        raise ValueError(f"broken image ({error or type(error).__name__})") from error
+
+
 def is_turned(data: bytes) -> bool:
     """Returns whether a JPEG has an EXIF orientation other than upright."""
     if b"Exif\0\0" not in data[:_EXIF_WITHIN]:
         return False
-    with warnings_suppressed, suppress(Exception), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+    with pillow_guarded, suppress(Exception), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
         return image.getexif().get(ExifTags.Base.Orientation, 1) not in (0, 1)
     return False
 
@@ -311,20 +318,6 @@ def is_dark_depth(data: bytes, pixels: Tensor) -> bool:
     """Returns whether a file is a PNG of 16 bits whose values have 12 bits at most: its pixels are nearly black."""
     is_wide = data.startswith(_PNG) and data[_PNG_DEPTH] == 16
     return is_wide and bool((pixels <= _WHITE_OF_12_BITS).all()) and bool(pixels.any())
-
-
-@contextmanager
-def _no_truncated_images() -> Iterator[None]:
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = False
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
-
-
-_truncated_refused = Shared(_no_truncated_images)
-"""Inside, Pillow refuses images that end early, also where a program set LOAD_TRUNCATED_IMAGES."""
 
 
 def _tuple_of(value: Any) -> Any:
@@ -342,7 +335,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
     return (height, width) if colors in _COLORS else None
 
 
-_SUBFILE_TYPE, _BITS, _PHOTOMETRIC, _SUB_IFDS = 254, 258, 262, 330  # tags of TIFF
+_BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EXIF_WITHIN = 2**17  # bytes from the begin of a JPEG
 _PNG_DEPTH = 24  # place of the bits per channel
@@ -372,13 +365,6 @@ def without_png_extras(data: bytes, exif_orient: bool = False) -> bytes:
     return b"".join(parts)
 
 
-def _check_is_no_thumbnail(image: Image.Image) -> None:
-    """Raises an error for a TIFF whose first picture is a small version of another one in the file."""
-    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
-    if tags.get(_SUBFILE_TYPE) == 1 and _SUB_IFDS in tags:
-        raise _Refused("its first picture is a thumbnail, as in raw photographs (DNG, NEF); develop it to JPEG or PNG")
-
-
 def content_of(data: bytes) -> str:
     """Returns what a file is that is no image, or the text that it begins with, after a colon; "" if unknown."""
     if what := describe_content(data):
@@ -387,10 +373,10 @@ def content_of(data: bytes) -> str:
     return f": it is text that begins with {start!r}" if start.isprintable() and start.isascii() else ""
 
 
-class _Refused(ValueError):
+class RefusedImage(ValueError):
     """A file that is valid but cannot be read."""
 
 
 def _check_pixel_count(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
-        raise _Refused(f"{width} x {height} pixels is over the limit of {MAX_PIXELS}: a decompression bomb?")
+        raise RefusedImage(f"{width} x {height} pixels is over the limit of {MAX_PIXELS}: a decompression bomb?")

@@ -126,11 +126,10 @@ def samples_of(path: str | Path, splits: Mapping[str, SourceSplit], gone: Exclud
     excluded: dict[str, list[str]] = {}
     lost = {(own, listed(sample)) for name, ids in gone.items() for sample in ids for own in (name, "")}
     for entry in entries:
-        chosen = (names for name, names in found.items() if entry.split in ("", name))
-        if (entry.split, entry.name) in lost and not any(entry.name in names for names in chosen):
-            continue
-        split = _split_of(entry, found, f"{path}, line {entry.line}: {entry.name!r}", splits)
-        excluded.setdefault(split, []).append(found[split][entry.name])
+        there = [split for split, names in found.items() if entry.name in names and entry.split in ("", split)]
+        if there or (entry.split, entry.name) not in lost:
+            _check_is_one(entry, there, f"{path}, line {entry.line}: {entry.name!r}", splits)
+            excluded.setdefault(there[0], []).append(found[there[0]][entry.name])
     return excluded
 
 
@@ -157,38 +156,28 @@ def exclude_samples(splits: Mapping[str, SourceSplit], excluded: Excluded) -> Ma
     Raises:
         RecipeError: if a split would become empty.
     """
-    remaining: dict[str, SourceSplit] = {}
-    for name, split in splits.items():
-        names = set(excluded.get(name, ()))
-        if not names:
-            remaining[name] = split
-            continue
-        keep_mask = np.fromiter((split.id(index) not in names for index in range(len(split))), np.bool_, len(split))
-        if not keep_mask.any():
+    remaining = dict(splits)
+    for name in set(excluded).intersection(splits):
+        names, split = set(excluded[name]), splits[name]
+        kept = [index for index in range(len(split)) if split.id(index) not in names]
+        if not kept:
             raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave at least one")
-        remaining[name] = only(split, np.flatnonzero(keep_mask))
+        if len(kept) < len(split):
+            remaining[name] = only(split, np.array(kept, np.int64))
     return remaining
 
 
-def _split_of(
-    entry: Entry, found: Mapping[str, Mapping[str, str]], where: str, splits: Mapping[str, SourceSplit]
-) -> str:
-    """Returns the split that an entry refers to."""
-    if entry.split:
-        if entry.split not in splits:
-            raise RecipeError(f"{where} names the split {entry.split!r}; the source has {choices(splits)}")
-        if entry.name in found[entry.split]:
-            return entry.split
-        raise RecipeError(f"{where} names no sample of split {entry.split}; {_example(splits[entry.split])}")
-    matching_splits = [split for split in splits if entry.name in found[split]]
-    if len(matching_splits) == 1:
-        return matching_splits[0]
-    if matching_splits:
+def _check_is_one(entry: Entry, there: Sequence[str], where: str, splits: Mapping[str, SourceSplit]) -> None:
+    """Checks that an entry names a sample of exactly one split; ``there`` are those that have it."""
+    if entry.split and entry.split not in splits:
+        raise RecipeError(f"{where} names the split {entry.split!r}; the source has {choices(splits)}")
+    if len(there) > 1:
         raise RecipeError(
-            f"{where} exists in the splits {choices(matching_splits)}; add the split as a third field, "
-            "one line per split"
+            f"{where} exists in the splits {choices(there)}; add the split as a third field, one line per split"
         )
-    raise RecipeError(f"{where} names no sample; {_example(next(iter(splits.values())))}")
+    if not there:
+        within, example = f" of split {entry.split}" if entry.split else "", splits[entry.split or next(iter(splits))]
+        raise RecipeError(f"{where} names no sample{within}; {_example(example)}")
 
 
 def _example(split: SourceSplit) -> str:

@@ -11,7 +11,7 @@ import posixpath
 import struct
 import threading
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -37,11 +37,13 @@ MAX_AHEAD = 2 * PARALLEL
 _NO_IMAGES = frozenset(["", ".txt", ".xml", ".json", ".csv", ".md", ".db", ".ini", ".yaml", ".npy", ".pt", ".cache"])
 
 
-def add_unread(findings: Findings, name: str) -> None:
-    """Counts a file that is left out among images, unless its ending says that it is none."""
-    ending = posixpath.splitext(name)[1].lower()
-    if ending not in _NO_IMAGES:
-        findings.add(f"files that end in {ending} are not read, convert images among them to .jpg or .png", name)
+def images_among(names: Iterable[str], findings: Findings) -> Iterator[str]:
+    """Yields the names that end as images do, and counts the others, unless their ending says that they are none."""
+    for name in names:
+        if name.lower().endswith(EXTENSIONS):
+            yield name
+        elif (ending := posixpath.splitext(name)[1].lower()) not in _NO_IMAGES:
+            findings.add(f"files that end in {ending} are not read, convert images among them to .jpg or .png", name)
 
 
 class RemoteFiles:
@@ -165,15 +167,14 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Reads a text file of at most ``most`` bytes in UTF-8, with or without a byte order mark.
 
     Raises:
-        SourceError: if it cannot be read, or is something else; the message says what.
+        SourceError: if it is something else; the message says what.
+        OSError: if it cannot be read.
     """
     try:
         content = read_regular(path, most=most)
         if what := describe_content(content):
             raise SourceError(f"{path} is {what}")
         return content.decode("utf-8-sig")
-    except OSError as error:
-        raise SourceError(f"cannot read {path} ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
@@ -247,12 +248,13 @@ def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
     except Exception as error:  # a broken file makes it raise nearly anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise SampleError(sample, f"{name} is not a tensor file ({reason})") from error
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise SampleError(sample, f"{name} holds a {type(tensor).__name__}, expected one dense tensor")
-    if tensor.device.type != "cpu":
-        raise SampleError(sample, f"{name} holds a tensor of the device {tensor.device}, without its numbers")
-    if dtype_name(tensor.dtype) is None:
-        raise SampleError(sample, f"{name} is of dtype {tensor.dtype}; a dataset stores {', '.join(DTYPES)}")
+    is_plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not is_plain or tensor.is_quantized or tensor.is_nested or dtype_name(tensor.dtype) is None:
+        what = " ".join(str(getattr(tensor, name, "")) for name in ("layout", "dtype", "device"))
+        raise SampleError(
+            sample,
+            f"{name} holds a {type(tensor).__name__} {what}; a dataset stores dense tensors of {', '.join(DTYPES)}",
+        )
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
         raise SampleError(sample, f"{name} claims {tensor.numel():,} elements and has far fewer")
     return tensor.detach()

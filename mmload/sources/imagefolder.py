@@ -24,9 +24,9 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     RemoteFiles,
-    add_unread,
     check_is_folder,
     checksum_of,
+    images_among,
     inner_name,
     local_root,
     read_image_and_jpeg,
@@ -138,8 +138,7 @@ class RemoteTree:
         return sorted(found)
 
 
-_OF_PROGRAMS = (".", "__", "@", "$", "System Volume", "lost+found")
-"""How folders begin that programs make."""
+_OF_PROGRAMS = (".", "__", "@", "$", "System Volume", "lost+found")  # how folders begin that programs make
 
 SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
 
@@ -279,7 +278,8 @@ class ImageFolderSource:
         empty, findings = [], Findings()
         for target, name in enumerate(classes):
             before = len(files)
-            files.extend(_images(self._tree, posixpath.join(split, name), target, findings))
+            found = images_among(self._tree.files(posixpath.join(split, name)), findings)
+            files.extend(ImageFile(image, target, self._tree.revision(image)) for image in found)
             if len(files) == before:
                 empty.append(name)
         if empty and not self.allow_empty:
@@ -362,21 +362,10 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
 
 def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
     """Yields notes on folders that are probably no classes, or one class twice; torchvision accepts all of them."""
-    hidden = [
-        name for name in classes if name.startswith((".", "__", "@", "$", "System Volume")) or name == "lost+found"
-    ]
+    hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]
     if hidden:
         yield f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that"
 
 
 def _are_names(names: object) -> bool:
     return isinstance(names, list | tuple) and all(isinstance(name, str) and is_name(name) for name in names)
-
-
-def _images(tree: LocalTree | RemoteTree, folder: str, target: int, findings: Findings) -> Iterator[ImageFile]:
-    """Yields images under a class folder in torchvision's order, and counts the other files."""
-    for name in tree.files(folder):
-        if name.lower().endswith(EXTENSIONS):
-            yield ImageFile(name, target, tree.revision(name))
-        else:
-            add_unread(findings, name)

@@ -63,13 +63,14 @@ class Links:
         Raises:
             SourceError: if the file is, or lies behind, a link out of the root.
         """
-        revision, found = self.revision(os.path.join(folder, name)), dict[str, str]()
-        if revision == "missing":
-            revisions = ((each, self.revision(os.path.join(folder, each))) for each in _spellings(name))
-            found = {each: revision for each, revision in revisions if revision != "missing"}
+        revision = self.revision(os.path.join(folder, name))
+        if revision != "missing":
+            return name, revision
+        revisions = ((each, self.revision(os.path.join(folder, each))) for each in _spellings(name))
+        found = [each for each in revisions if each[1] != "missing"]
         if len(found) != 1:
             return name, revision
-        ((spelling, revision),) = found.items()
+        ((spelling, revision),) = found
         self.check(os.path.join(folder, spelling))
         kind = "files found by a name that differs in its Unicode form or the case of its ending"
         self._findings.add(kind, f"{name!a:.80} is {spelling!a:.80}")

@@ -78,7 +78,8 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
         content: content of the file, if it is not on a disk.
 
     Raises:
-        SourceError: if it cannot be read; names the line.
+        SourceError: if it is no such list; names the line.
+        OSError: if the file cannot be read.
     """
     readers = {".csv": (_csv, ""), ".jsonl": (_json_lines, "\n"), ".ndjson": (_json_lines, "\n"), ".json": (_ids, None)}
     suffix = PurePosixPath(str(path)).suffix
@@ -92,8 +93,6 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
             if what := describe_content(buffered.peek()):
                 raise SourceError(f"the list {path} is {what}")
             rows = Listing(ListRow, reader(file, str(path), columns))
-    except OSError as error:
-        raise SourceError(f"cannot read the list {path} ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"the list {path} is not UTF-8 text ({error})") from error
     if not rows:
@@ -114,14 +113,10 @@ def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRo
                     f"{path}, line {reader.line_num} has {len(cells)} cells, the first line {len(header)}"
                 )
             if cells:
-                record = {name: _cell(cell) for name, cell in zip(header, cells, strict=True)}
+                record = {name: cell.strip() or None for name, cell in zip(header, cells, strict=True)}
                 yield _row(record, columns, path, reader.line_num)
     except csv.Error as error:
         raise SourceError(f"{path}, line {reader.line_num} is not CSV ({error})") from error
-
-
-def _cell(cell: str) -> str | None:
-    return cell.strip() or None
 
 
 def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
@@ -165,12 +160,12 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
 
 def _check_texts(where: str, *values: object) -> None:
     """Rejects lone surrogates, which JSON can express but no file name has; bytes of non-UTF-8 file names may pass."""
-    for text in values:
-        if isinstance(text, str) and not text.isascii():
-            try:
-                text.encode("utf-8", "surrogateescape")
-            except UnicodeEncodeError as error:
-                raise SourceError(f"{where}: {text!r:.60} is not Unicode text; fix the list") from error
+    try:
+        "\n".join(text for text in values if isinstance(text, str)).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"{where}: {error.object[error.start : error.end]!r:.60} is not Unicode text; fix the list"
+        ) from error
 
 
 def _label(label: object, where: str) -> Label:

@@ -111,11 +111,17 @@ def with_held_out(
 
 def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> None:
     """Raises SourceError, which ends with an advice, if several lists of class names differ."""
-    (first, classes), *others = named.items()
-    for name, own in others:
-        if own != classes:
-            odd = sorted(set(own) ^ set(classes)) or ["in another order"]
+    first = next(iter(named), "")
+    for name, own in named.items():
+        if own != named[first]:
+            odd = sorted(set(own) ^ set(named[first])) or ["in another order"]
             raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
+
+
+def are_different_names(names: object) -> bool:
+    """Returns whether a value is a list of different texts, none of them empty."""
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) and name.strip() for name in names)
+    return is_list and 0 < len(set(names)) == len(names)  # type: ignore[arg-type]  # it is a list
 
 
 def check_fraction(fraction: object, seed: object) -> None:

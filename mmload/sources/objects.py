@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mmload.errors import counted
 from mmload.pictures.instance_masks import of_boxes
-from mmload.records import CLIPPED, PER_BOX, ObjectsRecord
+from mmload.records import CLIPPED, ObjectsRecord
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,9 +80,6 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     outside = (np.abs(inside - boxes) > edge).any(1)
     if not clip:
         _check(boxes, has_area, outside, size)
-    unsure = [name for name in objects.per_box if name not in PER_BOX]
-    if unsure:
-        raise ValueError(f"{unsure[0]} is no field of boxes")
     arrays = {"boxes": inside[has_area].astype(np.float32)}
     arrays |= {name: values[has_area] for name, values in objects.per_box.items()}
     arrays |= of_boxes(objects.segments, has_area)
@@ -170,11 +167,11 @@ class SegmentColumns:
     def __init__(self, kind: str, width: int) -> None:
         self._owners, self._counts, self._values, self._width = array("q"), array("q"), array(kind), width
 
-    def add(self, owner: int, values: Sequence[float] | Sequence[int]) -> None:
+    def add(self, owner: int, values: list[float] | list[int]) -> None:
         """Adds the values of one polygon or mask of an object."""
         self._owners.append(owner)
         self._counts.append(len(values) // self._width)
-        self._values.extend(values)  # type: ignore[arg-type]  # ints of runs, floats of points
+        self._values.fromlist(values)  # half the time of extend
 
     def finish(self, images: Array, places: Array, count: int) -> Segments:
         """Returns all, grouped by image.

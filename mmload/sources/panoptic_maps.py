@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from PIL import Image
 
 from mmload.errors import SampleError
 from mmload.pictures.instance_masks import runs_of_mask
-from mmload.sources.decode import warnings_suppressed, without_png_extras
+from mmload.sources.decode import RefusedImage, read_with_pillow
 from mmload.sources.files import read_bytes
 from mmload.sources.objects import no_polygons
 
@@ -54,13 +53,13 @@ def read_map(root: Path, name: str, size: tuple[int, int], sample: str) -> npt.N
     """
     if not name:
         return np.zeros(size, np.int64)
-    data = read_bytes(root, name, sample)
+
+    def numbers_of(image: Image.Image) -> npt.NDArray[np.int64]:
+        if image.size != size[::-1]:
+            raise RefusedImage("it has another size than the image")
+        return np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS
+
     try:
-        with warnings_suppressed, Image.open(io.BytesIO(without_png_extras(data)), formats=("PNG",)) as image:
-            if image.size != size[::-1]:
-                raise ValueError("it has another size than the image")
-            colors = np.asarray(image.convert("RGB")).astype(np.int64)
-    except Exception as error:  # whatever Pillow raises on a broken file
-        raise SampleError(sample, f"its map of segments {name} is broken ({error})") from error
-    numbers: npt.NDArray[np.int64] = colors @ _FACTORS
-    return numbers
+        return read_with_pillow(read_bytes(root, name, sample), numbers_of, ("PNG",))
+    except ValueError as error:
+        raise SampleError(sample, f"its map of segments {name} is no such map: {error}") from error

@@ -291,9 +291,7 @@ def _feature_names(dataset: Any, key: str) -> tuple[str, ...]:
 
 def _same_classes(named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Returns the classes of several datasets, some of which may have none; raises SourceError if they differ."""
-    known = {name: classes for name, classes in named.items() if classes}
-    if known:
-        check_same_classes(known, "give all the same")
+    check_same_classes({name: classes for name, classes in named.items() if classes}, "give all the same")
     return next(iter(named.values()))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows
 from mmload.sources.listing import (
     ListedSplit,
     Listing,
+    are_different_names,
     check_fraction,
     note_doubles,
     similar_names,
@@ -105,7 +107,7 @@ class ListSource:
             raise RecipeError(
                 f"columns is {self.columns!r}; write a table of {choices(COLUMNS)} = the list's name for it"
             )
-        if self.classes is not None and (not _is_texts(self.classes) or len(set(self.classes)) != len(self.classes)):
+        if self.classes is not None and not are_different_names(self.classes):
             raise RecipeError(f"classes is {self.classes!r}; write a list of different names")
         if not isinstance(self.allow_outside, bool):
             raise RecipeError(f"allow_outside is {self.allow_outside!r}; use true or false")
@@ -346,16 +348,7 @@ def _stratum(item: Item) -> str:
 
 
 def _check_ids(split: str, items: Listing[Item], path: Path | Location) -> None:
-    if len(unique_hashes(item.name for item in items)[0]) == len(items):
-        return
-    earlier: set[str] = set()
-    for name in (item.name for item in items):
-        if name in earlier:
+    if len(unique_hashes(item.name for item in items)[0]) < len(items):
+        name, count = Counter(item.name for item in items).most_common(1)[0]
+        if count > 1:
             raise SourceError(f"{path} names {name!r:.80} twice in {split}; give every sample once, or its own id")
-        earlier.add(name)
-
-
-def _is_texts(names: object) -> bool:
-    if not isinstance(names, list | tuple) or not names:
-        return False
-    return all(isinstance(name, str) and name.strip() for name in names)

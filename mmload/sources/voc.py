@@ -22,7 +22,7 @@ from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import EXTENSIONS, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg
 from mmload.sources.links import Links, reading
-from mmload.sources.listing import ListedSplit, note_doubles
+from mmload.sources.listing import ListedSplit, are_different_names, note_doubles
 from mmload.sources.voc_devkit import (
     VocAnnotation,
     default_sets,
@@ -174,13 +174,10 @@ class VocSource:
                 _item(self._root, f"{folders[0]}/{stem}", self._links, annotation=f"{folders[1]}/{stem}.xml")
                 for stem in stems
             ]
-            known, read = set(stems), {item.image for item in items[split]}
+            read = {item.image for item in items[split]}
             for path in sorted(images.iterdir()):
-                is_image = path.suffix.lower() in EXTENSIONS
-                if is_image and path.stem not in known:
-                    findings[split].add("images without an annotation (.xml) are left out", path.name)
-                elif is_image and path.relative_to(self._root).as_posix() not in read:
-                    findings[split].add("images that share an annotation with another one are left out", path.name)
+                if path.suffix.lower() in EXTENSIONS and path.relative_to(self._root).as_posix() not in read:
+                    findings[split].add("images without an annotation (.xml) of their own are left out", path.name)
         for name in others:
             findings[next(iter(found))].add("folders without annotations (.xml) are left out", name)
         return items
@@ -336,11 +333,13 @@ def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
     if classes == "auto" and task != "single-label":
         return "auto"
     names = classes if isinstance(classes, list | tuple) else ()
-    if task == "segmentation" and any(map(_is_background, names[1:])):
-        raise RecipeError(f"classes is {classes!r}; {BACKGROUND} is class 0 of masks: put it first, or leave it out")
-    if task == "segmentation" and len(names) == 1 and _is_background(names[0]):
-        raise RecipeError(f"classes is {classes!r}; add other classes than {BACKGROUND}")
-    if all(isinstance(name, str) and name for name in names) and 0 < len(set(names)) == len(names) < 255:
+    if task == "segmentation" and (
+        any(map(_is_background, names[1:])) or (len(names) == 1 and _is_background(names[0]))
+    ):
+        raise RecipeError(
+            f"classes is {classes!r}; {BACKGROUND} is class 0 of masks: put it before the others, or leave it out"
+        )
+    if are_different_names(names) and len(names) < 255:
         return tuple(names)
     raise RecipeError(f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset')
 
@@ -348,15 +347,12 @@ def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
 def _checked_map(class_map: Any, target_classes: Any) -> tuple[dict[str, str], tuple[str, ...]]:
     if class_map is None:
         return {}, ()
-    if not isinstance(class_map, Mapping) or not class_map:
+    if not isinstance(class_map, Mapping) or not all(isinstance(name, str) for name in class_map.values()):
         raise RecipeError(f"class_map is {class_map!r}; write a table of VOC's name = \"the other's name\"")
-    names = list(class_map.values()) if target_classes is None else target_classes
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise RecipeError(f"class_map is {class_map!r}, target_classes is {target_classes!r}; write names of classes")
-    if target_classes is not None and len(set(names)) < len(names):
-        raise RecipeError(f"target_classes is {target_classes!r}; write every name once")
-    targets = tuple(sorted(set(names)) if target_classes is None else names)
-    for name in class_map.values():
-        if name not in targets:
-            raise RecipeError(f"class_map leads to {name!r}, which is not in target_classes: {', '.join(targets)}")
-    return dict(class_map), targets
+    names = sorted(set(class_map.values())) if target_classes is None else target_classes
+    if not are_different_names(names) or not set(names).issuperset(class_map.values()):
+        raise RecipeError(
+            f"target_classes is {target_classes!r}, and class_map {class_map!r}; write each class that class_map "
+            "leads to once"
+        )
+    return dict(class_map), tuple(names)

@@ -5,24 +5,22 @@ It lists no folder.
 
 from __future__ import annotations
 
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from mmload.errors import SampleError
 from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID
-from mmload.sources.decode import FORMATS, LOSSY, content_of, libtiff_silenced, warnings_suppressed, without_png_extras
+from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
 from mmload.sources.files import read_bytes
 from mmload.sources.objects import EDGE
 from mmload.sources.voc_devkit import VocObject
-from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,11 +181,10 @@ class Segmentation(VocTask):
             )
         odd = mask[(mask >= len(self.classes)) & (mask != VOID)]
         if len(odd):
-            valid = (
-                f"classes are 0 to {len(self.classes) - 1}, and 255 is void; name your own in classes, or take those"
-            )
             raise SampleError(
-                item.image, f"its mask has the value {int(odd[0])}; {valid} in the masks: --set classes=auto"
+                item.image,
+                f"its mask has the value {int(odd[0])}; classes are 0 to {len(self.classes) - 1}, and 255 is void; "
+                "name your own in classes, or take those in the masks: --set classes=auto",
             )
         return {"masks": mask}
 
@@ -226,26 +223,20 @@ def read_mask(root: Path, name: str, sample: str) -> Tensor:
     """
     import torch
 
-    data = read_bytes(root, name, sample)
     try:
-        file = io.BytesIO(without_png_extras(data))
-        with warnings_suppressed, libtiff_silenced, Image.open(file, formats=FORMATS) as image:
-            if image.format in LOSSY:
-                raise SampleError(sample, f"its mask {name} is a {image.format}, which does not keep class numbers")
-            if image.width * image.height > MAX_PIXELS:
-                raise SampleError(sample, f"its mask {name} has over {MAX_PIXELS} pixels: a decompression bomb?")
-            return torch.from_numpy(_class_numbers(np.array(image), image.mode))
-    except (UnidentifiedImageError, ImportError) as error:  # the second as in mmload.sources.decode
-        raise SampleError(sample, f"its mask {name} is not an image{content_of(data)}") from error
-    except (OSError, SyntaxError, EOFError, IndexError, ValueError, Image.DecompressionBombError) as error:
-        raise SampleError(sample, f"its mask {name} is broken ({error})") from error
+        return torch.from_numpy(read_with_pillow(read_bytes(root, name, sample), _class_numbers))
+    except ValueError as error:
+        raise SampleError(sample, f"its mask {name} cannot be read: {error}") from error
 
 
-def _class_numbers(pixels: npt.NDArray[Any], mode: str) -> npt.NDArray[np.uint8]:
-    """Returns the class of each pixel, uint8 [H, W]; raises ValueError if the pixels do not say it."""
+def _class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
+    """Returns the class of each pixel, uint8 [H, W]; raises RefusedImage if the pixels do not say it."""
+    if image.format in LOSSY:
+        raise RefusedImage(f"it is a {image.format}, which does not keep class numbers")
+    pixels, mode = np.array(image), image.mode
     if mode in ("LA", "RGBA"):
         if (pixels[..., -1] != 255).any():
-            raise ValueError("it has transparent pixels, of which the class is unclear")
+            raise RefusedImage("it has transparent pixels, of which the class is unclear")
         pixels, mode = pixels[..., :-1], mode[:-1]
     if mode == "RGB":
         codes = pixels.astype(np.int64) @ _CODE
@@ -254,10 +245,10 @@ def _class_numbers(pixels: npt.NDArray[Any], mode: str) -> npt.NDArray[np.uint8]
         place = order[np.searchsorted(colors, codes, sorter=order).clip(max=len(colors) - 1)]
         unknown = pixels[colors[place] != codes]
         if len(unknown):
-            raise ValueError(f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes")
+            raise RefusedImage(f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes")
         return np.asarray(place, np.uint8)
     if mode not in ("P", "L"):
-        raise ValueError(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")
+        raise RefusedImage(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")
     return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]))
 
 

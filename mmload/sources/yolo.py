@@ -6,13 +6,15 @@ height: a box, a polygon, a box and keypoints, or the corners of a rotated box.
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import posixpath
+import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +24,8 @@ from mmload.records import ObjectsRecord, Sample
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
-    EXTENSIONS,
-    add_unread,
     checksum_of,
+    images_among,
     inner_name,
     read_bytes,
     read_image_and_jpeg,
@@ -167,28 +168,24 @@ class YoloSource:
                 for folder, names in walk(str(place), above, self._links)
                 for name in names
             ]
-            for name in (Path(each).as_posix() for each in sorted(found)):
-                if name.lower().endswith(EXTENSIONS):
-                    yield name
-                else:
-                    add_unread(findings, name)
+            yield from images_among((Path(each).as_posix() for each in sorted(found)), findings)
             return
         folders = [Path(os.path.relpath(folder, self._root)).as_posix() for folder in (place.parent, base)]
         inside = f"{Path(os.path.abspath(self._root)).as_posix()}/"  # of absolute paths
-        text = read_text(place, _MOST_BYTES)
-        for number, line in enumerate(io.StringIO(text, newline=None), 1):  # splitlines() splits at U+2028, too
-            if not line.strip():
+        text = io.StringIO(read_text(place, _MOST_BYTES), newline=None)  # splitlines() splits at U+2028, too
+        for number, line in enumerate(map(str.strip, text), 1):
+            if not line:
                 continue
-            written = [line.strip(), line.strip().replace("\\", "/")]
             names = [
                 posixpath.normpath(posixpath.join(folder, path)).removeprefix(inside)
                 for folder in folders
-                for path in written
+                for path in (line, line.replace("\\", "/"))
             ]
             name = next((each for each in names if os.path.lexists(self._root / each)), names[0])
             if inner_name(name) is None and not self.allow_outside:
-                what = f"{line.strip()!r:.80} leaves {self._root}; set allow_outside to follow it"
-                raise SourceError(f"{place}, line {number}: {what}")
+                raise SourceError(
+                    f"{place}, line {number}: {line!r:.80} leaves {self._root}; set allow_outside to follow it"
+                )
             yield name
 
     def _item(self, file: str) -> YoloItem:
@@ -286,17 +283,12 @@ def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:
 
 
 def _in_any_case(folder: Path, name: str) -> Path | None:
-    """Returns an existing path below a folder, of which each part may be in another case; None if there is none."""
-    found = folder / name
-    if found.exists():
-        return found
-    for part in PurePosixPath(name).parts:
-        names = os.listdir(folder) if folder.is_dir() else []
-        others = [part] if (folder / part).exists() else [each for each in names if each.lower() == part.lower()]
-        if len(others) != 1:
-            return None
-        folder = folder / others[0]
-    return folder
+    """Returns an existing path below a folder, perhaps in another case; None if there is none, or several."""
+    if (folder / name).exists():
+        return folder / name
+    pattern = re.sub("[A-Za-z]", lambda letter: f"[{letter[0].lower()}{letter[0].upper()}]", glob.escape(name))
+    found = glob.glob(pattern, root_dir=folder)
+    return folder / found[0] if len(found) == 1 else None
 
 
 def _is_below(path: Path, root: Path) -> bool:

@@ -18,7 +18,7 @@ from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import read_text
 from mmload.sources.list_rows import MAX_CLASSES
-from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, no_polygons
+from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects
 
 if TYPE_CHECKING:
     import yaml
@@ -98,11 +98,10 @@ def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
     expected = {"detection": 5, "instances": 7, "keypoints": 5 + points * meaning.numbers, "rotated": 9}[task]
     is_polygon = task in ("detection", "instances") and len(numbers) >= 7 and len(numbers) % 2 == 1
     if not is_polygon and len(numbers) != expected:
-        if task == "instances":
-            raise ValueError(f"it has {(len(numbers) - 1) / 2:g} points, a polygon has at least 3")
-        if task == "keypoints":
-            raise ValueError(f"it has {(len(numbers) - 5) / meaning.numbers:g} keypoints, data.yaml has {points}")
-        raise ValueError(f"it has {len(numbers)} numbers, expected {expected} for {task}; set task for other labels")
+        what = {"instances": ", or more for more points,", "keypoints": f" for {points} keypoints"}.get(task, "")
+        raise ValueError(
+            f"it has {len(numbers)} numbers, expected {expected}{what} for {task}; set task for other labels"
+        )
     shares = numbers[1:]
     if task == "keypoints" and meaning.numbers == 3:
         if any(flag not in (0, 1, 2) for flag in numbers[7::3]):
@@ -130,10 +129,8 @@ def objects_of_lines(lines: Sequence[Sequence[float]], size: tuple[int, int], me
         return ImageObjects(boxes=boxes, per_box=per_box)
     # Rounded, as an exported polygon of at most 9 decimals is then the same again.
     polygons = [np.round(each.reshape(-1, 2) * scale, 9) for each in points]
-    segments = no_polygons()
-    if polygons:
-        rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32)
-        segments = {"rings": rings, "polygons": np.concatenate(polygons)}
+    rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32).reshape(-1, 2)
+    segments = {"rings": rings, "polygons": np.concatenate([np.empty((0, 2)), *polygons])}
     return ImageObjects(boxes=boxes, per_box=per_box, segments=segments)
 
 
@@ -210,10 +207,8 @@ def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
             f"{path} has {len(table)} names of the numbers {shown(list(named))}, and nc is {most}; number the classes "
             "from 0, each once and without gaps, and leave nc out"
         )
-    if most < 1:
-        raise SourceError(f"{path} has no names of classes; write names: [cat, dog]")
-    if most > MAX_CLASSES:
-        raise SourceError(f"{path} has {most:,} classes, at most {MAX_CLASSES:,} are read; correct nc or names")
+    if not 1 <= most <= MAX_CLASSES:
+        raise SourceError(f"{path} has {most:,} classes, at most {MAX_CLASSES:,} are read; write names: [cat, dog]")
     classes = tuple(named.get(number, str(number)) for number in range(most))
     twice = next((name for name, found in Counter(classes).items() if found > 1), None)
     if twice is not None:
@@ -238,10 +233,8 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: str | None) -> YoloMea
         raise SourceError(f"{path} has kpt_shape, so its lines are boxes and keypoints, not {chosen}; leave task out")
     if chosen != "keypoints":
         return YoloMeaning(task=chosen, classes=classes)
-    if len(shape) != 2 or shape[0] < 1 or shape[1] not in (2, 3):
-        raise SourceError(f"{path}: kpt_shape is {shape}; write [number of keypoints, 2 or 3]")
-    if shape[0] > MAX_KEYPOINTS:
-        raise SourceError(f"{path}: kpt_shape has {shape[0]:,} keypoints, at most {MAX_KEYPOINTS} are read")
+    if len(shape) != 2 or not 1 <= shape[0] <= MAX_KEYPOINTS or shape[1] not in (2, 3):
+        raise SourceError(f"{path}: kpt_shape is {shape}; write [number of keypoints, at most {MAX_KEYPOINTS}, 2 or 3]")
     named = body.get("kpt_names")
     points = next(iter(named.values())) if isinstance(named, dict) and named else named
     keypoints = tuple(map(str, points)) if isinstance(points, list) and len(points) == shape[0] else ()

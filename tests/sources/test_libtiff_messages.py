@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmload.sources.decode import Decoder, libtiff_silenced
+from mmload.sources.decode import Decoder, pillow_guarded
 
 
 def damaged() -> bytes:
@@ -25,13 +25,13 @@ def test_a_damaged_tiff_is_an_error_and_no_lines(capfd: pytest.CaptureFixture[st
         with pytest.raises(ValueError, match="broken image"):
             Decoder()(damaged())
     assert capfd.readouterr().err == ""
-    with libtiff_silenced, pytest.raises(OSError, match="decoder error"):
+    with pillow_guarded, pytest.raises(OSError, match="decoder error"):
         Image.open(io.BytesIO(damaged())).load()
     assert capfd.readouterr().err == ""
 
 
 def test_what_the_program_had_set_is_put_back(capfd: pytest.CaptureFixture[str]) -> None:
-    with libtiff_silenced, libtiff_silenced:
+    with pillow_guarded, pillow_guarded:
         pass
     with pytest.raises(OSError, match="decoder error"):
         Image.open(io.BytesIO(damaged())).load()

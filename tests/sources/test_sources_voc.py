@@ -205,7 +205,7 @@ def test_segmentation_takes_the_numbers_in_the_masks_as_classes(devkit: Devkit) 
     assert set(split.read(0).fields["masks"].unique().tolist()) <= {0, 24, 255}
     with pytest.raises(SampleError, match=r"24; classes are 0 to 20, .*--set classes=auto"):
         devkit.splits(task="segmentation")["train"].read(0)
-    with pytest.raises(SampleError, match="is not an image"):
+    with pytest.raises(SampleError, match="not an image"):
         split.read(2)
 
 
@@ -232,7 +232,7 @@ def test_wrong_masks_are_named(devkit: Devkit) -> None:
     (devkit.home / "SegmentationClass" / "broken.png").write_bytes(b"\x89PNG nonsense")
     devkit.list("train", *masks, "broken", kind="Segmentation")
     split = devkit.splits(task="segmentation")["train"]
-    for index, message in enumerate([*(message for _, message in masks.values()), "is not an image"]):
+    for index, message in enumerate([*(message for _, message in masks.values()), "not an image"]):
         with pytest.raises(SampleError, match=message):
             split.read(index)
 
@@ -269,7 +269,7 @@ def test_masks_of_a_lossy_format_are_refused(devkit: Devkit) -> None:
     devkit.add("a")
     Image.fromarray(np.zeros((6, 8), np.uint8)).save(devkit.home / "SegmentationClass" / "a.png", "JPEG")
     devkit.list("train", "a", kind="Segmentation")
-    with pytest.raises(SampleError, match=r"its mask VOC2007/SegmentationClass/a\.png is a JPEG, which does not keep"):
+    with pytest.raises(SampleError, match=r"its mask VOC2007/SegmentationClass/a\.png .* JPEG, which does not keep"):
         devkit.splits(task="segmentation")["train"].read(0)
 
 

@@ -116,8 +116,7 @@ def test_images_and_folders_that_are_left_out_without_a_devkit_are_noted(devkit:
     *noted, respelled = splits["train"].notes()
     assert "'valid/d.jpg' is 'valid/d.JPG'" in respelled
     assert noted == [
-        "images that share an annotation with another one are left out: 1 (a.jpeg)",
-        "images without an annotation (.xml) are left out: 1 (c.tiff)",
+        "images without an annotation (.xml) of their own are left out: 2 (a.jpeg, c.tiff)",
         "folders without annotations (.xml) are left out: 1 (test)",
     ]
 
@@ -157,7 +156,7 @@ def test_xml_beside_images_is_read_without_a_devkit(
     assert (split.id(0), len(split)) == (f"{images}/a.jpg".lstrip("/"), 1)
     assert split.classes == ("crow", "pigeon")
     assert split.read(0).fields["boxes"].tolist() == [[0, 0, 3, 4], [1, 1, 5, 5]]
-    assert split.notes() == ("images without an annotation (.xml) are left out: 1 (unlabeled.jpg)",)
+    assert split.notes() == ("images without an annotation (.xml) of their own are left out: 1 (unlabeled.jpg)",)
     with pytest.raises(SourceError, match="no lists"):
         make_source("voc", root, Decoder(), {"image_set": "train"}).splits()
 
@@ -168,10 +167,10 @@ def test_xml_beside_images_is_read_without_a_devkit(
         ({"task": "guess"}, "task is 'guess'"),
         ({"task": "single-label"}, "class_map"),
         ({"class_map": {"cat": "cat"}}, "class_map"),
-        ({"task": "single-label", "class_map": {"cat": "cat"}, "target_classes": ["dog"]}, "leads to 'cat'"),
-        ({"task": "single-label", "class_map": {"cat": "c"}, "target_classes": "cat"}, "write names of classes"),
-        ({"task": "single-label", "class_map": {"cat": ["cat"]}}, "write names of classes"),
-        ({"task": "single-label", "class_map": {"cat": "x"}, "target_classes": ["x", "x"]}, "every name once"),
+        ({"task": "single-label", "class_map": {"cat": "cat"}, "target_classes": ["dog"]}, "target_classes is"),
+        ({"task": "single-label", "class_map": {"cat": "c"}, "target_classes": "cat"}, "target_classes is 'cat'"),
+        ({"task": "single-label", "class_map": {"cat": ["cat"]}}, "class_map is"),
+        ({"task": "single-label", "class_map": {"cat": "x"}, "target_classes": ["x", "x"]}, "leads to once"),
         ({"classes": ["a", "a"]}, "different names"),
         ({"classes": []}, "different names"),
         ({"image_set": ["../x/.."]}, "image_set"),

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from mmload.sources.decode import Shared, warnings_suppressed
+from mmload.sources.decode import Shared, pillow_guarded
 
 
 def test_warnings_inside_are_ignored_and_those_after_are_not() -> None:
-    with warnings_suppressed:
+    with pillow_guarded:
         warnings.warn("inside", stacklevel=1)
     with pytest.warns(UserWarning, match="after"):
         warnings.warn("after", stacklevel=1)
@@ -25,13 +25,13 @@ def test_blocks_that_overlap_put_back_what_was_there() -> None:
     first, second = threading.Event(), threading.Event()
 
     def enters_first() -> None:
-        with warnings_suppressed:
+        with pillow_guarded:
             first.set()
             second.wait(10)
 
     def leaves_last() -> None:
         first.wait(10)
-        with warnings_suppressed:
+        with pillow_guarded:
             second.set()
             thread.join(10)
             warnings.warn("the other has left", stacklevel=1)
@@ -46,7 +46,7 @@ def test_many_threads_leave_nothing_behind() -> None:
     before = list(warnings.filters)
 
     def work(number: int) -> None:
-        with warnings_suppressed:
+        with pillow_guarded:
             warnings.warn(f"{number}", stacklevel=1)
 
     with ThreadPoolExecutor(8) as pool:
@@ -56,7 +56,7 @@ def test_many_threads_leave_nothing_behind() -> None:
 
 def test_an_exception_leaves_too() -> None:
     before = list(warnings.filters)
-    with pytest.raises(ValueError, match="inside"), warnings_suppressed:
+    with pytest.raises(ValueError, match="inside"), pillow_guarded:
         raise ValueError("inside")
     assert warnings.filters == before
 
