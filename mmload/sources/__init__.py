@@ -194,8 +194,7 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
     try:
         inspect.signature(factory).bind(root, decoder, **options)
     except TypeError as error:
-        advice = f"its options are {choices(takes)}" if takes else "it has no options"
-        raise RecipeError(f"source {kind}: {error}; {advice}") from error
+        raise RecipeError(f"source {kind}: {error}; its options are {choices(takes) or 'none'}") from error
     try:
         return factory(root, decoder, **options)
     except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type

@@ -100,16 +100,13 @@ class Cifar10Source:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
+        self._level = getattr(self, "labels", "fine")  # CIFAR-10 has no such option
         if self._level not in self.edition.keys:
             raise RecipeError(f"labels is {self._level!r}; use one of {', '.join(self.edition.keys)}")
         if self.decoder != Decoder():
             raise RecipeError("CIFAR's pixels are not decoded; leave [decode] out")
         self._root = Path(self.root)
         self._links = Links(self.root, self.allow_outside)
-
-    @property
-    def _level(self) -> str:
-        return "fine"
 
     def splits(self) -> Mapping[str, CifarSplit]:
         """Reads the splits ``train`` and ``test``.
@@ -118,17 +115,14 @@ class Cifar10Source:
             SourceError: if a file is missing, is not a batch, or is a link out of the root; nothing in it is ever run.
         """
         with reading(self.root):
-            return self._splits()
-
-    def _splits(self) -> dict[str, CifarSplit]:
-        folder = self._folder()
-        for name in (self.edition.meta, *(name for names in self.edition.batches.values() for name in names)):
-            self._links.check(folder / name)
-        _, names_key = self.edition.keys[self._level]
-        meta, meta_md5 = _read(folder / self.edition.meta)
-        classes = _class_names(meta.get(names_key), folder / self.edition.meta)
-        odd = () if meta_md5 == self.edition.md5[self.edition.meta] else (self.edition.meta,)
-        return {split: self._split(folder, names, classes, odd) for split, names in self.edition.batches.items()}
+            folder = self._folder()
+            for name in (self.edition.meta, *(name for names in self.edition.batches.values() for name in names)):
+                self._links.check(folder / name)
+            _, names_key = self.edition.keys[self._level]
+            meta, meta_md5 = _read(folder / self.edition.meta)
+            classes = _class_names(meta.get(names_key), folder / self.edition.meta)
+            odd = () if meta_md5 == self.edition.md5[self.edition.meta] else (self.edition.meta,)
+            return {split: self._split(folder, names, classes, odd) for split, names in self.edition.batches.items()}
 
     def _folder(self) -> Path:
         """Returns the folder of the batches; downloads them first if the recipe says so and one is missing."""
@@ -159,9 +153,9 @@ class Cifar10Source:
             images, targets = _check_batch(batch, labels_key, len(classes), folder / name)
             batches.append(BatchFile(name=name, md5=md5, images=images, targets=targets))
             odd += () if md5 == self.edition.md5[name] else (name,)
-        note = f"not the original {self.edition.name}: the MD5 of {', '.join(odd)} is not the published one"
         if not sum(len(batch.targets) for batch in batches):
             raise SourceError(f"no rows in {', '.join(names)} of {folder}")
+        note = f"not the original {self.edition.name}: the MD5 of {', '.join(odd)} is not the published one"
         return CifarSplit(classes, batches, (note,) if odd else ())
 
 
@@ -176,10 +170,6 @@ class Cifar100Source(Cifar10Source):
     edition: ClassVar[Edition] = CIFAR100
 
     labels: str = field(default="fine", kw_only=True)
-
-    @property
-    def _level(self) -> str:
-        return self.labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -172,15 +172,13 @@ class CocoSource:
         if file.name == _BESIDE:
             return Path(os.path.relpath(file.parent, self._root)).as_posix()
         match = _FILE.fullmatch(file.name)
-        names = [split, f"images/{split}", "images"] if match is None else []
-        for name in ("split", "stem") if match is not None else ():
-            names += [match[name], f"images/{match[name]}"]  # type: ignore[index]  # there is a match
-        for name in [*names, "images"]:
+        stems = [split] if match is None else [match["split"], match["stem"]]
+        for name in [*(name for stem in stems for name in (stem, f"images/{stem}")), "images"]:
             if (self._root / name).is_dir():
                 return name
         if inner_name(first) is not None and os.path.isfile(self._root / first):
             return ""
-        raise SourceError(f"{self._root} has no folder {names[0]} with the images of {file}; give images, the folder")
+        raise SourceError(f"{self._root} has no folder {stems[0]} with the images of {file}; give images, the folder")
 
     def _annotation_file(self, path: Path) -> AnnotationFile:
         self._links.check(path)
@@ -213,8 +211,11 @@ class CocoSource:
                 segments, of_map = self._file(maps, name)
                 revision = f"{revision} {of_map}" if of_map else ""
             if not revision:
-                what = f"the file name {shown(name)} leaves the folder; name a file in {self._root / folder}"
-                read.objects.faults.setdefault(place, f"{read.path}, image {shown(image.id)}: {what}")
+                read.objects.faults.setdefault(
+                    place,
+                    f"{read.path}, image {shown(image.id)}: the file name {shown(name)} leaves the folder; name a file "
+                    f"in {self._root / folder}",
+                )
             number = place if texts or isinstance(image.id, str) else image.id
             yield CocoItem(file, image.id, number, image.height, image.width, revision, segments)
 

@@ -139,8 +139,9 @@ def without_groups(files: Mapping[str, AnnotationFile]) -> dict[str, AnnotationF
         children = Counter(each.supercategory for each in file.categories if each.supercategory != each.name)
         is_group = np.array([each.name in children and each.id not in used for each in file.categories], np.bool_)
         for category in compress(file.categories, is_group):
-            kind = "categories without annotations that are the supercategory of others are left out"
-            file.findings.add(kind, shown(category.name))
+            file.findings.add(
+                "categories without annotations that are the supercategory of others are left out", shown(category.name)
+            )
         labels = file.objects.per_box["labels"]
         per_box = {**file.objects.per_box, "labels": labels - np.cumsum(is_group)[labels]}
         objects = replace(file.objects, per_box=per_box)
@@ -157,8 +158,10 @@ def _parsed(path: Path, findings: Findings) -> _File:
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
-            kind = "values that JSON does not have are read as null"
-            body = json.loads(content, parse_constant=lambda name: findings.add(kind, name))
+            body = json.loads(
+                content,
+                parse_constant=lambda name: findings.add("values that JSON does not have are read as null", name),
+            )
             return msgspec.json.decode(msgspec.json.encode(body), type=_File)
     except msgspec.ValidationError as error:
         raise SourceError(f"{path} is no annotation file of COCO ({error})") from error
@@ -222,19 +225,20 @@ class _Objects:
         except ValueError as error:
             name = annotation_name(body.get("id"), number)
             if image is None:
-                kind = "annotations that cannot be read and belong to no listed image are left out"
-                self._findings.add(kind, f"{name}: {error}")
+                self._findings.add(
+                    "annotations that cannot be read and belong to no listed image are left out", f"{name}: {error}"
+                )
             else:
                 self._fault(image, name, error)
             return None
         if isinstance(each, Annotation) and not body.get("bbox"):
-            kind = "objects without a bbox have the box around their polygons"
-            self._findings.add(kind, annotation_name(each.id, number))
+            self._findings.add(
+                "objects without a bbox have the box around their polygons", annotation_name(each.id, number)
+            )
         return each
 
     def _fault(self, image: int, annotation: str, error: ValueError) -> None:
-        where = f"{self._path}, image {shown(self._listed[image].id)}"
-        self._faults.setdefault(image, f"{where}, {annotation}: {error}")
+        self._faults.setdefault(image, f"{self._path}, image {shown(self._listed[image].id)}, {annotation}: {error}")
 
     def _add(self, number: int, each: Any) -> None:
         """Adds an object to the columns: a million times, so what is odd is looked at in other functions."""
@@ -274,8 +278,10 @@ class _Objects:
         self.used.add(each.category_id)
         image = self._places.get(each.image_id)
         if image is None:
-            kind = "annotations of images that the file does not list are left out"
-            self._findings.add(kind, f"{annotation_name(each.id, number)} of image {shown(each.image_id)}")
+            self._findings.add(
+                "annotations of images that the file does not list are left out",
+                f"{annotation_name(each.id, number)} of image {shown(each.image_id)}",
+            )
         elif self._task == "panoptic":
             self._left_out.setdefault(image, []).append(each.id)
 
@@ -318,11 +324,14 @@ class _Objects:
         is_replaced = is_again & (images[order][:-1] == images[order][1:])
         replaced, mixed = order[:-1][is_replaced], order[:-1][is_again & ~is_replaced]
         for own in ids[replaced].tolist():
-            kind = "annotations are left out for a later one of the same id, as in pycocotools"
-            self._findings.add(kind, shown_object(own))
+            self._findings.add(
+                "annotations are left out for a later one of the same id, as in pycocotools", shown_object(own)
+            )
         for own in ids[mixed].tolist() if self._task != "panoptic" else ():
-            kind = "annotations have the id of one of another image: both are read, and pycocotools mixes them up"
-            self._findings.add(kind, shown_object(own))
+            self._findings.add(
+                "annotations have the id of one of another image: both are read, and pycocotools mixes them up",
+                shown_object(own),
+            )
         images[replaced] = len(self._listed)
         return images
 

@@ -128,8 +128,10 @@ def read_categories(path: Path, raws: Sequence[msgspec.Raw], keypoints: bool, fi
             raise SourceError(f"{path}, categories[{position}]: {error}") from error
         other = found.setdefault(category.id, category)
         if other.name != category.name:
-            names = f"{shown(other.name)} and {shown(category.name)}"
-            raise SourceError(f"{path} has two categories of the id {shown(category.id)}, {names}; give each its own")
+            raise SourceError(
+                f"{path} has two categories of the id {shown(category.id)}, {shown(other.name)} and "
+                f"{shown(category.name)}; give each its own"
+            )
         if other is not category:
             findings.add("categories that are listed again are read once", shown(category.name))
     return sorted(found.values(), key=lambda category: (isinstance(category.id, str), category.id))
@@ -151,9 +153,10 @@ def read_images(path: Path, raws: Sequence[msgspec.Raw], findings: Findings) -> 
             if images[place].file_name == image.file_name:
                 findings.add("images that are listed again are read once", image.file_name)
                 continue
-            names = f"{shown(images[place].file_name)} and {shown(image.file_name)}"
-            fault = f"{path}, image {shown(image.id)}: {names} have this id; give each its own"
-            faults[place] = faults[len(images)] = fault
+            faults[place] = faults[len(images)] = (
+                f"{path}, image {shown(image.id)}: {shown(images[place].file_name)} and {shown(image.file_name)} have "
+                "this id; give each its own"
+            )
         images.append(image)
     return CocoImages(images, places, faults)
 

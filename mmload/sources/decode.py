@@ -13,7 +13,7 @@ import io
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -281,7 +281,7 @@ class Decoder:
 def read_with_pillow(
     data: bytes,
     read: Callable[[Image.Image], np.ndarray],
-    formats: Sequence[str] = FORMATS,
+    formats: tuple[str, ...] = FORMATS,
     *,
     exif_orient: bool = False,
 ) -> np.ndarray:

@@ -244,7 +244,7 @@ def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
     if _unpacked(data) > len(data):
         raise SampleError(sample, f"{name} is compressed, which torch.save never does; save the tensor with torch.save")
     try:
-        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        tensor: Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise SampleError(sample, f"{name} is not a tensor file ({reason})") from error

@@ -19,7 +19,7 @@ from mmload.records import Sample
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
@@ -36,6 +36,7 @@ from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
     ListedSplit,
     Listing,
+    are_different_names,
     check_fraction,
     check_same_classes,
     with_held_out,
@@ -56,15 +57,10 @@ class LocalTree:
         """Raises SourceError unless the folder exists; ``what`` says which one to give."""
         check_is_folder(self.place / folder, what)
 
-    def folders(self, folder: str) -> list[str]:
-        """Returns the names of the folders and links to folders in a folder, sorted."""
+    def names(self, folder: str, *, of_files: bool = False) -> list[str]:
+        """Returns the names of the folders and links to folders in a folder, or of the files in it, sorted."""
         with os.scandir(self.place / folder) as entries:
-            return sorted(entry.name for entry in entries if is_folder(entry))
-
-    def loose_files(self, folder: str) -> list[str]:
-        """Returns the names of the files in a folder itself, sorted."""
-        with os.scandir(self.place / folder) as entries:
-            return sorted(entry.name for entry in entries if not is_folder(entry))
+            return sorted(entry.name for entry in entries if is_folder(entry) != of_files)
 
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
@@ -95,17 +91,11 @@ class RemoteTree:
         if not self._below(folder):
             raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
 
-    def folders(self, folder: str) -> list[str]:
-        """Returns the first parts of the names below a prefix that have several, sorted."""
+    def names(self, folder: str, *, of_files: bool = False) -> list[str]:
+        """Returns the first parts of the names below a prefix that have several, or the names of one part, sorted."""
         skip = len(posixpath.join(folder, ""))
         inner = (self._found[index].name[skip:].partition("/") for index in self._below(folder))
-        return sorted({name for name, slash, _ in inner if slash})
-
-    def loose_files(self, folder: str) -> list[str]:
-        """Returns the names of the objects directly below a prefix, sorted."""
-        skip = len(posixpath.join(folder, ""))
-        names = (self._found[index].name[skip:] for index in self._below(folder))
-        return sorted(name for name in names if "/" not in name)
+        return sorted({name for name, slash, _ in inner if bool(slash) != of_files})
 
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
@@ -186,7 +176,7 @@ class ImageFolderSource:
 
     def __post_init__(self) -> None:
         check_fraction(self.val_fraction, self.seed)
-        if self.split_folders is not None and not _are_names(self.split_folders):
+        if self.split_folders not in (None, [], ()) and not are_different_names(self.split_folders, is_name):
             raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
         if not isinstance(self.allow_empty, bool):
             raise RecipeError(f"allow_empty is {self.allow_empty!r}; use true or false")
@@ -205,29 +195,30 @@ class ImageFolderSource:
             RecipeError: if ``val_fraction`` is given and there is no ``train`` to take it from, or a ``val`` already.
         """
         with reading(self._tree.place):
-            return self._found()
-
-    def _found(self) -> Mapping[str, ImageFolderSplit]:
-        self._tree.check_folder("", "the folder that holds one subfolder per class")
-        table, labels, base = "", dict[str, str](), ""
-        if self.split_folders is None:
-            base = KAGGLE_FOLDER if "ILSVRC" in self._tree.folders("") else ""
-            table, labels = self._validation_classes(base)
-        names, notes = self._split_names(base, flat=["images"] if labels else [])
-        if not names:
-            splits = {"train": self._scan(base, ())}
-        else:
-            splits = {name: self._scan(posixpath.join(base, name), notes if name == names[0] else ()) for name in names}
-            named = {self._tree.display_name(name): split.classes for name, split in splits.items()}
-            check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
-        if labels:
-            splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
-        return splits if self.val_fraction is None else self._hold_out(splits, self.val_fraction)
+            self._tree.check_folder("", "the folder that holds one subfolder per class")
+            table, labels, base = "", dict[str, str](), ""
+            if self.split_folders is None:
+                base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
+                table, labels = self._validation_classes(base)
+            names, notes = self._split_names(base, flat=["images"] if labels else [])
+            if not names:
+                splits = {"train": self._scan(base, ())}
+            else:
+                splits = {
+                    name: self._scan(posixpath.join(base, name), notes if name == names[0] else ()) for name in names
+                }
+                named = {self._tree.display_name(name): split.classes for name, split in splits.items()}
+                check_same_classes(
+                    named, "give every split the same class folders, or name the splits in split_folders"
+                )
+            if labels:
+                splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
+            return splits if self.val_fraction is None else self._hold_out(splits, self.val_fraction)
 
     def _validation_classes(self, base: str) -> tuple[str, dict[str, str]]:
         """Returns the table of the images in ``val`` and their classes, if ``val`` has no class folders but a table."""
-        has_both = {"train", "val"}.issubset(self._tree.folders(base))
-        inner = self._tree.folders(posixpath.join(base, "val")) if has_both else None
+        has_both = {"train", "val"}.issubset(self._tree.names(base))
+        inner = self._tree.names(posixpath.join(base, "val")) if has_both else None
         return read_validation_classes(self._tree.place) if inner in ([], ["images"]) else ("", {})
 
     def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:
@@ -248,10 +239,8 @@ class ImageFolderSource:
             for name in self.split_folders:
                 self._tree.check_folder(name, "split_folders that are there")
             return list(self.split_folders), ()
-        folders = set(self._tree.folders(base))
-        inner = {
-            name: self._tree.folders(posixpath.join(base, name)) for name in folders if name.lower() in SPLIT_WORDS
-        }
+        folders = set(self._tree.names(base))
+        inner = {name: self._tree.names(posixpath.join(base, name)) for name in folders if name.lower() in SPLIT_WORDS}
         names = [name for name in SPLIT_NAMES if inner.get(name, []) not in ([], flat)]
         if not names and inner and (any(inner.values()) or len(inner) == len(folders)):
             raise SourceError(
@@ -263,12 +252,11 @@ class ImageFolderSource:
         beside = sorted(folders - set(names) - ({"val"} if flat else set()))
         if not names or not beside:
             return names, ()
-        shown = ", ".join(beside[:5]) + (", ..." if len(beside) > 5 else "")
-        return names, (f"not read, as they are not splits: {counted(len(beside), 'folder')} ({shown})",)
+        return names, (finding_note("folders that are not splits are not read", len(beside), beside[:5]),)
 
     def _scan(self, split: str, notes: tuple[str, ...]) -> ImageFolderSplit:
         folder = self._tree.display_name(split)
-        classes = tuple(self._tree.folders(split))
+        classes = tuple(self._tree.names(split))
         if not classes:
             raise SourceError(
                 f"no class folders in {folder}; an ImageFolder has one subfolder of images per class; of ImageNet give "
@@ -292,10 +280,10 @@ class ImageFolderSource:
             raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
         if empty:
             notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
-        for name in self._tree.loose_files(split):
+        for name in self._tree.names(split, of_files=True):
             if name.lower().endswith(EXTENSIONS):
                 findings.add("images beside the class folders are left out", name)
-        if len(classes) == 1 and self._tree.folders(posixpath.join(split, classes[0])):
+        if len(classes) == 1 and self._tree.names(posixpath.join(split, classes[0])):
             notes += (
                 f"all images are of one class, {classes[0]}; if its folders are classes or splits, give it as ROOT",
             )
@@ -365,7 +353,3 @@ def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
     hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]
     if hidden:
         yield f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that"
-
-
-def _are_names(names: object) -> bool:
-    return isinstance(names, list | tuple) and all(isinstance(name, str) and is_name(name) for name in names)

@@ -23,9 +23,6 @@ from mmload.sources.annotation_values import Findings
 _FOLLOWED = 40
 """The longest chain of links, as on Linux."""
 
-_CACHED = 4096
-"""Folders whose real path is cached."""
-
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
@@ -72,8 +69,10 @@ class Links:
             return name, revision
         ((spelling, revision),) = found
         self.check(os.path.join(folder, spelling))
-        kind = "files found by a name that differs in its Unicode form or the case of its ending"
-        self._findings.add(kind, f"{name!a:.80} is {spelling!a:.80}")
+        self._findings.add(
+            "files found by a name that differs in its Unicode form or the case of its ending",
+            f"{name!a:.80} is {spelling!a:.80}",
+        )
         return spelling, revision
 
     def find_first(self, folder: str | Path, names: Sequence[str]) -> tuple[str, str]:
@@ -150,8 +149,6 @@ class Links:
     def _folder(self, path: str) -> str:
         real = self._real_paths.get(path)
         if real is None:
-            if len(self._real_paths) >= _CACHED:
-                self._real_paths.clear()
             real = self._real_paths[path] = os.path.realpath(path)
         return real
 

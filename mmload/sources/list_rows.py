@@ -42,6 +42,8 @@ COLUMNS = ("path", "label", "split", "id")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
 
+_OF_PEOPLE = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?\s*%?")  # a number as people write it
+
 _EXACT = 2**53  # float64 holds all integers below
 _LONGEST_CELL = 2**27
 
@@ -144,15 +146,15 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, lin
     where = f"{source}, line {line}"
     for column in ("path", "label", *columns):
         if (name := columns.get(column, column)) not in record:
-            advice = f'name the right column, as in columns={{{column}="..."}}'
-            raise SourceError(f"{where} has no {name!r}; it has {', '.join(map(repr, record))}: {advice}")
+            raise SourceError(
+                f"{where} has no {name!r}; it has {', '.join(map(repr, record))}: name the right column, as in "
+                f'columns={{{column}="..."}}'
+            )
     if not isinstance(path, str) or not path:
         got = "empty" if path in (None, "") else f"{path!r:.60}"
         raise SourceError(f"{where}: path is {got}, expected the name of a file")
-    if split is not None and not isinstance(split, str):
-        raise SourceError(f"{where}: split is {split!r:.60}, expected a name")
-    if sample is not None and not isinstance(sample, str | int):
-        raise SourceError(f"{where}: id is {sample!r:.60}, expected text")
+    if not isinstance(split, str | None) or not isinstance(sample, str | int | None):
+        raise SourceError(f"{where}: split is {split!r:.60} and id is {sample!r:.60}, expected texts")
     _check_texts(where, path, label, split, sample)
     checked = _label(label, f"{where} ({columns.get('label', 'label')})")
     return ListRow(path, checked, split, None if sample is None else str(sample), source, line)
@@ -268,12 +270,8 @@ def _reader(rows: Listing[ListRow]) -> Callable[[Any], Label]:
             return _unchanged
     elif float not in kinds or not kinds <= {int, float}:
         return _unchanged
-    return integer if all(map(_is_integral, rows)) else float
-
-
-def _is_integral(row: ListRow) -> bool:
-    value = float(row.label)  # type: ignore[arg-type]  # all labels are numbers
-    return value.is_integer() and abs(value) < _EXACT
+    numbers = (float(row.label) for row in rows)  # type: ignore[arg-type]  # all labels are numbers
+    return integer if all(each.is_integer() and abs(each) < _EXACT for each in numbers) else float
 
 
 def _unchanged(label: Label) -> Label:
@@ -335,6 +333,8 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if name.strip().casefold() in _MISSING:
             yield f"{name!a} is a class of its own; if it stands for a missing label, remove its rows from the list"
+    if all(map(_OF_PEOPLE.fullmatch, names)):
+        yield f"labels such as {names[0]!a:.60} are class names; for numbers to predict write them as 3.5 or 0.5"
     odd = [name for name in names if not _NUMBER.fullmatch(name)]
     if len(odd) == 1 and len(names) > 2:
         yield f"labels are class names and not numbers, because {odd[0]!a:.60} is not a number; all others are"

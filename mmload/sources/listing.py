@@ -118,9 +118,9 @@ def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> Non
             raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
 
 
-def are_different_names(names: object) -> bool:
-    """Returns whether a value is a list of different texts, none of them empty."""
-    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) and name.strip() for name in names)
+def are_different_names(names: object, is_valid: Callable[[str], object] = str.strip) -> bool:
+    """Returns whether a value is a list of different valid texts, by default of those that are not blank."""
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) and is_valid(name) for name in names)
     return is_list and 0 < len(set(names)) == len(names)  # type: ignore[arg-type]  # it is a list
 
 
@@ -161,8 +161,10 @@ def similar_names(names: Iterable[str], kind: str = "classes") -> Iterator[str]:
         same.setdefault(plain, []).append(name)
     for group in same.values():
         if len(group) > 1:
-            both = " and ".join(map(ascii, group))
-            yield f"{both} are {kind} of their own, but differ only in case, quotes, spaces or their Unicode form"
+            yield (
+                f"{' and '.join(map(ascii, group))} are {kind} of their own, but differ only in case, quotes, spaces "
+                "or their Unicode form"
+            )
 
 
 class ListedSplit(Generic[T]):

@@ -31,6 +31,10 @@ EDGE = 1.0
 """Pixels by which a box may reach over the edge of its image without being an error, as tools round: it is cut."""
 
 
+_POINTS_AWAY = "labeled keypoints lie outside of the image"
+"""Loss of a sample, and the text of its note."""
+
+
 class ObjectError(ValueError):
     """Error of one object of an image, by its number from 0."""
 
@@ -86,7 +90,12 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     fields = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
     lists = frozenset(fields)
     fields["counts"] = torch.tensor(int(has_area.sum()), device="cpu")
-    return ObjectFields(fields, lists, {CLIPPED: int((outside | ~has_area).sum())} if clip else {})
+    points = objects.per_box.get("keypoints", np.zeros((0, 3)))[..., :2]  # those that are not labeled are at 0, 0
+    losses = {
+        CLIPPED: int((outside | ~has_area).sum()) if clip else 0,
+        _POINTS_AWAY: int((np.abs(points.clip(0, [width, height]) - points) > EDGE).any(-1).sum()),
+    }
+    return ObjectFields(fields, lists, {name: count for name, count in losses.items() if count})
 
 
 def _check(boxes: Array, has_area: npt.NDArray[np.bool_], outside: npt.NDArray[np.bool_], size: Size) -> None:
@@ -95,8 +104,11 @@ def _check(boxes: Array, has_area: npt.NDArray[np.bool_], outside: npt.NDArray[n
         index = int(wrong[0])
         x0, y0, x1, y1 = (f"{side:g}" for side in boxes[index])
         why = "leaves" if outside[index] else "has no area in"
-        advice = "clip_boxes cuts such boxes, and leaves out those of no area"
-        raise ObjectError(index, f"the box {x0}, {y0}, {x1}, {y1} {why} the {size[1]} x {size[0]} image; {advice}")
+        raise ObjectError(
+            index,
+            f"the box {x0}, {y0}, {x1}, {y1} {why} the {size[1]} x {size[0]} image; clip_boxes cuts such boxes, and "
+            "leaves out those of no area",
+        )
 
 
 def no_polygons() -> dict[str, Array]:
@@ -171,7 +183,7 @@ class SegmentColumns:
         """Adds the values of one polygon or mask of an object."""
         self._owners.append(owner)
         self._counts.append(len(values) // self._width)
-        self._values.fromlist(values)  # half the time of extend
+        self._values.fromlist(values)  # type: ignore[arg-type]  # ints or floats; half the time of extend
 
     def finish(self, images: Array, places: Array, count: int) -> Segments:
         """Returns all, grouped by image.

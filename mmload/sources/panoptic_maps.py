@@ -32,8 +32,10 @@ def masks_of_segments(
     there = set(np.unique(numbers).tolist()) - {0, *left_out}
     if there != set(listed):
         odd = min(there ^ set(listed))
-        what = "is in its map, but not in the file" if odd in there else "has no pixel in its map"
-        raise ValueError(f"annotation {odd}: the segment {what}")
+        raise ValueError(
+            f"annotation {odd}: the segment "
+            f"{'is in its map, but not in the file' if odd in there else 'has no pixel in its map'}"
+        )
     runs = [runs_of_mask(numbers == number) for number in listed]
     owners = [(place, len(each)) for place, each in enumerate(runs)]
     return {
@@ -57,7 +59,7 @@ def read_map(root: Path, name: str, size: tuple[int, int], sample: str) -> npt.N
     def numbers_of(image: Image.Image) -> npt.NDArray[np.int64]:
         if image.size != size[::-1]:
             raise RefusedImage("it has another size than the image")
-        return np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS
+        return np.asarray(np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS)
 
     try:
         return read_with_pillow(read_bytes(root, name, sample), numbers_of, ("PNG",))

@@ -244,8 +244,11 @@ class ListSplit(ListedSplit[Item]):
 
         item = self.items[index]
         if item.revision == "missing":
-            where = "paths are relative to the list's folder, or to the folder that option folder names"
-            raise SampleError(item.name, f"no such file: {item.file} ({where})")
+            raise SampleError(
+                item.name,
+                f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
+                "folder names)",
+            )
         jpeg, losses, files = None, dict[str, int](), self._files
         place = files.urls if files.urls is not None and item.revision == OBJECT else files.place
         if item.file.lower().endswith(".pt"):

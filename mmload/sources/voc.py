@@ -24,6 +24,7 @@ from mmload.sources.files import EXTENSIONS, check_is_folder, checksum_of, read_
 from mmload.sources.links import Links, reading
 from mmload.sources.listing import ListedSplit, are_different_names, note_doubles
 from mmload.sources.voc_devkit import (
+    MAX_BYTES,
     VocAnnotation,
     default_sets,
     find_annotated,
@@ -117,21 +118,18 @@ class VocSource:
             RecipeError: if the year has to be given.
         """
         with reading(self._root):
-            return self._splits()
-
-    def _splits(self) -> dict[str, VocSplit]:
-        lists = "Segmentation" if self.task == "segmentation" else "Main"
-        devkit, years = self._devkit(lists)
-        findings: dict[str, Findings] = defaultdict(Findings)
-        if years:
-            wanted = self._wanted(devkit, years, lists)
-            items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
-        else:
-            devkit, items = self._root, self._annotated_items(findings)
-        task = self._task(devkit, [item for split in items.values() for item in split], bool(years))
-        splits = {name: self._split(devkit, name, split, task, findings[name]) for name, split in items.items()}
-        note_doubles(splits, self._links.notes())
-        return splits
+            lists = "Segmentation" if self.task == "segmentation" else "Main"
+            devkit, years = self._devkit(lists)
+            findings: dict[str, Findings] = defaultdict(Findings)
+            if years:
+                wanted = self._wanted(devkit, years, lists)
+                items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
+            else:
+                devkit, items = self._root, self._annotated_items(findings)
+            task = self._task(devkit, [item for split in items.values() for item in split], bool(years))
+            splits = {name: self._split(devkit, name, split, task, findings[name]) for name, split in items.items()}
+            note_doubles(splits, self._links.notes())
+            return splits
 
     def _devkit(self, lists: str) -> tuple[Path, dict[str, str]]:
         """Returns the devkit, and the folder of each year in it; downloads what is missing."""
@@ -159,9 +157,9 @@ class VocSource:
         """Returns the images of each split with an annotation, where there is no devkit."""
         found, others = find_annotated(self._root)
         if not found or self._years or self._sets or self.task == "segmentation":
-            beside = "XML beside images, which has no years, no lists and no masks" if found else "no XML beside images"
             raise SourceError(
-                f"{self._root} is not a VOCdevkit: no folder in it has JPEGImages and ImageSets, there is {beside}; "
+                f"{self._root} is not a VOCdevkit: no folder in it has JPEGImages and ImageSets, "
+                f"{'and XML beside images has no years, no lists and no masks' if found else 'or XML beside images'}; "
                 "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
             )
         items: dict[str, list[VocItem]] = {}
@@ -283,7 +281,7 @@ def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: 
 
 def _annotation(devkit: Path, name: str) -> VocAnnotation | str:
     try:
-        return parse_annotation(read_bytes(devkit, name, name))
+        return parse_annotation(read_bytes(devkit, name, name, MAX_BYTES))
     except SampleError as error:
         return error.reason
     except ValueError as error:

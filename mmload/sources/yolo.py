@@ -41,6 +41,7 @@ from mmload.sources.yolo_labels import (
     TASKS,
     YoloMeaning,
     checked_lines,
+    ends_in_one,
     meaning_of,
     objects_of_lines,
     read_description,
@@ -50,6 +51,7 @@ from mmload.sources.yolo_labels import (
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
 _DOUBLES = "lines of labels are the same as an earlier one of their image, and are left out"
+_ENDS = "polygons end in 1 and touch the edge of the image there alone: if it is the id of a tracker, leave it out"
 _LABELS = ("labels", "Labels", "LABELS")
 _MOST_BYTES = 2**28  # of a list of images
 
@@ -152,7 +154,10 @@ class YoloSource:
         """
         names = (path, path.removeprefix("../"), path.replace("\\", "/"))
         found = filter(None, (_in_any_case(folder, name) for folder in folders for name in names))
-        return next((each for each in found if self.allow_outside or _is_below(each, self._root)), None)
+        inside = os.path.abspath(self._root)  # by its name, links not followed
+        return next(
+            (each for each in found if self.allow_outside or Path(os.path.abspath(each)).is_relative_to(inside)), None
+        )
 
     def _images(self, place: Path, base: Path, findings: Findings) -> Iterator[str]:
         """Yields the images of a folder, sorted, or of a list of files, relative to the root.
@@ -265,7 +270,11 @@ class YoloSplit(ListedSplit[YoloItem]):
         except ValueError as error:
             raise SampleError(item.file, f"{item.labels}, {error}") from error
         fields = {"images": pixels, **found.fields, **flip_field(self._meaning.objects)}
-        losses |= {**found.losses, _DOUBLES: again}
+        losses |= {
+            **found.losses,
+            _DOUBLES: again,
+            _ENDS: sum(ends_in_one(line, self._meaning.task) for line in lines.values()),
+        }
         return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
 
 
@@ -289,8 +298,3 @@ def _in_any_case(folder: Path, name: str) -> Path | None:
     pattern = re.sub("[A-Za-z]", lambda letter: f"[{letter[0].lower()}{letter[0].upper()}]", glob.escape(name))
     found = glob.glob(pattern, root_dir=folder)
     return folder / found[0] if len(found) == 1 else None
-
-
-def _is_below(path: Path, root: Path) -> bool:
-    """Returns whether a path lies in a folder by its name, links not followed."""
-    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))

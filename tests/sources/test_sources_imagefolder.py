@@ -126,7 +126,7 @@ def test_splits_by_subfolder(tmp_path: Path) -> None:
     assert list(splits) == ["train", "valid", "test"]
     assert splits["test"].id(0) == "test/a/2.png"
     assert isinstance(splits["train"], HasNotes)
-    assert splits["train"].notes() == ("not read, as they are not splits: 1 folder (raw)",)
+    assert splits["train"].notes() == ("folders that are not splits are not read: 1 (raw)",)
 
 
 def test_pictures_of_other_endings_are_left_out_with_a_note(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ def test_text_that_looks_like_several_labels_is_noted(tmp_path: Path, label: str
     assert "is one class, as a text is one label" in note
 
 
+@pytest.mark.parametrize("labels", [("50%", "7.5 %"), ("3,5", "2,75")])
+def test_numbers_with_a_sign_or_a_decimal_comma_are_classes_and_noted(tmp_path: Path, labels: tuple[str, str]) -> None:
+    assert "for numbers to predict" in notes_on(tmp_path, *labels)[-1]
+
+
 def test_integral_numbers_with_a_fraction_are_classes_and_noted(tmp_path: Path) -> None:
     (note,) = notes_on(tmp_path, "0.0", "1.0")
     assert "'0.0'" in note
