@@ -118,10 +118,10 @@ def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> Non
             raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
 
 
-def are_different_names(names: object, is_valid: Callable[[str], object] = str.strip) -> bool:
+def are_different_names(names: Any, is_valid: Callable[[str], object] = str.strip) -> bool:
     """Returns whether a value is a list of different valid texts, by default of those that are not blank."""
     is_list = isinstance(names, list | tuple) and all(isinstance(name, str) and is_valid(name) for name in names)
-    return is_list and 0 < len(set(names)) == len(names)  # type: ignore[arg-type]  # it is a list
+    return is_list and 0 < len(set(names)) == len(names)
 
 
 def check_fraction(fraction: object, seed: object) -> None:
