@@ -31,7 +31,7 @@ from mmload.errors import UsageError
 
 
 class _Commands(TyperGroup):
-    """Commands whose list shows complete sentences; other programs' names of them are answered with what to type."""
+    """Commands; other programs' names of them are answered with what to type."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command that the words begin with; raises UsageError for a name of :data:`HABITS`."""
@@ -39,12 +39,6 @@ class _Commands(TyperGroup):
             if name in HABITS:
                 raise UsageError(f"there is no command {name}; type: {HABITS[name]}")
         return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes the commands with their complete first sentences, which click would cut at the end of a line."""
-        rows = [(name, self.commands[name].get_short_help_str(limit=sys.maxsize)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
 
 
 app = typer.Typer(
@@ -128,7 +122,10 @@ for command in (
 def demo(
     folder: Annotated[Path, typer.Argument(help="Destination; must be new or an earlier demo.")] = Path("mmload-demo"),
 ) -> None:
-    """Make a few hundred photographs, build them, read them, bench them, train on them. No network needed."""
+    """Make a few hundred photographs, build, bench and train on them.
+
+    No network is needed.
+    """
     from mmload.cli.demo import run_demo
 
     with interruptible("run it again to start afresh"):

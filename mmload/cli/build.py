@@ -33,7 +33,7 @@ _ADVISED_SIZE = 256
 
 @takes(BuildOptions)
 def build(options: BuildOptions) -> None:
-    """Build a dataset: decode and transform every image once, and store the rows."""
+    """Build a dataset: decode, transform and store every image once."""
     recipe = _recipe(options)
     if options.advise:
         _show_advice(recipe, options)
@@ -44,7 +44,8 @@ def build(options: BuildOptions) -> None:
     from mmload.builder.pipeline import build as run
 
     engine = engine_of(options)
-    with interruptible(AGAIN), progress("build") as count:
+    with interruptible(AGAIN):
+        count = progress("build")
         report = run(recipe, overwrite=options.overwrite, engine=engine, progress=count, **arguments(options))
     _show_build(report, recipe)
 
@@ -55,7 +56,8 @@ def run_part(recipe: recipes.BuildRecipe, options: RunOptions, changes: UpdateOp
     from mmload.cli import summary
 
     more: dict[str, Any] = {"threads": options.threads, "processes": options.processes, "on_note": note}
-    with interruptible(AGAIN), progress("build") as count:
+    with interruptible(AGAIN):
+        count = progress("build")
         report = build_part(recipe, options.part, options=changes, progress=count, **more, **arguments(options))
     show(summary.of_part(report))
     if report.manifest is not None:
@@ -179,11 +181,10 @@ def _show_advice(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
         f"{SAMPLES} images at most were built in each layout, and loaded from memory as resized crops of "
         f"{min(CROP, pixels)} pixels:"
     )
-    tried, unreadable = found[0].tried, found[0].unreadable
-    if unreadable:
+    if found[0].unreadable:
         show(
-            f"{counted(unreadable, 'image')} of the {tried} cannot be read: a build stops at the first, or leaves them "
-            "out with --on-error skip"
+            f"{counted(found[0].unreadable, 'image')} of the {found[0].tried} cannot be read: "
+            "a build stops at the first, or leaves them out with --on-error skip"
         )
     show(f"  {'bytes':>10}  {'build':>9}  {'images/s':>9}  {'never seen':>10}  options", *map(_line, found))
 

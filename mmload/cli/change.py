@@ -29,11 +29,12 @@ def subset(
     key: Key = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the subset.")] = False,
 ) -> None:
-    """Save rows of a split under a name, as a new version; it opens as a split, and no pixel is copied."""
+    """Save rows of a split under a name, as a new version.
+
+    The subset opens as a split, and no pixel is copied.
+    """
     if remove == (rows is not None):
         raise UsageError("give --rows FILE or --remove, one of them; see mmload subset --help")
-    if remove and (split or key):
-        raise UsageError("--split and --key are for rows to save; leave them out with --remove")
     from mmload.builder.dataset_change import only_split, open_to_change
     from mmload.builder.subsets import remove_subset, save_subset
 
@@ -62,11 +63,12 @@ def add_field(
     key: Key = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove a field that was added.")] = False,
 ) -> None:
-    """Add a field with a value for each row, or replace an added one, as a new version; no file of it changes."""
+    """Add a field with a value for each row, as a new version.
+
+    A field that was added before is replaced. No other file of the dataset changes.
+    """
     if remove == (file is not None):
         raise UsageError("give FILE or --remove, one of them; see mmload add-field --help")
-    if remove and key:
-        raise UsageError("--key is for values to add; leave it out with --remove")
     from mmload.builder import columns
     from mmload.builder.dataset_change import only_split, open_to_change
 

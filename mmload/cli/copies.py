@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,11 +26,14 @@ def push(
     version: options.Version = None,
     parallel: Parallel = 16,
 ) -> None:
-    """Copy a dataset to object storage: what is missing there, its manifest last."""
+    """Copy a dataset to object storage.
+
+    It copies what is missing there, and the manifest last.
+    """
     from mmload.remote.copies import push as run
 
-    with interruptible(_ADVICE), progress("push", bytes_text) as count:
-        copied = run(dataset, url, version=version, parallel=parallel, progress=count)
+    with interruptible(_ADVICE):
+        copied = run(dataset, url, version=version, parallel=parallel, progress=progress("push", bytes_text))
     show(f"{url}: {_copied_text(copied)}")
 
 
@@ -40,11 +43,14 @@ def pull(
     version: options.Version = None,
     parallel: Parallel = 16,
 ) -> None:
-    """Copy a dataset from object storage: what is missing here, checked against the manifest."""
+    """Copy a dataset from object storage.
+
+    It copies what is missing here, and checks it against the manifest.
+    """
     from mmload.remote.copies import pull as run
 
-    with interruptible(_ADVICE), progress("pull", bytes_text) as count:
-        copied = run(url, out, version=version, parallel=parallel, progress=count)
+    with interruptible(_ADVICE):
+        copied = run(url, out, version=version, parallel=parallel, progress=progress("pull", bytes_text))
     show(f"{out}: {_copied_text(copied)}")
 
 
@@ -56,14 +62,14 @@ def _copied_text(copied: Copied) -> str:
 if TYPE_CHECKING:
     from mmload.store.dataset import Dataset
 
-FORMATS = ("imagefolder", "coco", "yolo", "huggingface", "fiftyone")
+Format = Literal["imagefolder", "coco", "yolo", "huggingface", "fiftyone"]
 
 
 def export(
     dataset: options.Dataset,
     out: Annotated[Path, typer.Argument(help="Destination folder.")],
     to: Annotated[
-        str | None,
+        Format | None,
         typer.Option(
             help="imagefolder (one class per row), coco or yolo (boxes, masks of instances, keypoints), huggingface "
             "(any rows) or fiftyone; default: what fits."
@@ -75,9 +81,10 @@ def export(
     name: Annotated[str | None, typer.Option(help="fiftyone: the dataset's name there; OUT's by default.")] = None,
     threads: Annotated[int | None, typer.Option(help="Encoding threads; the cores available by default.")] = None,
 ) -> None:
-    """Write a dataset as other programs read it: PNGs by class, COCO, YOLO, Hugging Face datasets, FiftyOne."""
-    if to is not None and to not in FORMATS:
-        raise UsageError(f"--to is {to!r}; use one of {', '.join(FORMATS)}")
+    """Write a dataset as other programs read it.
+
+    PNGs by class, COCO, YOLO, Hugging Face datasets, FiftyOne.
+    """
     if name is not None and to != "fiftyone":
         raise UsageError("--name is for --to fiftyone")
     from mmload.store.dataset import Dataset
@@ -95,15 +102,15 @@ def export(
     }[to]
     more = {} if name is None else {"name": name}
     choice = exports.Choice(split=split, of_class=of_class, limit=limit)
-    with interruptible("nothing was exported"), progress("export") as count:
-        made = write(opened, out, choice, threads=threads, progress=count, **more)
+    with interruptible("nothing was exported"):
+        made = write(opened, out, choice, threads=threads, progress=progress("export"), **more)
     show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
     warn(list(made.notes))
     for line in made.next:
         show(f"  {line}")
 
 
-def _usual(dataset: Dataset) -> str:
+def _usual(dataset: Dataset) -> Format:
     """Returns the format that suits the rows."""
     split = next(iter(dataset.values()))
     targets = split.fields.get("targets")

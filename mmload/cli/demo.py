@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
@@ -74,9 +74,11 @@ def make_photos(root: Path, images: int, seed: int = 0) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
 
     def write(number: int) -> None:
-        file = root / _photo_name(number)
-        rng = np.random.default_rng([seed, number])
-        Image.fromarray(_colored(file.parent.name, photo(file.parent.name, rng), rng)).save(file, quality=92)
+        name = sorted(GRAINS)[number % len(GRAINS)]
+        gray = Image.fromarray(photo(name, np.random.default_rng([seed, number]))).convert("L")
+        dark, light = COLORS[name]
+        colored = ImageOps.colorize(ImageOps.autocontrast(gray, cutoff=1), dark, light)
+        colored.save(root / name / f"{number // len(GRAINS):04d}.jpg", quality=92)
 
     with ThreadPoolExecutor(available_cores()) as pool:
         list(pool.map(write, range(images)))
@@ -101,16 +103,6 @@ def photo(name: str, rng: np.random.Generator) -> np.ndarray:
     return np.stack(channels, axis=-1).clip(0, 255).astype(np.uint8)
 
 
-def _colored(name: str, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Colors a picture from the dark to the light color of its class, in the light of some hour."""
-    gray = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
-    share = 1 / (1 + np.exp((gray.mean() - gray) / (0.6 * gray.std() + 1)))
-    dark, light = (np.array(color, np.float32) for color in COLORS[name])
-    hour = rng.uniform(0.75, 1.1) * (1 + rng.uniform(-0.08, 0.08) * np.array([1, 0, -1], np.float32))
-    colored: np.ndarray = ((dark + (light - dark) * share) * hour + (pixels - gray) * 0.35).clip(0, 255)
-    return colored.astype(np.uint8)
-
-
 def train_small(dataset: Path, epochs: int) -> list[float]:
     """Trains a four-layer network from 64 x 64 crops, on the CPU.
 
@@ -120,9 +112,7 @@ def train_small(dataset: Path, epochs: int) -> list[float]:
     torch.manual_seed(0)
     split = Dataset(dataset)["train"]
     model = nn.Sequential(
-        *_layer(3, 16),
-        *_layer(16, 32),
-        *_layer(32, 64),
+        *(_layer(inputs, outputs) for inputs, outputs in ((3, 16), (16, 32), (32, 64))),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(64, len(GRAINS)),
@@ -156,12 +146,9 @@ def _noise(rng: np.random.Generator, height: int, width: int, across: float, pow
     return standard
 
 
-def _layer(inputs: int, outputs: int) -> list[nn.Module]:
-    return [
-        nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-    ]
+def _layer(inputs: int, outputs: int) -> nn.Module:
+    convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def _claim(folder: Path) -> None:
@@ -180,7 +167,3 @@ def _claim(folder: Path) -> None:
         raise BuildError(f"{link} is a link, and the demo writes nothing behind links; give it a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
     mark.touch()
-
-
-def _photo_name(number: int) -> str:
-    return f"{sorted(GRAINS)[number % len(GRAINS)]}/{number // len(GRAINS):04d}.jpg"

@@ -30,7 +30,10 @@ def info(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a dataset: rows, fields, classes, recipe, checks; where a row comes from; its versions."""
+    """Show the rows, fields, classes, recipe and checks of a dataset.
+
+    Or, by an option: where a row comes from, which rows a file became, the versions.
+    """
     if bool(rows) + (file is not None) + versions > 1:
         raise UsageError("--row, --file and --versions show different things; give one of them")
     if split is not None and not rows and file is None:
@@ -65,7 +68,10 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show versions, processor, machine code, memory and GPU, and warn of what slows mmload down here."""
+    """Show what decides on mmload's speed here, and what slows it down.
+
+    Versions, processor, machine code, memory and GPU, and the disk of a dataset.
+    """
     from mmload.view.installation import installation_facts, installation_warnings
 
     facts = installation_facts(dataset)

@@ -71,10 +71,6 @@ def interruptible(advice: str) -> Iterator[None]:
 @contextmanager
 def _ended_once(signals: list[int]) -> Iterator[None]:
     """Raises KeyboardInterrupt on the first Ctrl-C or SIGTERM inside; later ones do not interrupt the clean-up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
     owner = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -95,9 +91,8 @@ def _ended_once(signals: list[int]) -> Iterator[None]:
         else:
             report(lost)
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    handlers = {each: signal.getsignal(each) for each in numbers}
-    ours = [each for each in numbers if handlers[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    ours = [each for each in handlers if handlers[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
     try:
         for each in ours:
             signal.signal(each, end)

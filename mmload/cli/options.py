@@ -36,17 +36,15 @@ def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[...,
 
 def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
     """Yields the parameters for typer: all options except keys that only recipe files have, inherited ones last."""
-    hints, declared = get_type_hints(options, include_extras=True), declarations(options)
+    hints, declared = get_type_hints(options), declarations(options)
     for option in sorted(fields(options), key=lambda each: each.name not in options.__annotations__):
-        annotation: Any = hints[option.name]
-        if (its := declared.get(option.name)) is not None:  # any other is an Annotated of typer, as below
-            if not its.flag and its.table:
-                continue
-            info: Any = typer.Option if its.flag else typer.Argument
-            words = (its.flag,) if its.flag else ()
-            info = info(*words, help=its.help, metavar=its.metavar or None, hidden=not its.help)
-            annotation = Annotated[annotation, info]
+        its = declared[option.name]
+        if not its.flag and its.table:
+            continue
+        kind: Any = typer.Option if its.flag else typer.Argument
+        info = kind(*filter(None, [its.flag]), help=its.help, metavar=its.metavar or None, hidden=not its.help)
         default = inspect.Parameter.empty if option.default is MISSING else option.default
+        annotation: Any = Annotated[hints[option.name], info]
         yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -108,12 +106,9 @@ SourceOrUrl = Annotated[str, typer.Option(metavar="PATH_OR_URL", help="What it w
 
 DecodingThreads = Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")]
 
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust", help="Let the dataset's own recipe run code, download, or read files outside of the source."
-    ),
-]
+TRUST_HELP = "Let the dataset's own recipe run code, download, or read files outside of the source."
+
+Trust = Annotated[bool, typer.Option("--trust", help=TRUST_HELP)]
 """Option of every command that reads the source of a dataset again, by the recipe of the dataset."""
 
 
@@ -147,9 +142,9 @@ def training_of(augment: str | None, classes: int) -> Training:
         return Training()
     if augment in presets.__all__:
         make = getattr(presets, augment)
-        mixes = "num_classes" in inspect.signature(make).parameters
-        made = make(num_classes=classes) if mixes else make()
-        return Training(recipe=f"{augment}({f'num_classes={classes}' if mixes else ''})", made=made)
+        if "num_classes" in inspect.signature(make).parameters:  # it mixes labels
+            return Training(recipe=f"{augment}(num_classes={classes})", made=make(num_classes=classes))
+        return Training(recipe=f"{augment}()", made=make())
     try:
         return Training(steps=augment, made=Collate(*steps_of(augment)))
     except (TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmload.errors import bytes_text, choices, counted, one_line
 from mmload.store.manifest import SKIPPED_NAME, Manifest
-from mmload.view.facts import field_text
+from mmload.view.facts import check_text, decimals, field_text, recipe_texts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,6 @@ _SHOWN_SECONDS = 0.05
 _WIDTH = 80
 _REASONS = 3
 _CLASSES = 6
-_NAME = 40
 
 
 def of_build(report: BuildReport) -> str:
@@ -92,15 +91,13 @@ def of_dataset(facts: Mapping[str, Any]) -> list[str]:
     """Returns the lines of ``mmload info``, 80 columns wide but for paths: origin, splits, checks."""
     splits = counted(len(facts["splits"]), "split")
     lines = [f"{facts['path']}: {counted(facts['rows'], 'row')} in {splits}, {bytes_text(facts['bytes'])}"]
-    recipe = facts["recipe"]
-    lines += _labeled("source", f"{_options(recipe.get('source'), 'kind')}; fingerprint {facts['fingerprint'][:16]}")
-    lines += _labeled("decoded", ", ".join(f"{key} {value}" for key, value in _items(recipe.get("decode"))))
-    steps = recipe.get("transforms")
-    steps = steps if isinstance(steps, list) else []
-    lines += _labeled("transforms", ", ".join(_options(step, "step") for step in steps) or "none")
+    recipe = recipe_texts(facts["recipe"])
+    recipe["source"] += f"; fingerprint {facts['fingerprint'][:16]}"
+    for label, text in recipe.items():
+        lines += _labeled(label, text)
     lines += of_splits(facts)
     for name, result in facts["checks"].items():
-        lines += _labeled(name, _CHECKS[name](result) if isinstance(result, dict) else "not recorded (--record)")
+        lines += _labeled(name, check_text(name, result))
     return lines
 
 
@@ -131,15 +128,15 @@ def warnings(manifest: Manifest) -> list[str]:
 
 
 def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
-    size = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
-    size = size if split["subset_of"] is None else f"a subset of {split['subset_of']}"
+    stored = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
+    size = stored if split["subset_of"] is None else f"a subset of {split['subset_of']}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
         mean = f", {spec['row_bytes'] / 1024:,.1f} KiB per row" if "encoding" in spec else ""
         yield f"    {field:<10} {field_text(spec)}{mean}"
     yield f"    stored     {split['layout']}, {split['encoding']}"
     if split["mean"]:
-        yield f"    mean {_decimals(split['mean'])}   std {_decimals(split['std'])}"
+        yield f"    mean {decimals(split['mean'])}   std {decimals(split['std'])}"
     yield from _classes(split["classes"])
     skipped = split["skipped"]
     if skipped["count"]:
@@ -155,40 +152,12 @@ def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
 
 def _classes(classes: list[dict[str, Any]]) -> list[str]:
     """Returns the first classes with their rows, and how unequal all of them are."""
-    if not classes:
-        return []
     counts = [one["rows"] or 0 for one in classes]
     rows_known = any(counts)  # boxes and masks have classes of which no row is counted
-    shown = [_cut(one["name"]) + (f" {one['rows'] or 0:,}" if rows_known else "") for one in classes[:_CLASSES]]
+    shown = [one["name"] + (f" {one['rows'] or 0:,}" if rows_known else "") for one in classes[:_CLASSES]]
     more = f", ... ({len(classes) - _CLASSES:,} more; all with --json)" if len(classes) > _CLASSES else ""
     spread = f"{min(counts):,} to {max(counts):,} rows a class: " if rows_known and len(counts) > _CLASSES else ""
     return _labeled("classes", spread + ", ".join(shown) + more, indent=4)
-
-
-def _of_verify(result: Mapping[str, Any]) -> str:
-    faults = result.get("faults")
-    if type(faults) is not int:
-        return "not readable"
-    compared = ", and equal to its source" if result.get("compared") else ""
-    return f"{_date(result)}: " + (f"{counted(faults, 'fault')}" if faults else f"whole{compared}")
-
-
-def _of_parity(result: Mapping[str, Any]) -> str:
-    verdicts = result.get("verdicts")
-    states = [one.get("state") for one in verdicts if isinstance(one, dict)] if isinstance(verdicts, list) else []
-    failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
-    return f"{_date(result)}: " + (f"{failed} of {judged} checks fail" if failed else f"all {judged} checks hold")
-
-
-def _of_bench(result: Mapping[str, Any]) -> str:
-    return f"{_date(result)}: {result.get('verdict') or 'no verdict'}"
-
-
-_CHECKS = {"verify": _of_verify, "parity": _of_parity, "bench": _of_bench}
-
-
-def _date(result: Mapping[str, Any]) -> str:
-    return str(result.get("date"))[:10]
 
 
 def _labeled(label: str, text: str, indent: int = 2) -> list[str]:
@@ -197,21 +166,6 @@ def _labeled(label: str, text: str, indent: int = 2) -> list[str]:
     wrapper = textwrap.TextWrapper(width=_WIDTH, break_long_words=False, break_on_hyphens=False)
     wrapper.initial_indent, wrapper.subsequent_indent = first, " " * len(first)
     return wrapper.wrap(one_line(text))
-
-
-def _options(body: object, name: str) -> str:
-    """Returns ``Resize(size=64)`` for a step, ``imagefolder`` for a source; any content of another version passes."""
-    arguments = ", ".join(f"{key}={value}" for key, value in _items(body) if key != name)
-    called = body.get(name) if isinstance(body, dict) else body
-    return f"{called}({arguments})" if arguments else str(called)
-
-
-def _items(body: object) -> list[tuple[str, Any]]:
-    return list(body.items()) if isinstance(body, dict) else []
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 
 def _skipped_text(count: int, rows: int, file: str) -> str:
@@ -224,7 +178,3 @@ def _left_out(path: Path, manifest: Manifest, name: str) -> str:
     if split.skipped_count:
         texts.append(_skipped_text(split.skipped_count, split.rows, str(path / name / split.list_name(SKIPPED_NAME))))
     return "; ".join(texts)
-
-
-def _decimals(values: list[float]) -> str:
-    return " ".join(f"{value:.4f}" for value in values)

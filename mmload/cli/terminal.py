@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -25,14 +25,20 @@ _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 @contextmanager
 def last_resort(debug: bool) -> Iterator[None]:
     """Ends the program with an exit code and one line on any exception inside, after a traceback if ``debug``."""
-    if type(sys.stdout) is io.TextIOWrapper:
-        sys.stdout = _Stdout(sys.stdout)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             yield
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
+    except BrokenPipeError:
+        sys.exit(_CLOSED_PIPE)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # for which typer exits with 1
+            sys.exit(_CLOSED_PIPE)
+        raise
     except Exception as error:
         if debug:
             sys.stderr.write("\n".join(map(one_line, traceback.format_exc().split("\n"))))
@@ -47,41 +53,9 @@ def _settle(stream: TextIO) -> None:
     """Flushes; discards what cannot be written, as Python's own flush at exit would report it again."""
     try:
         stream.flush()
-    except (OSError, MmloadError, SystemExit):
+    except OSError:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), stream.fileno())
-
-
-class _Stdout(io.TextIOWrapper):
-    """Standard output that reports its errors as MmloadError; a closed pipe ends the program silently.
-
-    Typer would exit with 1 on a closed pipe, and with a traceback on a full disk.
-    """
-
-    def __init__(self, stream: io.TextIOWrapper) -> None:
-        options = {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
-        self._stream = stream  # collecting it would close the shared buffer
-        super().__init__(stream.buffer, write_through=stream.write_through, **options)  # type: ignore[arg-type]  # texts
-
-    def write(self, text: str, /) -> int:
-        with _writable():
-            return super().write(text)
-
-    def flush(self) -> None:
-        with _writable():
-            super().flush()
-
-
-@contextmanager
-def _writable() -> Iterator[None]:
-    """Ends the program on a closed pipe; raises MmloadError on any other fault of standard output."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            sys.exit(_CLOSED_PIPE)
-        why = error.strerror or error
-        raise MmloadError(f"cannot write to standard output ({why}); free some space, or send it elsewhere") from error
 
 
 def show(*lines: str) -> None:
@@ -129,16 +103,19 @@ _SYSTEM = {
 """Error numbers of the system -> what to do."""
 
 
-def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
+def check_target(name: str, path: Path | None, *inputs: str | Path | None, endings: Collection[str] = ()) -> None:
     """Checks, before minutes of work, that a result file can be written and does not overwrite the inputs.
 
     Raises:
-        UsageError: if there is no such folder, the file cannot be written, or it lies in one of the inputs.
+        UsageError: if there is no such folder, the file cannot be written, it lies in one of the inputs, or its name
+            has none of the endings.
     """
     if path is None:
         return
+    if endings and path.suffix.lower() not in endings:
+        raise UsageError(f"{name} is {path}; give a name that ends in {', '.join(endings)}")
     for folder in inputs:
-        if folder is not None and is_within(_real(path), _real(folder)):
+        if folder is not None and is_within(_real(path), _real(Path(folder))):
             raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
     if not path.parent.is_dir():
         raise UsageError(f"{name} is {path}, but the folder {path.parent} does not exist; make it first")
@@ -146,14 +123,6 @@ def check_target(name: str, path: Path | None, *inputs: Path | None) -> None:
         raise UsageError(f"{name} is {path}, which is a folder; give a file's name")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{name} is {path}, which may not be written; give another file, or change its permissions")
-
-
-def check_different(targets: Mapping[str, Path | None]) -> None:
-    """Checks that no two options name one result file, of which only the last would remain; raises UsageError."""
-    seen: dict[Path, str] = {}
-    for name, path in targets.items():
-        if path is not None and (other := seen.setdefault(_real(path), name)) != name:
-            raise UsageError(f"{other} and {name} are both {path}; give each a file of its own")
 
 
 def _real(path: Path) -> Path:

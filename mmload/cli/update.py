@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-import typer
-
-from mmload.builder.options import RunOptions
+from mmload.builder.options import RunOptions, option
 from mmload.cli.build import AGAIN, arguments, engine_of, run_part, show_splits
 from mmload.cli.interrupt import interruptible
-from mmload.cli.options import Dataset, Trust, takes
+from mmload.cli.options import TRUST_HELP, dataset_on_a_disk, takes
 from mmload.cli.status import progress
 from mmload.cli.terminal import note, show
 from mmload.errors import UsageError
@@ -20,24 +18,26 @@ from mmload.errors import UsageError
 class UpdateArguments(RunOptions):
     """What the command takes beside how shards are built."""
 
-    out: Dataset
-    root: Annotated[str, typer.Argument(help="What it was built from, where that is now: a path or a URL.")]
-    append: Annotated[bool, typer.Option("--append", help="Rows keep their order, and new ones come last.")] = False
-    checksum: Annotated[
-        bool, typer.Option("--checksum", help="Compare the content of all files, not only sizes and times.")
-    ] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False
-    trust: Trust = False
+    out: Path = field(metadata={"help": "A built dataset.", "flag": ""})
+    root: str = field(metadata={"help": "What it was built from, where that is now: a path or a URL.", "flag": ""})
+    append: bool = option("Rows keep their order, and new ones come last.", False)
+    checksum: bool = option("Compare the content of all files, not only sizes and times.", False)
+    dry_run: bool = option("Only say what would be done.", False)
+    trust: bool = option(TRUST_HELP, False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        dataset_on_a_disk(self.out)
         if self.dry_run and self.in_parts:
             raise UsageError("--dry-run builds nothing, and --part and --commit do; give one of them")
 
 
 @takes(UpdateArguments)
 def update(given: UpdateArguments) -> None:
-    """Update a dataset to its source, as a new version: build what is new or changed, drop what is gone."""
+    """Update a dataset to its source, as a new version.
+
+    It builds what is new or changed, and drops what is gone.
+    """
     from mmload.builder.planned_update import UpdateOptions
     from mmload.builder.update import update as run
     from mmload.builder.verify import recipe_at
@@ -50,7 +50,8 @@ def update(given: UpdateArguments) -> None:
         run_part(recipe, given, changes)
         return
     engine = engine_of(given)
-    with interruptible(AGAIN), progress("update") as count:
+    with interruptible(AGAIN):
+        count = progress("update")
         report = run(recipe, changes, engine=engine, progress=count, on_note=note, **arguments(given))
     show(summary.of_update(report))
     if not given.dry_run:

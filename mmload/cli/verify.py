@@ -30,7 +30,10 @@ def verify(
     threads: options.DecodingThreads = None,
     record: Annotated[bool, typer.Option("--record", help="Record the result in the dataset's card.")] = False,
 ) -> None:
-    """Check every file of a dataset against its checksum, and with --source every pixel against its image."""
+    """Check every file of a dataset against its checksum.
+
+    With --source, compare every pixel with its image, too.
+    """
     if repair and (source is None or record):
         raise UsageError("--repair needs --source ROOT, what the dataset was built from, and takes no --record")
     from mmload.builder import verify as checks
@@ -45,11 +48,10 @@ def verify(
     if repair:
         _repair(dataset, source or "", trust, threads)
         return
-    with interruptible("nothing was changed"), progress("verify", bytes_text) as count:
-        faults = checks.verify(dataset, version, progress=count)
-    if source is not None and not faults:
-        with interruptible("nothing was changed"), progress("compare") as count:
-            faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=count)
+    with interruptible("nothing was changed"):
+        faults = checks.verify(dataset, version, progress=progress("verify", bytes_text))
+        if source is not None and not faults:
+            faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=progress("compare"))
     show(*(f"bad: {fault}" for fault in faults))
     if record:
         _record(dataset, manifest, compared=source is not None, faults=len(faults))
@@ -66,8 +68,8 @@ def verify(
 def _repair(dataset: Path, source: str, trust: bool, threads: int | None) -> None:
     from mmload.builder.repair import repair
 
-    with interruptible("run the same command again to continue"), progress("repair") as count:
-        repaired = repair(dataset, source, trust=trust, threads=threads, progress=count)
+    with interruptible("run the same command again to continue"):
+        repaired = repair(dataset, source, trust=trust, threads=threads, progress=progress("repair"))
     show(*(f"repaired: {fault}" for fault in repaired))
     show(f"{dataset} is whole" + ("" if repaired else ", there was nothing to repair"))
 
@@ -97,7 +99,10 @@ def gc(
         typer.Option("--dry-run", help="Only say what would be removed; a commit that was killed is completed first."),
     ] = False,
 ) -> None:
-    """Free the space of earlier versions: remove the shards and lists that no kept version needs."""
+    """Free the space of earlier versions.
+
+    It removes the shards and lists that no kept version needs.
+    """
     from mmload.builder import unused_files
     from mmload.store.manifest import read
 
@@ -105,14 +110,13 @@ def gc(
         raise UsageError("--compact writes a version, and --dry-run writes nothing; give one of them")
     before = read(dataset).version
     with interruptible("run the same command again to continue"):
-        compacted = unused_files.compact(dataset) if compact else None
+        if compact:
+            unused_files.compact(dataset)
         unused = unused_files.remove_unused(dataset, keep=keep, dry_run=dry_run)
-    after = read(dataset).version
-    is_compacted = compacted is not None and after > before and compacted.versions[-1].change == unused_files.COMPACT
-    if after - is_compacted > before:
-        show(f"{dataset}: the commit of a killed command was completed, as version {after - is_compacted}")
-    if is_compacted:
-        show(f"{dataset}: rows of mostly removed shards were moved together, as version {after}")
+    for made in (version for version in read(dataset).versions if version.number > before):
+        moved = "rows of mostly removed shards were moved together"
+        done = moved if made.change == unused_files.COMPACT else "the commit of a killed command was completed"
+        show(f"{dataset}: {done}, as version {made.number}")
     versions = f"{counted(len(unused.versions), 'version')} and " if unused.versions else ""
     done = "would be removed" if dry_run else "removed"
     show(f"{dataset}: {versions}{counted(unused.files, 'file')} of {bytes_text(unused.bytes)} {done}")

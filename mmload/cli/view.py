@@ -15,9 +15,8 @@ import typer
 from mmload.cli import options
 from mmload.cli.interrupt import interruptible
 from mmload.cli.status import progress
-from mmload.cli.terminal import check_different, check_target, show, write_result
+from mmload.cli.terminal import check_target, show, write_result
 from mmload.errors import UsageError, counted
-from mmload.remote.urls import is_url
 
 if TYPE_CHECKING:
     from mmload.augment import Views
@@ -38,12 +37,13 @@ def preview(
     seed: options.Seed = 0,
     augment: options.Augment = None,
 ) -> None:
-    """Draw a contact sheet: stored rows with boxes and masks, or what training sees of them."""
+    """Draw a contact sheet of stored rows, or of what training sees.
+
+    Boxes, masks and keypoints are drawn, too.
+    """
     if rows and of_class is not None:
         raise UsageError("--row and --class are both given; choose one")
-    check_target("--out", out, None if is_url(dataset) else Path(dataset))
-    if out.suffix.lower() not in _FORMATS:
-        raise UsageError(f"--out is {out}; give a name that ends in {', '.join(_FORMATS)}")
+    check_target("--out", out, dataset, endings=_FORMATS)
     lines, columns = _grid(grid)
     from mmload.pictures.contact_sheet import contact_sheet
     from mmload.pictures.drawing import encoded
@@ -87,12 +87,12 @@ def report(
         typer.Option(metavar="FILE", help="Also write copies and outliers as a list, for mmload subset or --exclude."),
     ] = None,
 ) -> None:
-    """Write a page about a dataset: rows of all splits, stored and augmented, classes, sizes, copies, outliers."""
-    check_target("--out", out, None if is_url(dataset) else Path(dataset))
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--out is {out}; give a name that ends in .html")
-    check_target("--findings", findings, None if is_url(dataset) else Path(dataset))
-    check_different({"--out": out, "--findings": findings})
+    """Write a page about a dataset: rows, classes, copies, outliers.
+
+    Rows of all splits are shown as they are stored and as training sees them.
+    """
+    check_target("--out", out, dataset, endings=(".html", ".htm"))
+    check_target("--findings", findings, dataset)
     from mmload.view.facts import facts
     from mmload.view.report import findings_list
     from mmload.view.report import report as look
@@ -101,8 +101,8 @@ def report(
     with options.dataset_at(dataset) as opened:
         classes = max((len(split.classes) for split in opened.values()), default=0)
         training = options.training_of(augment, max(1, classes))
-        with interruptible("nothing was changed"), progress("report") as count:
-            found = look(opened, progress=count)
+        with interruptible("nothing was changed"):
+            found = look(opened, progress=progress("report"))
             text = page(opened, facts(opened.folder.title, opened.manifest), found, training)
             listed = "" if findings is None else findings_list(opened, found)
     write_result(out, text)
@@ -128,7 +128,10 @@ def browse(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; any free one by default.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Show the address, and open no browser.")] = False,
 ) -> None:
-    """Look at rows one by one in a page on this machine, and mark what is wrong, for build --exclude."""
+    """Look at rows one by one in a page, and mark what is wrong.
+
+    The page is on this machine. The marks are a list for mmload build --exclude.
+    """
     if source is not None and not source.exists():
         raise UsageError(
             f"--source is {source}, which is not a folder; give the folder that the dataset was built from"
@@ -144,14 +147,11 @@ def browse(
     file = folder.with_name(f"{folder.name}.excluded.txt") if marks is None else marks
     pages = Pages(dataset, file, source=source, augmentation=augment or "", collate_for=collate_for, seed=seed)
     check_target("--marks", file, dataset, source)
+    screens = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    has_screen = sys.platform == "darwin" or bool(screens)  # else a browser would open in this terminal
     with Server(pages, port) as server, interruptible(f"marks are in {file}"):
         show(f"{dataset} is shown at {server.address}", f"marks go to {file}; Ctrl-C stops it")
         sys.stdout.flush()
-        if not no_open and _has_screen():
+        if not no_open and has_screen:
             threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
         server.serve_forever()
-
-
-def _has_screen() -> bool:
-    """Returns whether a browser would open in a window, and not in this terminal."""
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmload.errors import DamagedError, SampleError, UsageError, choices, counted
+from mmload.errors import DamagedError, SampleError, UsageError, choices, counted, one_line
 from mmload.records import VARIABLE, FieldSpec
 from mmload.store.dataset_folder import Folder
 from mmload.store.manifest import SKIPPED_NAME, Manifest, SplitRecord
@@ -73,9 +73,54 @@ def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
     return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // rows, "encoding": spec.encoding}
 
 
+def decimals(values: Sequence[float]) -> str:
+    """Writes a mean or standard deviation per channel."""
+    return " ".join(f"{value:.4f}" for value in values)
+
+
 def field_text(spec: Mapping[str, Any]) -> str:
     """Writes a field of the facts in words: its dtype and the shape of a row, with * for sizes that differ by row."""
     return f"{spec['dtype']} [{', '.join('*' if size is None else str(size) for size in spec['shape'])}]"
+
+
+def recipe_texts(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Writes a recipe in words, as ``source``, ``decoded`` and ``transforms``; what another version wrote passes."""
+    steps, decode = recipe.get("transforms"), recipe.get("decode")
+    called = [_call_text(step, "step") for step in steps] if isinstance(steps, list) else []
+    return {
+        "source": _call_text(recipe.get("source"), "kind"),
+        "decoded": ", ".join(f"{key} {value}" for key, value in decode.items()) if isinstance(decode, dict) else "",
+        "transforms": ", ".join(called) or "none",
+    }
+
+
+def _call_text(body: object, name: str) -> str:
+    """Returns ``Resize(size=64)`` for a step, ``imagefolder`` for a source."""
+    if not isinstance(body, dict):
+        return str(body)
+    arguments = ", ".join(f"{key}={value}" for key, value in body.items() if key != name)
+    return f"{body.get(name)}({arguments})" if arguments else str(body.get(name))
+
+
+def check_text(name: str, result: object) -> str:
+    """Writes in a line what verify, parity or bench recorded in the card of a dataset, which may hold anything."""
+    if not isinstance(result, dict):
+        return f"not recorded (mmload {name} --record)"
+    if name == "verify":
+        whole = "whole, and equal to its source" if result.get("compared") else "whole"
+        found = whole if (faults := result.get("faults")) == 0 else f"{faults} fault{'' if faults == 1 else 's'}"
+    elif name == "parity":
+        states = [one.get("state") for one in dicts_in(result.get("verdicts"))]
+        failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
+        found = f"{failed} of {judged} checks fail" if failed else f"all {judged} checks hold"
+    else:
+        found = result.get("verdict") or "no verdict"
+    return one_line(f"{str(result.get('date'))[:10]}: {found}")
+
+
+def dicts_in(value: object) -> list[dict[str, Any]]:
+    """Returns the tables of a list; none of anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 if TYPE_CHECKING:
@@ -155,12 +200,8 @@ def _splits(manifest: Manifest, split: str | None) -> list[str]:
 
 def _endings(file: str) -> Iterator[str]:
     """Yields the path itself, then without its first part, and so on; ``/data/photos/a/b.jpg`` has ``a/b.jpg``."""
-    yield file
     parts = PurePosixPath(Path(file).as_posix()).parts
-    for start in range(len(parts)):
-        ending = "/".join(parts[start:])
-        if ending != file:
-            yield ending
+    yield from dict.fromkeys([file, *("/".join(parts[start:]) for start in range(len(parts)))])
 
 
 def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> str | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mmload.errors import bytes_text, counted
 from mmload.store.dataset import Dataset, Split
 from mmload.view.box_facts import ASPECTS, PER_IMAGE, SIDES, BoxFacts
-from mmload.view.facts import field_text
+from mmload.view.facts import check_text, decimals, dicts_in, field_text, recipe_texts
 from mmload.view.report import BINS, ClassRows, DatasetReport
 from mmload.view.report_pictures import breakable, copies, one_line_of, outliers, sheets
 from mmload.view.training import Training
@@ -21,6 +21,9 @@ from mmload.view.training import Training
 _MOST_BARS, _EXTREMES = 40, 10  # classes; of more than that, the largest and the smallest
 _MOST_LEFT_OUT, _MOST_LINES = 20, 200  # the last: of a recorded check
 _STEP = 256 // BINS
+_SHORTER_SIDES = (0, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""Edges of the shorter sides of source images, in pixels."""
+
 # Contrast with the page, light / dark (WCAG): text 15.9 / 13.1, quiet 5.7 / 7.9, bars 4.6 / 5.3.
 _STYLE = """
 :root { color-scheme: light dark; --text: #222; --page: #fff; --line: #ddd; --quiet: #666; --bar: #2a72cc;
@@ -86,11 +89,6 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
     )
 
 
-def _plain(body: object) -> str:
-    """Writes a part of a recipe as words: ``step Resize, size 256``."""
-    return ", ".join(f"{key} {value}" for key, value in body.items()) if isinstance(body, dict) else str(body)
-
-
 def _findings(facts: Mapping[str, Any], report: DatasetReport) -> str:
     """Writes a few lines of the most important findings: copies across splits, outliers, omitted samples."""
     left_out = sum(split["skipped"]["count"] + split["excluded"] for split in facts["splits"].values())
@@ -106,16 +104,12 @@ def _findings(facts: Mapping[str, Any], report: DatasetReport) -> str:
 
 
 def _about(facts: Mapping[str, Any]) -> str:
-    recipe = facts["recipe"]
-    steps = recipe.get("transforms")
     return _table(
         [
             ("folder", facts["path"]),
             ("rows", f"{facts['rows']:,} in {counted(len(facts['splits']), 'split')}"),
             ("size", bytes_text(facts["bytes"])),
-            ("source", _plain(recipe.get("source"))),
-            ("decoded", _plain(recipe.get("decode"))),
-            ("transforms", "; ".join(map(_plain, steps)) if isinstance(steps, list) and steps else "none"),
+            *recipe_texts(facts["recipe"]).items(),
             ("fingerprint of the source", facts["fingerprint"]),
         ]
     )
@@ -129,7 +123,7 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
         ("stored", f"{facts['layout']}, {facts['encoding']}"),
     ]
     if facts["mean"]:
-        rows += [("mean", _decimals(facts["mean"])), ("std", _decimals(facts["std"]))]
+        rows += [("mean", decimals(facts["mean"])), ("std", decimals(facts["std"]))]
     rows += [(kind, line) for kind in ("warning", "note") for line in facts[f"{kind}s"]]
     parts = [_table(rows), sheets(split, training, splits)]
     parts.append(_classes(facts["classes"], report.classes.get(split.name)))
@@ -144,19 +138,14 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
 
 
 def _classes(classes: Sequence[Mapping[str, Any]], found: ClassRows | None) -> str:
-    names = [one["name"] for one in classes]
-    heads = ["class", "rows"]
+    heads, columns = ["class", "rows"], [[int(one["rows"] or 0) for one in classes]]
     if found is not None:
-        names += [str(index) for index in range(len(names), len(found.rows))]
-        counts = [[count] for count in found.rows.tolist()]
-        if found.amounts is not None:
-            heads.append(found.unit)
-            counts = [[*count, amount] for count, amount in zip(counts, found.amounts.tolist(), strict=True)]
-    else:
-        counts = [[int(one["rows"] or 0)] for one in classes]
-    if not any(count[0] for count in counts):
+        columns = [each.tolist() for each in (found.rows, found.amounts) if each is not None]
+        heads += [found.unit][: len(columns) - 1]
+    if not any(columns[0]):
         return ""
-    ordered = sorted(zip(names, counts, strict=True), key=lambda one: -one[1][0])
+    names = [*(one["name"] for one in classes), *map(str, range(len(classes), len(columns[0])))]
+    ordered = sorted(zip(names, zip(*columns, strict=True), strict=True), key=lambda one: -one[1][0])
     if len(ordered) <= _MOST_BARS:
         return f"<h3>Classes</h3>{_bars(heads, ordered)}"
     rows = [count[0] for _, count in ordered]
@@ -197,25 +186,16 @@ def _sizes(sizes: npt.NDArray[np.int64]) -> str:
     known = sizes[(sizes > 0).all(1)]
     if not len(known):
         return ""
-    shorter = known.min(1)
-    edges = np.unique(np.round(np.geomspace(max(1, shorter.min()), shorter.max() + 1, 13)).astype(np.int64))
-    if len(edges) < 2:
-        edges = np.array([edges[0], edges[0] + 1])
-    counts = np.histogram(shorter, bins=edges)[0]
-    names = [f"{first:,} to {last - 1:,}" for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+    counts = np.histogram(known.min(1), bins=[*_SHORTER_SIDES, np.inf])[0]
     median = np.median(known, axis=0)
     lead = f"Source images by their shorter side. The median image is {median[1]:,.0f} wide and {median[0]:,.0f} high."
-    chart = _histogram(("pixels", "images"), names, counts)
+    chart = _histogram(("pixels", "images"), _ranges(_SHORTER_SIDES), counts)
     return f"<h3>Sizes of the source images</h3><p class=quiet>{lead}</p>{chart}"
 
 
 def _code(dataset: Dataset, training: Training) -> str:
     split = next((split for split in dataset.values() if len(split)), None)
     return _program(training.code(split)) if split is not None else "<p>The dataset has no rows to load.</p>"
-
-
-def _decimals(values: Sequence[float]) -> str:
-    return " ".join(f"{value:.4f}" for value in values)
 
 
 def _left_out(facts: Mapping[str, Any]) -> str:
@@ -236,52 +216,30 @@ def _checks(facts: Mapping[str, Any]) -> str:
     """Writes what verify, parity and bench found, as far as it was recorded. A card may contain anything."""
     parts = []
     for name, result in facts["checks"].items():
-        found = _FOUND[name](result) if isinstance(result, dict) else ""
-        date = f" of {escape(one_line_of(result.get('date'))[:10])}" if isinstance(result, dict) else ""
-        missing = f"<p class=quiet>Not recorded; <code>mmload {name} --record</code> records it.</p>"
-        parts.append(f"<h3>{name.capitalize()}{date}</h3>{found or missing}")
+        details = _DETAILS[name](result) if isinstance(result, dict) else ""
+        parts.append(f"<h3>{name.capitalize()}</h3><p>{escape(check_text(name, result))}</p>{details}")
     return "".join(parts)
 
 
-def _verify(result: Mapping[str, Any]) -> str:
-    faults = result.get("faults")
-    if type(faults) is not int:
-        return ""
-    compared = ", and all rows equal the source" if result.get("compared") else ""
-    return f"<p>{counted(faults, 'fault') if faults else f'No faults{compared}'}.</p>"
-
-
-def _parity(result: Mapping[str, Any]) -> str:
-    verdicts = _objects(result.get("verdicts"))
-    if not verdicts:
-        return ""
-    states = [one.get("state") for one in verdicts]
-    failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
-    lead = (
-        f"{failed:,} of {counted(judged, 'check')} failed." if failed else f"{counted(judged, 'check')}, none failed."
-    )
+def _verdicts(result: Mapping[str, Any]) -> str:
+    """Writes a table of what parity compared."""
+    verdicts = dicts_in(result.get("verdicts"))[:_MOST_LINES]
     rows = [[one.get(key, "") for key in ("part", "name", "state", "text")] for one in verdicts]
-    return f"<p>{lead}</p>{_columns(('part', 'check', 'result', 'measured'), rows)}"
+    return _columns(("part", "check", "result", "measured"), rows) if rows else ""
 
 
-def _bench(result: Mapping[str, Any]) -> str:
+def _rates(result: Mapping[str, Any]) -> str:
+    """Writes a table of the loaders that bench measured."""
     rows = []
-    for one in _objects(result.get("results")):
+    for one in dicts_in(result.get("results"))[:_MOST_LINES]:
         rate, share = one.get("images_per_second"), one.get("of_ceiling")
         known = f"{rate:,.0f}" if isinstance(rate, int | float) else one.get("failure") or "not measured"
         part = "" if not isinstance(share, int | float) else f"{share:.0%}" if share <= 1.005 else "disturbed"
         rows.append([one.get("name", ""), known, part, one.get("ceiling", ""), one.get("differs", "")])
-    verdict = result.get("verdict")
-    lead = f"<p>{escape(one_line_of(verdict))}</p>" if verdict else ""
-    heads = ("loader", "images/s", "of limit", "limit", "what differs")
-    return lead + (_columns(heads, rows) if rows else "")
+    return _columns(("loader", "images/s", "of limit", "limit", "what differs"), rows) if rows else ""
 
 
-_FOUND = {"verify": _verify, "parity": _parity, "bench": _bench}
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)][:_MOST_LINES] if isinstance(value, list) else []
+_DETAILS = {"verify": lambda result: "", "parity": _verdicts, "bench": _rates}
 
 
 def _table(rows: Iterable[tuple[str, object]]) -> str:
@@ -315,7 +273,8 @@ def _histogram(heads: Sequence[str], names: Sequence[str], counts: npt.NDArray[n
 
 def _program(text: str) -> str:
     """Shows a program, to be copied."""
-    return f'<pre tabindex="0"><code>{escape(_lines(text))}</code></pre>'
+    lines = "\n".join(map(one_line_of, text.split("\n")))
+    return f'<pre tabindex="0"><code>{escape(lines)}</code></pre>'
 
 
 def _heads(names: Sequence[str]) -> str:
@@ -326,7 +285,3 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"<td class=number>{value:,}</td>"
     return f"<td>{breakable(value)}</td>"
-
-
-def _lines(text: str) -> str:
-    return "\n".join(one_line_of(line) for line in text.split("\n"))

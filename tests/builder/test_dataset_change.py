@@ -151,12 +151,11 @@ def test_a_warning_on_rows_without_values_goes_when_they_have_some(squares, sour
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("subset", "OUT", "hard", "--remove", "--split", "train"), "--split and --key are for rows"),
-        (("subset", "OUT", "hard", "--remove", "--key", "id"), "--split and --key are for rows"),
-        (("add-field", "OUT", "v", "--remove", "--key", "row"), "--key is for values to add"),
+        (("subset", "OUT", "hard", "--remove", "--rows", "x.txt"), "give --rows FILE or --remove, one of them"),
+        (("add-field", "OUT", "v", "v.npy", "--remove"), "give FILE or --remove, one of them"),
         (("subset", "OUT", "hard", "--rows", "x.txt", "--key", "name"), "'name' is not one of 'row', 'id'"),
     ],
 )
-def test_options_without_effect_on_a_change_are_refused(squares, words, message):
+def test_options_that_exclude_each_other_in_a_change_are_refused(squares, words, message):
     with pytest.raises((UsageError, typer.BadParameter), match=message):
         run(*(squares.out if word == "OUT" else word for word in words))

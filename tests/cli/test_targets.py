@@ -45,24 +45,3 @@ def test_a_result_replaces_a_link_to_itself(copy: Path, tmp_path: Path) -> None:
     assert loop.is_file()
     (loop := tmp_path / "loop").symlink_to(loop)
     assert "loop" in complaint(mmload("preview", loop, "-o", tmp_path / "a.png"), 1)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["bench", "OUT", "--json", "FILE", "--plot", "sub/../FILE"],
-        ["report", "OUT", "-o", "FILE", "--findings", "FILE"],
-    ],
-    ids=" ".join,
-)
-def test_two_results_in_one_file_are_refused(
-    words: list[str], copy: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sub").mkdir()
-    given = [word.replace("OUT", str(copy)).replace("ROOT", str(folder)).replace("FILE", "a.html") for word in words]
-    done = mmload(*given)
-    assert done.returncode == 2
-    assert "are both " in done.stderr
-    assert done.stderr.endswith("a.html; give each a file of its own\n")
-    assert not (tmp_path / "a.html").exists()

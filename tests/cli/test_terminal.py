@@ -41,9 +41,8 @@ def test_a_full_output_is_one_line(words: list[str], unbuffered: str, dataset: D
             command(words, dataset), env=place, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 1
-    assert done.stderr == (
-        "mmload: cannot write to standard output (No space left on device); free some space, or send it elsewhere\n"
-    )
+    assert done.stderr.startswith("mmload: No space left on device; free some space")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("unbuffered", UNBUFFERED)
@@ -81,7 +80,7 @@ def test_terminal_write_error_swallowed_by_a_library_is_reported() -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr.startswith("mmload: cannot write to standard output")
+    assert done.stderr.startswith("mmload: No space left on device; free some space")
 
 
 @pytest.mark.slow
