@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +33,13 @@ from mmload.records import VOID
 
 _PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11
-_GAP, _MARGIN, _LEGEND = 8, 12, 12
+_GAP, _MARGIN, _LEGEND, _LEGEND_COLUMN = 8, 12, 12, 180
 _MOST_CLASSES = 60  # in the legend
 _LEAST, _MOST = 128, 192
 """Pixels of a cell: small images grow by whole factors, larger ones shrink. In fewer than 128 few names have room."""
 _MANY = 200  # cells: more get the least size, as no screen has room for them, and a sheet takes half the time
 MOST_CELLS = 1024
 """A sheet of so many takes two seconds and 90 MB of memory; nobody looks at more of them at once."""
-_THREADS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +98,10 @@ def contact_sheet(
     draw = ImageDraw.Draw(page)
     if title:
         draw.text((_MARGIN, _MARGIN), cut(title, font(_TITLE), width - 2 * _MARGIN), font=font(_TITLE), fill=_TEXT)
-    with ThreadPoolExecutor(min(len(cells), _THREADS)) as pool:  # resizing takes longest, and runs beside the rest
-        for number, image in enumerate(pool.map(lambda cell: annotated(cell, side, classes), cells)):
-            x = _MARGIN + number % columns * (side + _GAP)
-            y = _MARGIN + head + number // columns * (side + text + _GAP)
-            _draw_cell(page, draw, cells[number], image, (x, y), side, lines[0])
+    for number, cell in enumerate(cells):
+        x = _MARGIN + number % columns * (side + _GAP)
+        y = _MARGIN + head + number // columns * (side + text + _GAP)
+        _draw_cell(page, draw, cell, annotated(cell, side, classes), (x, y), side, lines[0])
     if legend:
         page.paste(legend, (_MARGIN, height - _MARGIN - legend.height))
     return page
@@ -154,12 +151,9 @@ def _draw_cell(
 
 def shown_classes(cells: Sequence[Cell]) -> list[int]:
     """Returns the classes that boxes and masks of the cells show, in order."""
-    shown: set[int] = set()
-    for cell in cells:
-        shown |= set(cell.labels)
-        if cell.mask is not None:
-            shown |= set(np.unique(cell.mask).tolist()) - {0}
-    return sorted(shown)
+    of_boxes = {label for cell in cells for label in cell.labels}
+    of_masks = {level for cell in cells if cell.mask is not None for level in np.unique(cell.mask).tolist()}
+    return sorted(of_boxes | of_masks - {0})
 
 
 def name_in_legend(index: int, classes: Sequence[str]) -> tuple[str, Color]:
@@ -170,26 +164,19 @@ def name_in_legend(index: int, classes: Sequence[str]) -> tuple[str, Color]:
 
 
 def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.Image | None:
-    """Draws the colors of the classes that boxes and masks show; None without them."""
+    """Draws the colors of the classes that boxes and masks show, in columns; None without them."""
     indices = shown_classes(cells)[:_MOST_CLASSES]
     if not indices:
         return None
-    letters = font(_NAME)
-    line = size_of("", letters)[1] + 4
-    places, x, y = [], 0, 0
-    for index in indices:
-        named, color = name_in_legend(index, classes)
-        name = cut(named, letters, width - 2 * _LEGEND)
-        needed = _LEGEND + 4 + size_of(name, letters)[0] + 2 * _GAP
-        if x and x + needed > width:
-            x, y = 0, y + line
-        places.append((color, name, x, y))
-        x += needed
-    legend = Image.new("RGB", (width, y + line), _PAGE)
+    letters, column = font(_NAME), min(_LEGEND_COLUMN, width)
+    line, columns = size_of("", letters)[1] + 4, width // column
+    legend = Image.new("RGB", (width, -(-len(indices) // columns) * line), _PAGE)
     draw = ImageDraw.Draw(legend)
-    for color, name, left, top in places:
+    for number, index in enumerate(indices):
+        left, top = number % columns * column, number // columns * line
+        name, color = name_in_legend(index, classes)
         draw.rectangle((left, top + 2, left + _LEGEND, top + 2 + _LEGEND), fill=color, outline=_QUIET)
-        draw.text((left + _LEGEND + 4, top), name, font=letters, fill=_TEXT)
+        draw.text((left + _LEGEND + 4, top), cut(name, letters, column - 3 * _LEGEND), font=letters, fill=_TEXT)
     return legend
 
 

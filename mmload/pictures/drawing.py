@@ -6,7 +6,9 @@ import base64
 import colorsys
 import io
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from html import escape
 from typing import Any
@@ -77,8 +79,7 @@ def draw_boxes(
     named = set(range(len(labels))) if len(labels) <= _FEW else _largest(boxes, labels)
     places = [[round(side * factor) for side in box] for box in boxes.tolist()]
     for (left, top, right, bottom), label in zip(places, labels, strict=True) if framed else ():
-        rectangle = (left, top, max(right - 1, left), max(bottom - 1, top))
-        draw.rectangle(rectangle, outline=color_of(label), width=2)
+        draw.rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=color_of(label), width=2)
     for number in sorted(named):  # names are above all boxes
         (left, top, _, _), label = places[number], labels[number]
         color = color_of(label)
@@ -100,8 +101,6 @@ def draw_outlines(
 
     Outlines are the box of each polygon, and its points, float32 [n, 2], in pixels before the image was scaled.
     """
-    if not outlines:
-        return
     draw = ImageDraw.Draw(image, "RGBA")
     for box, points in outlines:
         color = color_of(labels[box])
@@ -174,8 +173,7 @@ def levels(images: npt.NDArray[np.generic], mean: tuple[float, ...] = (), std: t
         return images.astype(np.uint8, copy=False)
     floats = images.astype(np.float32)
     if mean and std:
-        shape = (1, -1, 1, 1)
-        floats = floats * np.array(std, np.float32).reshape(shape) + np.array(mean, np.float32).reshape(shape)
+        floats = floats * np.array(std, np.float32)[:, None, None] + np.array(mean, np.float32)[:, None, None]
     elif floats.size and not (floats.min() >= -_LEVEL and floats.max() <= 1 + _LEVEL):
         raise ValueError(
             f"images are from {floats.min():.3g} to {floats.max():.3g}, which looks normalized: give the mean and std "
@@ -193,11 +191,9 @@ def fitted(image: Image.Image, side: int) -> tuple[Image.Image, float]:
     Small pictures grow by whole factors, so that each pixel is seen; large ones shrink.
     """
     factor = side / max(image.size)
-    if factor >= 1:
-        factor = float(int(factor))
-        return image.resize((image.width * int(factor), image.height * int(factor)), Image.Resampling.NEAREST), factor
-    size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
-    return image.resize(size, Image.Resampling.HAMMING), factor
+    scale = float(int(factor)) or factor
+    size = [max(1, round(pixels * scale)) for pixels in image.size]
+    return image.resize(size, Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.HAMMING), scale
 
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -210,10 +206,8 @@ _FILES = ("DejaVuSans.ttf", "Arial Unicode.ttf", "arial.ttf")
 def font(size: int) -> Font:
     """Loads a font of so many pixels."""
     for file in _FILES:
-        try:
+        with suppress(OSError):
             return ImageFont.truetype(file, size)
-        except OSError:
-            continue
     return ImageFont.load_default(size)
 
 
@@ -227,19 +221,11 @@ def size_of(text: str, letters: Font) -> tuple[int, int]:
 def cut(text: str, letters: Font, width: int) -> str:
     """Cuts a text to one line of at most ``width`` pixels; dots replace the end of a longer one."""
     text = one_line(text)
-    whole = letters.getlength(text)
-    if whole <= width:
+    if len(text) <= width and letters.getlength(text) <= width:  # no letter is narrower than a pixel
         return text
-
-    def fits(count: int) -> bool:
-        return letters.getlength(f"{text[:count].rstrip()}...") <= width
-
-    count = min(int(len(text) * width / whole), len(text) - 1)  # near the most that fit: names may be very long
-    while count > 0 and not fits(count):
-        count -= 1
-    while count + 1 < len(text) and fits(count + 1):
-        count += 1
-    return f"{text[:count].rstrip()}..."
+    counts = range(min(len(text), width) + 1)
+    most = bisect_right(counts, float(width), key=lambda count: letters.getlength(f"{text[:count].rstrip()}..."))
+    return f"{text[: max(most - 1, 0)].rstrip()}..."
 
 
 try:
@@ -266,7 +252,11 @@ def png(pixels: npt.NDArray[Any]) -> bytes:
     np.subtract(pixels[:, 1:], pixels[:, :-1], out=body[:, 1:])
     head = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", compress(lines.data, _COMPRESSION_LEVEL)), (b"IEND", b""))
-    return b"".join([b"\x89PNG\r\n\x1a\n", *(part for name, data in chunks for part in _chunk(name, data))])
+    framed = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", crc32(data, crc32(name)))
+        for name, data in chunks
+    )
+    return b"".join([b"\x89PNG\r\n\x1a\n", *framed])
 
 
 def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
@@ -280,10 +270,6 @@ def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, form, **options)
     return file.getvalue()
-
-
-def _chunk(name: bytes, data: bytes) -> tuple[bytes, ...]:
-    return struct.pack(">I", len(data)), name, data, struct.pack(">I", crc32(data, crc32(name)))
 
 
 def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:

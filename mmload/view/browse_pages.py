@@ -137,7 +137,7 @@ class Pages:
                 "augmentation": self._augmentation,
                 "draws": DRAWS,
                 "marks": str(self._marks.path),
-                "marked": len(self._marks),
+                "marked": len(self._marks.current()),
                 "reasons": REASONS,
             }
         )
@@ -152,13 +152,14 @@ class Pages:
             chosen = self._members(split, _number(query, "class"))
         else:
             chosen = range(len(split))
+        marks = self._marks.current()
         numbers = np.asarray(chosen[offset : offset + count], np.int64)
         described = zip(numbers.tolist(), _class_texts(split, numbers), split.source(numbers), strict=True)
         rows = [
-            {"row": row, "name": name, "id": source.id, "mark": self._marks.reason(source.id, _owner(split))}
+            {"row": row, "name": name, "id": source.id, "mark": marks.reason(source.id, _owner(split))}
             for row, name, source in described
         ]
-        return _json({"total": len(chosen), "rows": rows, "marked": len(self._marks)})
+        return _json({"total": len(chosen), "rows": rows, "marked": len(marks)})
 
     def _row(self, query: Mapping[str, str]) -> PageReply:
         """Describes one row: where it is from, its classes, boxes and mask."""
@@ -169,7 +170,7 @@ class Pages:
             "id": source.id,
             "size": source.size,
             "name": _class_texts(split, np.array([row]))[0],
-            "mark": self._marks.reason(source.id, _owner(split)),
+            "mark": self._marks.current().reason(source.id, _owner(split)),
             "source": self._originals.missing(source.id),
             "shape": list(split.record.fields["images"].shape) if has_images(split.record.fields) else None,
             "boxes": None,
@@ -240,12 +241,12 @@ class Pages:
         sample, owner = split.source(row).id, _owner(split)
         others = (each for name, each in self._dataset.built_splits.items() if name != owner)
         alone = not any(other.samples.rows_of(sample) for other in others)
-        self._marks.set(sample, owner, reason, alone=alone)
-        return _json({"mark": self._marks.reason(sample, owner), "marked": len(self._marks)})
+        marks = self._marks.set(sample, owner, reason, alone=alone)
+        return _json({"mark": marks.reason(sample, owner), "marked": len(marks)})
 
     def _marked(self, split: Split) -> Numbers:
         """Finds the rows of a split that are marked."""
-        names = self._marks.of_split(_owner(split), list(self._dataset))
+        names = self._marks.current().of_split(_owner(split), list(self._dataset))
         ids = [each for name in names for each in originals_of(name)]
         return np.array(sorted({row for each in ids for row in split.samples.rows_of(each)}), np.int64)
 
@@ -289,10 +290,8 @@ def _answered(answer: Callable[[], PageReply]) -> PageReply:
     """Returns a reply, or an error as one."""
     try:
         return answer()
-    except UsageError as error:
-        return _error(400, str(error))
     except MmloadError as error:
-        return _error(500, str(error))
+        return _error(400 if isinstance(error, UsageError) else 500, str(error))
     except Exception as error:  # shown in the page: the server goes on
         return _error(500, f"{type(error).__name__}: {error} (this is a bug in mmload)")
 
@@ -310,9 +309,7 @@ def _png(picture: Image.Image) -> PageReply:
 
 
 def _number(query: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = query.get(name)
-    if text is None and default is not None:
-        return default
-    if text is None or not _NUMBER.fullmatch(text):
+    text = query.get(name, "" if default is None else str(default))
+    if not _NUMBER.fullmatch(text):
         raise UsageError(f"{name} is {text!r:.40}; give an integer from 0")
     return int(text)

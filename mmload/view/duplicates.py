@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from mmload.runtime.declarations import inlined
 from mmload.runtime.numba_compile import numba_compiled
@@ -33,7 +35,7 @@ FLAT = 3.0
 
 _MOST_PAIRS = 2_000_000
 _TILE = 2048
-_AT_ONCE = 8192  # thumbnails: 8 MiB
+_AT_ONCE = 1024  # thumbnails: 1 MiB
 
 Flags = npt.NDArray[np.bool_]
 
@@ -56,13 +58,8 @@ class Copies:
     complete: bool
 
 
-class Tile(NamedTuple):
-    """Rows ``start`` to ``stop`` are compared with later ones from ``low`` to ``high``."""
-
-    start: int
-    stop: int
-    low: int
-    high: int
+Tile = tuple[int, int, int, int]
+"""Rows, from and to, that are compared with later ones, from and to."""
 
 
 def copies(
@@ -84,9 +81,8 @@ def copies(
     bounds = np.searchsorted(shown, [*starts, len(grays)]).tolist()
     found, complete = _close(hashes(grays, shown), bounds)
     close = shown[found]
-    coarse, fine = np.empty(len(close), np.float32), np.empty(len(close), np.float32)
-    for _ in in_threads(_parts(close), lambda part: correlate(grays, part[1], coarse[part[0]], fine[part[0]])):
-        pass
+    none = np.empty((0, 2), np.float32)
+    coarse, fine = np.concatenate([none, *in_threads(_parts(close), lambda part: correlate(grays, part[1]))]).T
     is_pair = ((coarse >= LEAST_COARSE) & (fine >= LEAST_FINE)) | (coarse >= EQUAL)
     pairs = np.concatenate([close[is_pair], np.stack([first[again], again], 1)])
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
@@ -98,9 +94,8 @@ def copies(
     )
 
 
-def hashes(grays: Floats, rows: Numbers | None = None) -> Hashes:
-    """Computes the perceptual hash of each thumbnail, or of those of some rows: uint64 [N], 63 bits."""
-    rows = np.arange(len(grays)) if rows is None else rows
+def hashes(grays: Floats, rows: Numbers) -> Hashes:
+    """Computes the perceptual hashes of the thumbnails of some rows, int64 [N]: uint64 [N], 63 bits."""
     angles = math.pi * (2 * np.arange(SIDE) + 1) / (2 * SIDE)
     cosines = np.cos(np.arange(8)[:, None] * angles).astype(np.float32)
     bits = np.zeros(len(rows), np.uint64)
@@ -157,7 +152,7 @@ def _tiles(bounds: Sequence[int]) -> Iterator[Tile]:
         for begin, end in splits:
             low, high = (end, bounds[-1]) if across else (begin, end)
             for start in range(begin, end if low < high else begin, _TILE):
-                yield Tile(start, min(start + _TILE, end), low, high)
+                yield start, min(start + _TILE, end), low, high
 
 
 def _close(codes: Hashes, bounds: Sequence[int]) -> tuple[Numbers, bool]:
@@ -174,13 +169,9 @@ def _close(codes: Hashes, bounds: Sequence[int]) -> tuple[Numbers, bool]:
 
 def _pairs_of_tile(codes: Hashes, tile: Tile) -> Numbers:
     """Finds the pairs of a tile."""
-    room = 65536
-    while True:
-        out = np.empty((room, 2), np.int64)
-        count = int(compare(codes, *tile, out))
-        if count <= room or room > _MOST_PAIRS:
-            return out[: min(count, room)].copy()
-        room = min(count, _MOST_PAIRS + 1)
+    out = np.empty((_MOST_PAIRS, 2), np.int64)  # what is not written takes no memory
+    count = int(compare(codes, *tile, out))
+    return out[: min(count, len(out))].copy()
 
 
 SIDE = 16
@@ -203,81 +194,53 @@ Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
 
 
-@numba_compiled("void(uint8[:, :, :, ::1], float32[:, :, ::1], int64[:, ::1])")
-def reduce(images: Pixels, grays: Floats, sums: Numbers) -> None:
-    """Reduces images to grays, by sums of whole lines first, so that the loop over columns vectorizes: 4 GB/s."""
-    count, channels, height, width = images.shape
-    second, third = (_U(1), _U(2)) if channels >= 3 else (_U(0), _U(0))  # weights of one gray sum up to 256
-    line, square = np.empty(width, np.uint32), np.empty(width, np.uint32)
-    for k in range(_U(count)):
-        total, squares = np.int64(0), np.int64(0)
-        for i in range(SIDE):
-            top, bottom = i * height // SIDE, max((i + 1) * height // SIDE, i * height // SIDE + 1)
-            for x in range(_U(width)):
-                line[x] = np.uint32(0)
-                square[x] = np.uint32(0)
-            for y in range(_U(top), _U(bottom)):
-                for x in range(_U(width)):
-                    red, green = np.uint32(images[k, 0, y, x]), np.uint32(images[k, second, y, x])
-                    blue = np.uint32(images[k, third, y, x])
-                    gray = (np.uint32(77) * red + np.uint32(150) * green + np.uint32(29) * blue) >> np.uint32(8)
-                    line[x] += gray
-                    square[x] += gray * gray
-            for j in range(SIDE):
-                left, right = j * width // SIDE, max((j + 1) * width // SIDE, j * width // SIDE + 1)
-                block = np.int64(0)
-                for x in range(left, right):
-                    block += np.int64(line[_U(x)])
-                grays[k, i, j] = np.float32(block) / np.float32((bottom - top) * (right - left))
-            if (i + 1) * height // SIDE > top:  # of fewer than 16 lines some are shown twice
-                for x in range(_U(width)):
-                    total += np.int64(line[x])
-                    squares += np.int64(square[x])
-        sums[k, 0], sums[k, 1] = total, squares
+def reduce(images: Pixels) -> tuple[Floats, Floats, Floats]:
+    """Reduces images, uint8 [n, C, H, W], to gray.
+
+    Returns:
+        float32 [n, 16, 16], the mean grays of blocks, 0 to 255, of which some are the same in images of fewer than 16
+        lines or columns; and float32 [n] each, mean and standard deviation of all grays of an image.
+    """
+    channels = (0, 1, 2) if images.shape[1] >= 3 else (0, 0, 0)
+    red, green, blue = (images[:, channel].astype(np.uint16) for channel in channels)
+    grays = ((77 * red + 150 * green + 29 * blue) >> 8).astype(np.float32)  # the weights of one gray sum up to 256
+    lines = np.stack([grays[:, block].mean(1) for block in _blocks(images.shape[2])], 1)
+    blocks = np.stack([lines[:, :, block].mean(2) for block in _blocks(images.shape[3])], 2)
+    return blocks, grays.mean((1, 2)), grays.std((1, 2))
 
 
-@inlined
-def _add(sums: Any, x: float, y: float) -> None:
-    sums[0] += 1
-    sums[1] += x
-    sums[2] += y
-    sums[3] += x * x
-    sums[4] += x * y
-    sums[5] += y * y
+def _blocks(side: int) -> list[slice]:
+    starts = [block * side // SIDE for block in range(SIDE + 1)]
+    return [slice(start, max(stop, start + 1)) for start, stop in pairwise(starts)]
 
 
-@inlined
-def _correlation(sums: Any, fewest: int) -> np.float32:
-    count, x, y, xx, xy, yy = sums
-    if count < fewest:
-        return np.float32(0)
-    scale = (xx - x * x / count) * (yy - y * y / count)
-    return np.float32((xy - x * y / count) / math.sqrt(max(scale, 1e-6)))
+def correlate(grays: Floats, pairs: Numbers) -> Floats:
+    """Correlates pairs of thumbnails, int64 [P, 2]: their blocks, and what differs from the mean of 3 x 3 blocks.
+
+    Returns:
+        float32 [P, 2], both correlations; 0 of too few blocks that are not saturated.
+    """
+    one, other = (grays[rows].astype(np.float64) for rows in pairs.T)
+    fine_one, fine_other = (image[:, 1:-1, 1:-1] - _around(image).mean((3, 4)) for image in (one, other))
+    is_dark = (one < SATURATED) & (other < SATURATED)
+    coarse = _correlation(one, other, is_dark, FEWEST)
+    is_inside = np.logical_and.reduce(_around(is_dark), axis=(3, 4))
+    return np.stack([coarse, _correlation(fine_one, fine_other, is_inside, FEWEST_INSIDE)], 1)
 
 
-@numba_compiled("void(float32[:, :, ::1], int64[:, ::1], float32[::1], float32[::1])")
-def correlate(grays: Floats, pairs: Numbers, coarse: Floats, fine: Floats) -> None:
-    """Correlates pairs of thumbnails: their blocks, and what differs from the mean of 3 x 3 blocks."""
-    for k in range(_U(len(pairs))):
-        one, other = grays[_U(pairs[k, 0])], grays[_U(pairs[k, 1])]
-        sums = np.zeros((2, 6))
-        for i in range(_U(SIDE)):
-            for j in range(_U(SIDE)):
-                x, y = np.float64(one[i, j]), np.float64(other[i, j])
-                if x < SATURATED and y < SATURATED:
-                    _add(sums[0], x, y)
-        for i in range(1, SIDE - 1):
-            for j in range(1, SIDE - 1):
-                x, y = 9 * np.float64(one[_U(i), _U(j)]), 9 * np.float64(other[_U(i), _U(j)])
-                bright = False
-                for u in range(_U(i - 1), _U(i + 2)):
-                    for v in range(_U(j - 1), _U(j + 2)):
-                        x -= np.float64(one[u, v])
-                        y -= np.float64(other[u, v])
-                        bright |= one[u, v] >= SATURATED or other[u, v] >= SATURATED
-                if not bright:
-                    _add(sums[1], x, y)
-        coarse[k], fine[k] = _correlation(sums[0], FEWEST), _correlation(sums[1], FEWEST_INSIDE)
+def _around(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the 3 x 3 blocks around each that is not at an edge, [P, 14, 14, 3, 3]."""
+    return sliding_window_view(blocks, (3, 3), axis=(1, 2))
+
+
+def _correlation(one: npt.NDArray[Any], other: npt.NDArray[Any], shown: Flags, fewest: int) -> Floats:
+    """Correlates two images where ``shown``, all [P, n, n]; 0 where these are fewer than ``fewest``."""
+    count = shown.sum((1, 2), keepdims=True)
+    means = (image.sum((1, 2), keepdims=True, where=shown) / np.maximum(count, 1) for image in (one, other))
+    x, y = (np.where(shown, image - mean, 0) for image, mean in zip((one, other), means, strict=True))
+    scale = np.sqrt(np.square(x).sum((1, 2)) * np.square(y).sum((1, 2)))
+    correlation = (x * y).sum((1, 2)) / np.maximum(scale, 1e-3)
+    return np.where(count[:, 0, 0] < fewest, 0, correlation).astype(np.float32)
 
 
 @inlined

@@ -38,6 +38,9 @@ BINS = 16
 MOST_PICTURES, MOST_ROWS = 48, 8
 """Pictures that are named, of those in several rows, and rows of each."""
 
+Progress = Callable[[int, int], None]
+"""Called with (rows done, rows in all)."""
+
 _AT_ONCE = 65536  # samples' names
 _VARIABLE_AT_ONCE = 16  # variable-size rows, or masks, one after the other
 _IMAGE_BYTES = 4 * 2**20  # of images that are read at a time
@@ -113,19 +116,18 @@ class DatasetReport:
     boxes: dict[str, BoxFacts]
 
 
-def report(dataset: Dataset, *, progress: Callable[[int, int], None] | None = None) -> DatasetReport:
+def report(dataset: Dataset, *, progress: Progress = lambda done, total: None) -> DatasetReport:
     """Looks at every row of every split that has uint8 images and is no subset."""
     splits = {name: split for name, split in dataset.built_splits.items() if has_images(split.fields) and len(split)}
     starts = np.cumsum([0, *(len(split) for split in splits.values())]).tolist()
     grays = np.empty((starts[-1], SIDE, SIDE), np.float32)
     small: dict[str, Thumbnails] = {}
     for (name, split), start, stop in zip(splits.items(), starts, starts[1:], strict=False):
-
-        def step(rows: int, _: int, before: int = start) -> None:
-            if progress is not None:
-                progress(before + rows, len(grays))
-
-        small[name] = thumbnails(split, grays=grays[start:stop], progress=step)
+        small[name] = thumbnails(
+            split,
+            grays=grays[start:stop],
+            progress=lambda rows, _, before=start: progress(before + rows, len(grays)),  # type: ignore[misc]
+        )
     sizes = {name: _sizes(split) for name, split in splits.items()}
     found = [one for name in splits for one in _outliers(name, small[name], sizes[name])]
     checksums = np.concatenate([np.empty(0, np.uint32), *(each.checksums for each in small.values())])
@@ -179,36 +181,34 @@ def _outliers(name: str, small: Thumbnails, sizes: npt.NDArray[np.int64]) -> lis
 
 def _copied(found: Copies, names: list[str], starts: Numbers) -> CopiedPictures:
     """Groups pairs of rows by the picture that they show, by the splits that begin at these rows."""
-    group = groups(found.pairs, int(starts[-1]))
     split = np.searchsorted(starts, np.arange(starts[-1]), "right") - 1
+    group = groups(found.pairs, int(starts[-1]))  # of each row the first one of its picture
     across = split[found.pairs[:, 0]] != split[found.pairs[:, 1]]
     order = np.lexsort((-found.correlation, ~found.equal, ~across))  # the first pair of a picture is the one to show
-    of_pair = group[found.pairs[order, 0]]
-    pictures, first = np.unique(of_pair, return_index=True)
-    shown = np.sort(first)
-    in_group = np.flatnonzero(np.isin(group, pictures))
-    by_group = in_group[np.argsort(group[in_group], kind="stable")]
-    ends = np.searchsorted(group[by_group], pictures, "right")
+    pictures, first = np.unique(group[found.pairs[order, 0]], return_index=True)
+    rows = np.unique(found.pairs)
+
+    def named(row: int) -> tuple[str, int]:
+        return names[split[row]], int(row - starts[split[row]])
+
     listed = []
-    for place in shown[:MOST_PICTURES].tolist():
-        pair, number = order[place], int(np.searchsorted(pictures, of_pair[place]))
-        members = by_group[ends[number - 1] if number else 0 : ends[number]]
-        rows = [*found.pairs[pair].tolist(), *np.setdiff1d(members, found.pairs[pair])[: MOST_ROWS - 2].tolist()]
+    for number in np.argsort(first)[:MOST_PICTURES].tolist():
+        pair, members = order[first[number]], rows[group[rows] == pictures[number]]
+        shown = [*found.pairs[pair], *np.setdiff1d(members, found.pairs[pair])[: MOST_ROWS - 2]]
         listed.append(
             CopiedPicture(
-                rows=[(names[split[row]], int(row - starts[split[row]])) for row in rows],
+                rows=list(map(named, shown)),
                 count=len(members),
                 correlation=float(found.correlation[pair]),
                 equal=bool(found.equal[pair]),
             )
         )
-    again = by_group[1:][np.diff(group[by_group]) == 0]
     return CopiedPictures(
         first=listed,
         count=len(pictures),
         across=int(across[order][first].sum()),
-        rows=len(in_group),
-        again=[(names[split[row]], int(row - starts[split[row]])) for row in np.sort(again).tolist()],
+        rows=len(rows),
+        again=list(map(named, rows[group[rows] != rows])),
         complete=found.complete,
     )
 
@@ -219,42 +219,38 @@ class Thumbnails:
 
     Attributes:
         grays: float32 [N, 16, 16], mean grays of blocks, 0 to 255.
-        mean: float64 [N], mean gray of the row.
-        std: float64 [N], standard deviation of its grays.
+        mean: float32 [N], mean gray of the row.
+        std: float32 [N], standard deviation of its grays.
         checksums: uint32 [N], of its pixels and shape: CRC-32.
     """
 
     grays: Floats
-    mean: npt.NDArray[np.float64]
-    std: npt.NDArray[np.float64]
+    mean: Floats
+    std: Floats
     checksums: npt.NDArray[np.uint32]
 
 
 def thumbnails(
-    split: Split, *, grays: Floats | None = None, progress: Callable[[int, int], None] | None = None
+    split: Split, *, grays: Floats | None = None, progress: Progress = lambda done, total: None
 ) -> Thumbnails:
     """Makes the thumbnails of all rows, in their order, in ``grays`` if given; reads every image once."""
     spec, rows = split.fields["images"], len(split)
     grays = np.empty((rows, SIDE, SIDE), np.float32) if grays is None else grays
-    sums, checksums, counts = np.zeros((rows, 2), np.int64), np.empty(rows, np.uint32), np.ones(rows, np.int64)
+    mean, std, checksums = np.empty(rows, np.float32), np.empty(rows, np.float32), np.empty(rows, np.uint32)
     at_once = _VARIABLE_AT_ONCE if spec.variable_size else max(1, _IMAGE_BYTES // spec.row_bytes)
 
     def reduced(start: int) -> int:
         stop = min(start + at_once, rows)
         for first, images in _images(split, start, stop):
             part = slice(first, first + len(images))
-            reduce(images, grays[part], sums[part])
+            grays[part], mean[part], std[part] = reduce(images)
             of_shape = crc32(repr(images.shape[1:]).encode())
             checksums[part] = [crc32(image, of_shape) for image in images]
-            counts[part] = images.shape[2] * images.shape[3]
         return stop
 
     for stop in in_threads(range(0, rows, at_once), reduced):
-        if progress is not None:
-            progress(stop, rows)
-    mean = sums[:, 0] / counts
-    variance = np.maximum(sums[:, 1] / counts - mean**2, 0)
-    return Thumbnails(grays=grays, mean=mean, std=np.sqrt(variance), checksums=checksums)
+        progress(stop, rows)
+    return Thumbnails(grays=grays, mean=mean, std=std, checksums=checksums)
 
 
 def _images(split: Split, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:

@@ -12,7 +12,7 @@ from mmload.pictures.drawing import figure
 from mmload.store.dataset import Dataset, Split
 from mmload.store.row_cells import cells_of_rows, first_rows
 from mmload.view.report import CopiedPicture, CopiedPictures, Outlier
-from mmload.view.training import Training, drawn_cells, evaluation_steps, is_evaluated
+from mmload.view.training import Training, drawn_cells, is_evaluated
 
 _COLUMNS, _SIDE = 8, 128
 """Thumbnails in a line of a wide page, and their pixels; a narrow page has four in a line."""
@@ -21,6 +21,11 @@ _MOST_SHOWN, _MOST_DRAWN = 144, 18
 """Rows of all splits together, so that a page of many splits stays below 5 MB; a third of these of a split at most."""
 
 _MOST_OUTLIERS = 48
+
+_EVALUATED = (
+    "<h3>As evaluation sees them</h3><p class=quiet>As they are stored, or resized or cropped in the middle: "
+    "evaluation applies no random steps.</p>"
+)
 
 
 def one_line_of(text: object) -> str:
@@ -34,7 +39,7 @@ def breakable(text: object) -> str:
 
 
 def sheets(split: Split, training: Training, splits: int) -> str:
-    """Shows rows as they are stored, and as training or evaluation sees them, fewer if the page has many splits.
+    """Shows rows as they are stored, and as training sees them, fewer if the page has many splits.
 
     Raises:
         UsageError: if the requested steps cannot render the rows.
@@ -49,7 +54,7 @@ def sheets(split: Split, training: Training, splits: int) -> str:
     return (
         f"<h3>Stored rows</h3><figure><figcaption>{len(cells):,} of {counted(len(split), 'row')}{more}{rest}"
         f"</figcaption>{_grid(cells, _COLUMNS, split)}{_legend(cells, split.classes)}</figure>"
-        + (_evaluated(split, drawn) if is_evaluated(split) else _trained(split, training, drawn))
+        + (_EVALUATED if is_evaluated(split) else _trained(split, training, drawn))
     )
 
 
@@ -74,21 +79,6 @@ def _trained(split: Split, training: Training, count: int) -> str:
     return f"{head}<figure><figcaption>{text}</figcaption>{grids}</figure>"
 
 
-def _evaluated(split: Split, count: int) -> str:
-    """Shows rows of a split for evaluation, which training does not see: without random steps."""
-    steps = evaluation_steps(split.fields)
-    head = "<h3>As evaluation sees them</h3>"
-    if not steps:
-        return f"{head}<p class=quiet>The rows as they are stored: evaluation applies no random steps.</p>"
-    cells = [
-        cell
-        for line in drawn_cells(split, Training(steps=steps).collate(split), first_rows(split, count), draws=1)
-        for cell in line
-    ]
-    text = f"<code>{escape(steps)}</code>; evaluation applies no random steps"
-    return f"{head}<figure><figcaption>{text}</figcaption>{_grid(cells, _COLUMNS, split)}</figure>"
-
-
 def _grid(cells: Sequence[Cell], columns: int, split: Split) -> str:
     items = "".join(f"<li>{_picture(cell, split)}{_caption(cell)}</li>" for cell in cells)
     return f'<ul class="cells" style="--columns:{columns}">{items}</ul>'
@@ -106,11 +96,9 @@ def _caption(cell: Cell) -> str:
 
 def _legend(cells: Sequence[Cell], classes: Sequence[str]) -> str:
     """Lists the classes of boxes and masks with their colors; nothing without them."""
-    items = []
-    for index in shown_classes(cells):
-        name, color = name_in_legend(index, classes)
-        items.append(f'<li><span style="background:rgb{color}"></span>{breakable(name)}</li>')
-    return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
+    named = (name_in_legend(index, classes) for index in shown_classes(cells))
+    items = "".join(f'<li><span style="background:rgb{color}"></span>{breakable(name)}</li>' for name, color in named)
+    return f'<ul class="legend">{items}</ul>' if items else ""
 
 
 def copies(dataset: Dataset, copied: CopiedPictures) -> str:
@@ -121,9 +109,8 @@ def copies(dataset: Dataset, copied: CopiedPictures) -> str:
             "finds copies that were resized, encoded again or made brighter, not cropped or mirrored ones.</p>"
         )
     unlisted = "" if copied.complete else " There are more: too many rows look alike to list them all."
-    across = "None of them is in two splits"
-    if copied.across:
-        across = f"{copied.across:,} of them in two splits: what a model was trained on does not test it"
+    some = f"{copied.across:,} of them in two splits: what a model was trained on does not test it"
+    across = some if copied.across else "None of them is in two splits"
     lead = (
         f"<p>{counted(copied.count, 'picture')} found in more than one row, {copied.rows:,} rows in all. "
         f"{across}.{unlisted}</p>"

@@ -114,16 +114,6 @@ def is_evaluated(split: Split) -> bool:
     return split.name.lower().startswith(_EVALUATED)
 
 
-def evaluation_steps(fields: Mapping[str, FieldSpec]) -> str:
-    """Returns the steps that evaluations on such rows have in common; none where rows are used as they are stored."""
-    sides = fields["images"].shape[1:]
-    if "boxes" in fields or "masks" in fields:
-        return f"Letterbox({_CANVAS})" if fields["images"].variable_size else ""
-    if fields["images"].variable_size:
-        return f"Resize({round(_SIDE * 8 / 7)}), CenterCrop({_SIDE})"
-    return f"CenterCrop({_SIDE})" if min(sides) > _SIDE else ""
-
-
 def _called(steps: str) -> set[str]:
     """Returns the names of the steps in a text."""
     return {node.id for node in ast.walk(ast.parse(f"({steps},)", mode="eval")) if isinstance(node, ast.Name)}
@@ -208,46 +198,30 @@ def steps_of(text: str) -> list[nn.Module]:
     """
     try:
         body = ast.parse(f"({text},)", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"--augment is {text!r}, which is not a Python expression; {_LIKE}") from error
-    parts = body.elts if isinstance(body, ast.Tuple) else [body]
-    if not parts:
-        raise UsageError(f"--augment is {text!r}, which names no step; {_LIKE}")
-    steps = []
-    for part in parts:
-        step = _value(part, text)
-        if not isinstance(step, nn.Module):
-            raise UsageError(f"--augment is {text!r}, and {ast.unparse(part)} is not a step; {_LIKE}")
-        steps.append(step)
+        steps = [_value(part) for part in (body.elts if isinstance(body, ast.Tuple) else [body])]
+        if not steps or not all(isinstance(step, nn.Module) for step in steps):
+            raise ValueError("it is not a list of steps")
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise UsageError(f"--augment is {text!r}: {getattr(error, 'msg', error)}; {_LIKE}") from error
     return steps
 
 
-def _value(node: ast.expr, text: str) -> Any:
+def _value(node: ast.expr) -> Any:
     """Evaluates a step, a list or tuple of values, or a constant."""
     if isinstance(node, ast.List | ast.Tuple):
-        values = [_value(each, text) for each in node.elts]
+        values = [_value(each) for each in node.elts]
         return values if isinstance(node, ast.List) else tuple(values)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return _step(node, node.func.id, text)
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UsageError(
-            f"--augment is {text!r}, and {ast.unparse(node)} is neither a step nor a constant; {_LIKE}"
-        ) from error
-
-
-def _step(node: ast.Call, name: str, text: str) -> nn.Module:
-    kind = getattr(mmload.augment, name, None) if name in mmload.augment.__all__ else None
+    if not isinstance(node, ast.Call):
+        try:
+            return ast.literal_eval(node)
+        except ValueError as error:
+            raise ValueError(f"{ast.unparse(node)} is neither a step nor a constant") from error
+    name, names = ast.unparse(node.func), mmload.augment.__all__
+    kind: Any = getattr(mmload.augment, name) if name in names else None
     if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep | Mosaic) or kind in (Step, AfterStep):
-        close = did_you_mean(name, mmload.augment.__all__)
-        raise UsageError(f"--augment is {text!r}, but step {name} does not exist; see docs/augment.md for all{close}")
-    arguments = [_value(each, text) for each in node.args]
-    named = {each.arg: _value(each.value, text) for each in node.keywords if each.arg is not None}
-    if len(named) < len(node.keywords):
-        raise UsageError(f"--augment is {text!r}: write the arguments out, without **")
+        raise ValueError(f"step {name} does not exist; see docs/augment.md for all{did_you_mean(name, names)}")
+    arguments, named = map(_value, node.args), {each.arg or "**": _value(each.value) for each in node.keywords}
     try:
-        step: nn.Module = kind(*arguments, **named)
+        return kind(*arguments, **named)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"--augment is {text!r}: {name}: {error}") from error
-    return step
+        raise ValueError(f"{name}: {error}") from error

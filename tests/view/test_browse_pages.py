@@ -116,7 +116,7 @@ def test_what_is_not_there_is_said(dataset: Dataset, tmp_path: Path) -> None:
     assert "row 18 is not in split train" in complaint_of(page, "api/row", split="train", row=18)
     assert "row 18 is not in split train" in complaint_of(page, "image/stored", split="train", row=18)
     assert "row is '-1'" in complaint_of(page, "api/row", split="train", row=-1)
-    assert "row is None" in complaint_of(page, "api/row", split="train")
+    assert "row is ''" in complaint_of(page, "api/row", split="train")
     assert "class is '٣'" in complaint_of(page, "api/rows", split="train", class_="٣")
     assert "has no class 3" in complaint_of(page, "api/rows", split="train", class_=3)
     assert "with --augment" in complaint_of(page, "api/draws", split="train", row=0)

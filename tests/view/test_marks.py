@@ -46,7 +46,7 @@ def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_marks_are_lines_of_a_list_that_stay_where_they_are(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "m.txt", Path("photos"))
-    assert len(marks) == 0
+    assert len(marks.current()) == 0
     assert not (tmp_path / "m.txt").exists()
     marks.set("a/1.png", "train", "broken", alone=True)
     marks.set("a/2.png", "train", "wrong label", alone=False)
@@ -55,29 +55,29 @@ def test_marks_are_lines_of_a_list_that_stay_where_they_are(tmp_path: Path) -> N
     lines = (tmp_path / "m.txt").read_text().splitlines()
     assert lines[0].startswith("# Marked in photos; mmload build ... --exclude")
     assert lines[1:] == ["a/1.png\tduplicate", "a/2.png\twrong label\ttrain", "a/3.png\tother"]
-    assert [marks.reason("a/2.png", split) for split in ("train", "val")] == ["wrong label", None]
+    assert [marks.current().reason("a/2.png", split) for split in ("train", "val")] == ["wrong label", None]
     marks.set("a/1.png", "train", None, alone=True)
     assert (tmp_path / "m.txt").read_text().splitlines()[1:] == lines[2:]
     again = Marks(tmp_path / "m.txt", Path("photos"))
-    assert len(again) == 2
-    assert again.reason("a/3.png", "val") == "other"
+    assert len(again.current()) == 2
+    assert again.current().reason("a/3.png", "val") == "other"
 
 
 def test_marks_edited_by_others_keeps_their_lines_and_rereads(tmp_path: Path) -> None:
     file = tmp_path / "m.txt"
     file.write_bytes("\ufeff# mine\r\n\r\na/1.png\r\na/1.png\tagain\r\n".encode() + b"b/\xff.png\tbytes")
     marks = Marks(file, Path("photos"))
-    assert marks.reason("a/1.png", "train") == "again"
-    assert marks.reason("b/\udcff.png", "train") == "bytes"
+    assert marks.current().reason("a/1.png", "train") == "again"
+    assert marks.current().reason("b/\udcff.png", "train") == "bytes"
     marks.set("a/1.png", "train", None, alone=True)
     assert [line.rstrip() for line in file.read_text().splitlines()] == ["# mine", "", "b/\\udcff.png\tbytes"]
     file.write_text("c/1.png\tby hand\n")
-    assert marks.reason("c/1.png", "train") == "by hand"
+    assert marks.current().reason("c/1.png", "train") == "by hand"
     marks.set("c/2.png", "train", "other", alone=True)
     assert file.read_text() == "c/1.png\tby hand\nc/2.png\tother\n"
     file.unlink()
-    assert len(marks) == 0
-    assert marks.reason("c/1.png", "train") is None
+    assert len(marks.current()) == 0
+    assert marks.current().reason("c/1.png", "train") is None
 
 
 def test_a_mark_that_cannot_be_saved_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_mark_that_cannot_be_saved_is_not_shown(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(durable_files, "sync", full)
     with pytest.raises(MmloadError, match=r"\(No space left on device\); nothing was saved"):
         marks.set("a/2.png", "train", "broken", alone=True)
-    assert marks.reason("a/2.png", "train") is None
+    assert marks.current().reason("a/2.png", "train") is None
     assert [entry.name for entry in read_entries(tmp_path / "m.txt")] == ["a/1.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".m.txt.lock", "m.txt"]
 
@@ -119,12 +119,12 @@ def test_a_list_that_cannot_be_looked_at_is_an_error_and_stays(
         patch.setattr(os, "stat", failing)
         patch.setattr(marks_module, "read_regular", unread)
         with pytest.raises(MmloadError, match=rf"cannot read {file} \({os.strerror(number)}\)"):
-            len(marks)
+            len(marks.current())
         with pytest.raises(MmloadError, match=rf"cannot read {file} \({os.strerror(number)}\)"):
             marks.set("a/new.png", "train", "broken", alone=True)
     assert file.read_bytes() == content
     marks.set("a/new.png", "train", "broken", alone=True)
-    assert len(marks) == 1001
+    assert len(marks.current()) == 1001
 
 
 def test_marks_in_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_file_that_another_process_keeps_locked_is_an_error(tmp_path: Path, mo
         marks.set("a/1.png", "train", "broken", alone=True)
     assert not (tmp_path / "m.txt").exists()
     marks.set("a/1.png", "train", "broken", alone=True)
-    assert len(marks) == 1
+    assert len(marks.current()) == 1
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -158,7 +158,7 @@ def test_a_link_stays_and_its_target_is_written(tmp_path: Path, there: bool) -> 
     assert link.is_symlink()
     assert [entry.name for entry in read_entries(target)] == ["a/1.png"] * there + ["a/2.png"]
     Marks(target, Path("photos")).set("a/3.png", "train", "broken", alone=True)
-    assert len(marks) == 2 + there
+    assert len(marks.current()) == 2 + there
 
 
 def test_two_servers_of_a_dataset_lose_no_mark(hundreds: Path, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_other_text_is_refused(text: str) -> None:
         (["--class", "bee", "--row", "1"], "--row and --class are both given"),
         (["--augment", "RandomCrop(64)"], "these steps cannot render split 'train'"),
         (["--augment", "MixUp()"], "these steps cannot render split 'train'"),
-        (["--augment", "nothing"], "--augment is 'nothing', "),
+        (["--augment", "nothing"], "--augment is 'nothing': "),
         (["--split", "test"], "has no split 'test'; it has train"),
         (["--seed", "-1"], "--seed is '-1'"),
         (["-o", "sheet.txt"], "--out is sheet.txt; give a name that ends in .png"),
