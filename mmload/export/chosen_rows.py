@@ -186,6 +186,7 @@ def common_class_names(chosen: Sequence[ChosenSplit], field: str) -> tuple[str, 
         UsageError: if splits have different classes.
     """
     if len({split.classes for split, _ in chosen}) > 1:
-        path = chosen[0].split.path
-        raise UsageError(f"the splits of {path} have different classes; export one of them: give a split")
+        raise UsageError(
+            f"the splits of {chosen[0].split.path} have different classes; export one of them: give a split"
+        )
     return max((class_names(split, field) for split, _ in chosen), key=len)

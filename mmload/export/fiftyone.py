@@ -87,16 +87,12 @@ def _samples(export: PngExport) -> Iterator[Any]:
     def write(row: ExportRow) -> tuple[ExportRow, str]:
         file = f"{row.split.name}/{row.name}_{row.digits}.png"
         export.write_image(file, row)
-        if _has_mask(row):
+        if is_mask(row.split.fields.get("masks")):
             (export.folder / "masks" / file).write_bytes(png_of_mask(row.fields["masks"]))
         return row, file
 
     for row, file in export.results(write):
         yield _sample(row, file, export.place, *names[row.split.name])
-
-
-def _has_mask(row: ExportRow) -> bool:
-    return is_mask(row.split.fields.get("masks"))
 
 
 def _sample(row: ExportRow, file: str, place: Path, names: Sequence[str], labels: Sequence[str]) -> Any:
@@ -114,7 +110,7 @@ def _sample(row: ExportRow, file: str, place: Path, names: Sequence[str], labels
         sample["label"] = fo.Classifications(classifications=classifications)
     if "boxes" in fields and "labels" in fields:
         sample["boxes"] = fo.Detections(detections=list(_detections(row, labels)))
-    if _has_mask(row):
+    if is_mask(row.split.fields.get("masks")):
         sample["mask"] = fo.Segmentation(mask_path=str(place / "masks" / file))
     return sample
 

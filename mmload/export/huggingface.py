@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ def to_huggingface(
         choice: rows to export; None: all.
         cache_dir: folder where ``datasets`` caches the rows; None: its own cache.
         threads: how many encode; None: the cores available.
-        progress: called with (rows done, rows in all).
+        progress: called with (rows done, rows in all) of each split.
 
     Raises:
         UsageError: if ``datasets`` is not installed, or there are no such rows.
@@ -64,14 +63,12 @@ def to_huggingface(
     import datasets
     from datasets.exceptions import DatasetGenerationError
 
-    chosen, report = chosen_rows(dataset, choice), progress or (lambda done, total: None)
-    total, before, made = sum(len(rows) for _, rows in chosen), 0, {}
-    for split, rows in chosen:
+    made = {}
+    for split, rows in chosen_rows(dataset, choice):
         features = {_COLUMNS.get(name, name): feature for name, (feature, _) in _columns(split).items()}
-        step = partial(_report, report, before, total)
         try:
             made[split.name] = datasets.Dataset.from_generator(
-                _Rows(ChosenSplit(split, rows), threads, step),
+                _Rows(ChosenSplit(split, rows), threads, progress),
                 features=datasets.Features(
                     {"id": datasets.Value("string"), "row": datasets.Value("int64"), **features}
                 ),
@@ -83,7 +80,6 @@ def to_huggingface(
             if isinstance(cause, MmloadError):
                 raise cause from error
             raise MmloadError(f"datasets cannot write split {split.name} ({cause or error})") from error
-        before += len(rows)
     return datasets.DatasetDict(made)
 
 
@@ -102,7 +98,7 @@ def save_huggingface(
         out: the folder to make; missing or empty.
         choice: rows to export; None: all.
         threads: how many encode; None: the cores available.
-        progress: called with (rows done, rows in all).
+        progress: called with (rows done, rows in all) of each split.
 
     Raises:
         UsageError: as :func:`to_huggingface`, and if the destination is taken.
@@ -127,19 +123,15 @@ def save_huggingface(
     return Exported(out=Path(out), rows=rows, next=(f"datasets.load_from_disk({quoted})",))
 
 
-def _report(progress: Progress, before: int, total: int, done: int, _: int) -> None:
-    progress(before + done, total)
-
-
 class _Rows:
     """The rows of a split for ``datasets``, which hashes it to name its cache: by the rows alone."""
 
-    def __init__(self, chosen: ChosenSplit, threads: int | None, progress: Progress) -> None:
+    def __init__(self, chosen: ChosenSplit, threads: int | None, progress: Progress | None) -> None:
         self.chosen, self.threads, self.progress = chosen, threads, progress
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         split, rows = self.chosen
-        return _hashed, (split.folder.identity, split.name, rows.tolist())
+        return tuple, ((split.folder.identity, split.name, rows.tolist()),)
 
     def __call__(self) -> Iterator[dict[str, Any]]:
         convert = {name: column for name, (_, column) in _columns(self.chosen.split).items()}
@@ -149,10 +141,6 @@ class _Rows:
             return {"id": utf8_text(row.id), "row": row.number, **made}
 
         yield from in_parallel([self.chosen], values, threads=self.threads, progress=self.progress)
-
-
-def _hashed(*values: object) -> tuple[object, ...]:
-    return values
 
 
 def _columns(split: Split) -> dict[str, tuple[Any, Callable[[Any], Any]]]:

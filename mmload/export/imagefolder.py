@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mmload.errors import UsageError
+from mmload.errors import UsageError, counted
 from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, common_class_names
 from mmload.export.new_folder import distinct_names
 from mmload.export.png_export import Exported, PngExport, without_surrogates
@@ -65,15 +65,11 @@ def to_imagefolder(
         (export.folder / LIST).write_text("\n".join([*lines, ""]), encoding="ascii")
         export.note_omitted("an ImageFolder", {"images", "targets"})
         export.notes += _renamed(classes, folders)
-        names = [
-            without_surrogates(name) if name.strip() else folder for name, folder in zip(classes, folders, strict=True)
-        ]
-        source = {"kind": "list", "file": LIST, "classes": names} if len(set(names)) == len(names) else None
-        why_none = "mmload decodes files to gray or RGB only, and class names have to differ"
-        blank = [repr(name) for name in classes if not name.strip()]
-        if export.write_recipe(RECIPE, source, why_none) and blank:
-            shown = ", ".join(blank[:_SHOWN])
-            export.notes.append(f"a recipe cannot hold blank names: in {RECIPE} {shown} has its folder's name, too")
+        names = list(map(without_surrogates, classes))
+        is_named = len(set(names)) == len(names) and all(map(str.strip, names))
+        source = {"kind": "list", "file": LIST, "classes": names} if is_named else None
+        why_none = "mmload decodes files to gray or RGB only, and class names have to differ and be more than spaces"
+        export.write_recipe(RECIPE, source, why_none)
     return export.done()
 
 
@@ -97,7 +93,6 @@ def _renamed(classes: Sequence[str], folders: Sequence[str]) -> Iterator[str]:
     """Yields notes on classes whose folders have other names, or other numbers by their names."""
     renamed = [f"{name!r} is {folder}" for name, folder in zip(classes, folders, strict=True) if name != folder]
     if renamed:
-        more = f" and {len(renamed) - _SHOWN:,} more" if len(renamed) > _SHOWN else ""
-        yield f"classes whose names cannot be folder names: {', '.join(renamed[:_SHOWN])}{more}"
+        yield f"{counted(len(renamed), 'class', 'classes')} with other folder names: {', '.join(renamed[:_SHOWN])}"
     if list(folders) != sorted(folders):
         yield f"an ImageFolder numbers classes by their sorted folders, not as the dataset does; {LIST} has its numbers"

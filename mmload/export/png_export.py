@@ -85,7 +85,6 @@ class PngExport:
         chosen: the rows to export, split by split.
         place: absolute path of the destination.
         folder: folder to write into; it becomes the destination when it is complete.
-        rows: number of rows written.
         notes: differences from the dataset, one sentence each.
         next: commands to run next.
 
@@ -106,7 +105,7 @@ class PngExport:
         self._out, self.place = Path(out), check_destination(Path(out), dataset.path)
         self.chosen = chosen_rows(dataset, choice)
         self._threads, self._progress = threads, progress
-        self.rows, self.notes, self.next = 0, list[str](), list[str]()
+        self.notes, self.next = list[str](), list[str]()
         for split, _ in self.chosen:
             spec = split.fields.get("images")
             if not is_image(spec):
@@ -129,10 +128,8 @@ class PngExport:
             yield
 
     def results(self, write: Callable[[ExportRow], T]) -> Iterator[T]:
-        """Yields what ``write`` returns for each row, in order; it runs on several threads."""
-        for result in in_parallel(self.chosen, write, threads=self._threads, progress=self._progress):
-            self.rows += 1
-            yield result
+        """Returns what ``write`` returns for each row, in order; it runs on several threads."""
+        return in_parallel(self.chosen, write, threads=self._threads, progress=self._progress)
 
     def write_image(self, path: str, row: ExportRow) -> None:
         """Writes the image of a row to a path in the folder."""
@@ -144,8 +141,8 @@ class PngExport:
         if omitted:
             self.notes.append(f"{where} has no place for {', '.join(omitted)}: left out")
 
-    def write_recipe(self, name: str, source: Mapping[str, Any] | None, why_none: str) -> bool:
-        """Writes the recipe in TOML that builds the same rows again; returns whether there is one.
+    def write_recipe(self, name: str, source: Mapping[str, Any] | None, why_none: str) -> None:
+        """Writes the recipe in TOML that builds the same rows again.
 
         There is none without a ``source``, or if images are neither all gray nor all RGB: a note says ``why_none``. If
         rows vary in size, it stores them so, as pixels: a JPEG would be encoded once more, which changes them.
@@ -153,7 +150,7 @@ class PngExport:
         modes = {CHANNELS[split.fields["images"].channels] for split, _ in self.chosen}
         if source is None or modes not in ({"RGB"}, {"L"}):
             self.notes.append(f"no {name}: {why_none}")
-            return False
+            return
         lines = [f"# The same rows again: mmload build --config {name} . NEW", "", "[source]"]
         lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
         lines += ["", "[decode]", f"mode = {_toml(modes.pop())}"]
@@ -161,11 +158,11 @@ class PngExport:
             lines += ["", "[store]", 'layout = "variable"']
         (self.folder / name).write_text(without_surrogates("\n".join([*lines, ""])), encoding="utf-8")
         self.next.append(shlex.join(["mmload", "build", "--config", str(self.place / name), str(self.place), "NEW"]))
-        return True
 
     def done(self) -> Exported:
         """Returns the description of the export, which is complete."""
-        return Exported(out=self._out, rows=self.rows, notes=tuple(self.notes), next=tuple(self.next))
+        rows = sum(len(rows) for _, rows in self.chosen)
+        return Exported(out=self._out, rows=rows, notes=tuple(self.notes), next=tuple(self.next))
 
 
 def check_installed(module: str, extra: str) -> None:

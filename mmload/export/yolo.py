@@ -78,8 +78,7 @@ def to_yolo(
             changes += changed
         (export.folder / "data.yaml").write_text(_description(export.chosen, task, names), encoding="utf-8")
         export.note_omitted("YOLO", {"images", "labels", "counts"} | _FIELDS[task] | _empty(export.chosen))
-        why_none = "mmload decodes files to gray or RGB only"
-        export.write_recipe(RECIPE, {"kind": "yolo", "task": task}, why_none)
+        export.write_recipe(RECIPE, {"kind": "yolo", "task": task}, "mmload decodes files to gray or RGB only")
         export.notes += [f"{count:,} objects {what}" for what, count in changes.items()]
     return export.done()
 

@@ -155,26 +155,16 @@ def test_class_names_that_are_no_folder_names(tmp_path: Path) -> None:
     assert names == tuple(name.replace("\udc80", "\ufffd") for name in ODD)
 
 
-@pytest.mark.parametrize(
-    ("names", "again"),
-    [((".", "", ".."), (".", "__1", "..")), ((" ", "b"), ("_", "b")), (("", "_"), None), (("\udc80", "\ufffd"), None)],
-)
-def test_classes_with_names_that_no_recipe_can_hold(
-    names: tuple[str, ...], again: tuple[str, ...] | None, tmp_path: Path
+@pytest.mark.parametrize("names", [(".", "", ".."), (" ", "b"), ("", "_"), ("\udc80", "\ufffd")])
+def test_imagefolder_of_class_names_that_no_recipe_can_hold_has_no_recipe(
+    names: tuple[str, ...], tmp_path: Path
 ) -> None:
     targets = torch.arange(len(names))
     images = torch.arange(len(names) * 48, dtype=torch.uint8).reshape(-1, 3, 4, 4)
     path = of_tensors(tmp_path / "built", {"train": {"images": images, "targets": targets}}, classes=names)
     made = to_imagefolder(open_dataset(path), tmp_path / "out")
-    if again is None:
-        assert made.next == ()
-        assert any("no recipe.toml: " in note for note in made.notes)
-        return
-    assert any("a recipe cannot hold blank names" in note for note in made.notes)
-    done = mmload(*made.next[0].replace("NEW", str(tmp_path / "again")).split()[1:])
-    assert done.returncode == 0, done.stderr
-    same_rows(open_dataset(path), open_dataset(tmp_path / "again"), {"images", "targets"})
-    assert open_dataset(tmp_path / "again")["train"].classes == again
+    assert made.next == ()
+    assert any("no recipe.toml: " in note for note in made.notes)
 
 
 def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:
@@ -189,13 +179,12 @@ def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:
 
 
 REFUSED = (
-    (["--to", "zip"], 2, "--to is 'zip'; use one of imagefolder, coco, yolo, huggingface, fiftyone"),
+    (["--to", "zip"], 2, "--to is 'zip': 'zip' is not one of 'imagefolder', 'coco', 'yolo'"),
     (["--name", "x"], 2, "--name is for --to fiftyone"),
     (["--split", "test"], 2, "has no split 'test'; it has train"),
     (["--class", "wasp"], 2, "has no class 'wasp'; it has ant, bee, cat"),
     (["--limit", "0"], 2, "limit is 0; give a positive number"),
     (["--threads", "0"], 2, "threads is 0"),
-    (["--to", "voc"], 2, "--to is 'voc'; use one of imagefolder, coco, yolo"),
 )
 
 
