@@ -24,7 +24,6 @@ from mmload import augment
 from mmload.augment.collate import Collate
 from mmload.augment.mix import MixChoice
 from mmload.augment.step import AfterStep, Step, arguments_of
-from mmload.augment.views import Views
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
 from mmload.interop.shrink import ShortestMaxSize
@@ -57,17 +56,10 @@ def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -
         return v2.Compose(_of_recipe(meaning.decode, meaning.transforms))
     if isinstance(meaning, Mapping):
         return v2.Compose(_of_recipe(meaning["decode"], meaning["transforms"]))
-    raise _not_one(meaning)
-
-
-def _not_one(meaning: object) -> TypeError:
-    """Returns the error for a collate that has no equivalent, or several."""
-    if isinstance(meaning, Views):
-        return TypeError(
-            f"got {type(meaning).__name__} of {len(meaning.views)}: a Compose makes one image of one, so give the "
-            "collates one by one: [torchvision_equivalent(collate) for collate in views.collates]"
-        )
-    return TypeError(f"got {type(meaning).__name__}, expected a Collate, a BuildRecipe or a manifest's recipe")
+    raise TypeError(
+        f"got {type(meaning).__name__}, expected a Collate, a BuildRecipe or a manifest's recipe; of Views, which make "
+        "several images of one, give the collates one by one: [torchvision_equivalent(one) for one in views.collates]"
+    )
 
 
 def conversion(collate: Collate) -> int:
@@ -188,18 +180,14 @@ _RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
 
 
 def _of_collate(collate: Collate) -> list[Any]:
-    dtype, index = collate.dtype, conversion(collate)
-    steps = [equivalent_of(_now(step, collate.epoch)) for step in collate.steps]
+    dtype, index, epoch = collate.dtype, conversion(collate), collate.epoch
+    now = (step if epoch is None or not isinstance(step, Step) else step.at_epoch(epoch) for step in collate.steps)
+    steps = list(map(equivalent_of, now))
     if dtype != torch.uint8:
         steps.insert(index, v2.ToDtype(torch.float32, scale=True))
     if dtype not in (torch.uint8, torch.float32):
         steps.append(v2.ToDtype(dtype, scale=True))
     return [v2.ToImage(), *steps]
-
-
-def _now(step: nn.Module, epoch: int | None) -> nn.Module:
-    """Returns the step with the settings of the epoch, if that is known."""
-    return step.at_epoch(epoch) if isinstance(step, Step) and epoch is not None else step
 
 
 def equivalent_of(step: nn.Module) -> Any:

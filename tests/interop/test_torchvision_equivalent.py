@@ -291,7 +291,7 @@ def test_every_kind_of_file_is_decoded_as_it_is_stored(tmp_path: Path, decode: d
 
 def test_views_are_asked_for_one_by_one() -> None:
     views = Views(Collate(CenterCrop(5)), Collate(CenterCrop(3)))
-    with pytest.raises(TypeError, match=r"got Views of 2: .* give the collates one by one"):
+    with pytest.raises(TypeError, match=r"got Views, .* give the collates one by one"):
         torchvision_equivalent(views)
     assert [tuple(torchvision_equivalent(view)(pictures()[0]).shape) for view in views.collates] == [
         (3, 5, 5),
