@@ -13,13 +13,20 @@ import mmload
 from mmload.augment import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 
+class TrainLoader(mmload.Loader):
+    """Begins an epoch with its first batch: Lightning calls iter() several times before it takes one."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+
+
 def loaders(folder, size, batch_size):
     """Batches of the training and the validation images."""
     augment = mmload.Collate(RandomResizedCrop(size), RandomHorizontalFlip(), Normalize.imagenet())
     center = mmload.Collate(CenterCrop(size), Normalize.imagenet())
     options = {"batch_size": batch_size, "returns": ("images", "targets")}
     return (
-        mmload.Loader(
+        TrainLoader(
             mmload.open(folder)["train"], shuffle=True, drop_last=True, tail="drop", collate=augment, **options
         ),
         mmload.Loader(mmload.open(folder)["val"], collate=center, **options),
