@@ -55,9 +55,19 @@ def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
     return rows if len(images) == len(rows) and len({image.shape for image in images}) > 1 else ()
 
 
-def _seeds_of(batch: Batch, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """Returns a batch's seeds, int64 [B]; fresh ones on ``device`` if it has none."""
-    return fresh_seeds(batch.batch_size[0], device, generator) if batch.seeds is None else batch.seeds
+def _seeds_of(batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+    """Returns a batch's seeds, int64 [B]; fresh ones if it has none."""
+    if batch.seeds is None:
+        return fresh_seeds(batch.batch_size[0], torch.device("cpu"), generator)
+    return batch.seeds
+
+
+def fields_on_host(batch: Batch, images: Tensor) -> Batch:
+    """Returns a batch whose fields are in host memory, which waits for the images' device; images may be left out."""
+    if images.device.type == "cpu":
+        return batch
+    fields: Batch = batch.replace(images=None).to("cpu")
+    return fields
 
 
 def split_rows(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor], OwnMasks | None]:
@@ -121,7 +131,8 @@ class Collate(nn.Module):
 
     Args:
         steps: steps in order; the draws of a step are keyed by its position.
-        device: device to which batches are moved before the first step; None: they are not moved.
+        device: device of the batches that come out; None: that of the images that come in. Images are rendered there,
+            but where a step makes samples of several rows.
         dtype: dtype of the images that come out: uint8 or floating.
         memory_format: ``torch.contiguous_format`` or ``torch.channels_last``.
         box_rule: decides which boxes remain after they were clipped; None: those with sides of a pixel or more.
@@ -230,10 +241,13 @@ class Collate(nn.Module):
     ) -> Tensor | Batch:
         """Renders a batch.
 
+        Draws are made in host memory: of a batch on a device, the fields but images are copied there and back, which
+        waits for the device. Bare images, and a batch in host memory that goes to a device, are not waited for.
+
         Args:
             batch: with images uint8 [B, C, H, W], or with variable-size images, as :meth:`Split.rows` gives them; or a
                 list of rows with images [C, H, W]; or the bare images.
-            generator: generator of seeds if the batch has none; None: torch's default one.
+            generator: generator of seeds if the batch has none; None: torch's default one of the CPU.
 
         Returns:
             What came in, with images in the collate's dtype and memory format; a list becomes a Batch.
@@ -246,8 +260,6 @@ class Collate(nn.Module):
             rest, images, masks = split_rows(rows)
             return self.render_sizes(rest, images, masks, generator=generator)
         stacked = stacked_rows(batch)
-        if self.device is not None:
-            stacked = stacked.to(self.device)
         return self.render(stacked, stacked.images, generator=generator)
 
     def render_sizes(
@@ -270,11 +282,11 @@ class Collate(nn.Module):
             The batch with images in the collate's dtype and memory format, on the collate's device.
         """
         if self.has_partners:
-            batch, numbers = self._paired(batch, torch.device("cpu"), generator)
+            batch, numbers = self._paired(batch, generator)
             images = [images[k] for k in numbers.tolist()]
             masks = None if masks is None else masks._replace(starts=masks.starts[numbers])
         sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64, device="cpu").view(-1, 2)
-        seeds = _seeds_of(batch, torch.device("cpu"), generator)
+        seeds = _seeds_of(batch, generator)
         prepared = self.prepare(batch, (images[0].shape[0], 0, 0), seeds=seeds, sizes=sizes, masks=masks)
         if prepared.tile_rows is not None:
             images = [images[row] for row in prepared.tile_rows.numbers.tolist()]
@@ -292,11 +304,11 @@ class Collate(nn.Module):
         generator: torch.Generator | None = None,
         memory: MemoryPool | None = None,
     ) -> Batch:
-        """Renders a batch from images that are somewhere else, such as a complete split on a device.
+        """Renders a batch from images that are somewhere else, such as a complete split.
 
         Args:
             batch: everything but the images, which are ignored.
-            images: uint8 [N, C, H, W], on the device of the result.
+            images: uint8 [N, C, H, W].
             indices: int64 [B], the image of each sample; None: image k is sample k.
             generator: generator of seeds if the batch has none; None: torch's default one.
             memory: pool of the output on a CPU; None: the collate's own.
@@ -312,25 +324,26 @@ class Collate(nn.Module):
                 f"got {counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}; "
                 "give one per sample"
             )
+        batch, device = fields_on_host(batch, images), self.device or images.device
+        on_device = device.type != "cpu" and not self.joining_step
+        images = images.to(device, non_blocking=True) if on_device else images.cpu()
         if self.has_partners:
-            batch, numbers = self._paired(batch, images.device, generator)
+            batch, numbers = self._paired(batch, generator)
             indices = numbers if indices is None else indices[numbers]
         shape = images.shape[1], images.shape[2], images.shape[3]
-        seeds = _seeds_of(batch, images.device, generator).to(images.device)
-        prepared = self.prepare(batch, shape, source=images.dtype, seeds=seeds)
-        shape_out, dtype, memory_format = prepared.shape, prepared.dtype, prepared.memory_format
-        if images.device.type == "cpu":
-            out = (memory or self._memory).empty(shape_out, dtype, memory_format)
-        else:
-            out = torch.empty(shape_out, dtype=dtype, device=images.device, memory_format=memory_format)
+        prepared = self.prepare(batch, shape, source=images.dtype, seeds=_seeds_of(batch, generator))
+        if on_device:
+            return prepared.finish(prepared.render_images(images if indices is None else images[indices], device))
+        out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
         prepared.render_batch(images, out, indices)
-        return prepared.finish(out)
+        finished = prepared.finish(out)
+        return finished if device.type == "cpu" else finished.to(device)
 
-    def _paired(self, batch: Batch, device: torch.device, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
+    def _paired(self, batch: Batch, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
         """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [B + P]."""
         count = batch.batch_size[0]
-        seeds = _seeds_of(batch, device, generator)
-        places = torch.arange(count, device=seeds.device)
+        seeds = _seeds_of(batch, generator)
+        places = torch.arange(count, device="cpu")
         numbers, seeds = self.with_partners(places, seeds, count, lambda drawn: drawn)
         return batch.replace(images=None)[numbers].replace(seeds=seeds), numbers
 
@@ -349,10 +362,11 @@ class Collate(nn.Module):
         """Draws and describes a batch whose images are yet to be read.
 
         Args:
-            batch: everything but the images, which are ignored; with the partners of :meth:`with_partners`.
+            batch: everything but the images, which are ignored, in host memory; with the partners of
+                :meth:`with_partners`.
             shape: (C, H, W) of the images as stored; (C, 0, 0) if ``sizes`` are given.
             source: dtype of the images.
-            seeds: int64 [B], on the device of the images; None: those of the batch, else fresh ones on the CPU.
+            seeds: int64 [B]; None: those of the batch, else fresh ones.
             sizes: int64 [B, 2], height and width of each image; None: images are fixed-size.
             masks: masks in place of the batch's if ``sizes`` are given; None: there are none.
             framed: whether images to which no step gives one size are put on a canvas of the largest.
@@ -367,12 +381,12 @@ class Collate(nn.Module):
         check_instances(batch, None if pasting is None else pasting[1])
         check_targets(steps, batch.targets)
         if seeds is None:
-            seeds = _seeds_of(batch, torch.device("cpu"))
+            seeds = _seeds_of(batch)
         if pasting is not None:
             place, step = pasting
             step.applied(Draws(seeds, place))
         if sizes is None:
-            plan = Plan.unchanged(len(seeds), shape, white(source), seeds.device)
+            plan = Plan.unchanged(len(seeds), shape, white(source), torch.device("cpu"))
         else:
             plan = Plan.unchanged_sizes(sizes, shape[0])
         return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)

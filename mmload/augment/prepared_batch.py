@@ -1,7 +1,7 @@
 """A batch between its draws and its pixels: described, rendered from wherever its images are, and finished.
 
 Steps are divided into passes over the pixels. A first pass renders the steps that compose; the others, and boxes and
-masks, follow. Nothing here reads files.
+masks, follow. All that is drawn and described is in host memory; a device gets copies of it. Nothing here reads files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mmload.augment.step import AfterStep, Step, plan_for, sees_fields, white
 from mmload.batch import Batch
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.plan import Plan
-from mmload.render.rendering import Rendering, copied_to
+from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 
 
@@ -128,6 +128,16 @@ def rendered(rendering: Rendering, images: Tensor, memory_format: torch.memory_f
     return out
 
 
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """Queues copies of a batch in host memory to a device, from pinned memory, on the caller's stream."""
+
+    def copied(field: Tensor) -> Tensor:
+        return (field.pin_memory() if device.type == "cuda" else field).to(device, non_blocking=True)
+
+    made: Batch = batch.apply(copied, device=device)
+    return made
+
+
 class Steps(Protocol):
     """Attributes of a Collate that its batches need."""
 
@@ -151,9 +161,9 @@ class Steps(Protocol):
 class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
 
-    It has everything but the images, of which ``start`` is the plan that changes nothing; its seeds, int64 [B], are on
-    their device. ``masks`` are in place of its own. Without ``tiles``, the composer draws them among the rows of the
-    batch.
+    It has everything but the images, of which ``start`` is the plan that changes nothing, and its seeds, int64 [B]; all
+    of this is in host memory. ``masks`` are in place of its own. Without ``tiles``, the composer draws them among the
+    rows of the batch.
 
     Attributes:
         rendering: the first pass.
@@ -176,8 +186,9 @@ class PreparedBatch:
     ) -> None:
         self._collate, self._steps = collate, list(collate.steps)  # a ModuleList takes 2 us for each access
         self._own_masks, self._framed = masks, framed
-        self._is_followed = False  # whether boxes, masks and targets went through the first pass
+        self._later: list[Rendering] | None = None  # passes between the first and a module, once they are described
         self._batch = batch
+        self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
         self._epoch = collate.epoch
         self._trail: Trail | None = None
@@ -219,50 +230,91 @@ class PreparedBatch:
             return
         self.rendering.render_batch(images, out, indices)
 
-    def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Renders variable-size images, uint8 [C, h, w] on a device, to which it also copies the draws and the batch.
+    def copy_to(self, device: torch.device) -> list[Tensor]:
+        """Copies the batch to a device, and what rendering there needs; returns the copies.
 
-        A batch that was drawn on the CPU has its draws whatever renders it. Nothing is read back from the device.
+        They are queued on the caller's stream, and nobody waits for them.
+        """
+        renderings = [self.rendering, *self._passes_after_first()]
+        copies = [copy for rendering in renderings for copy in rendering.copy_to(device)]
+        return [*copies, *self._batch_on(device).values(include_nested=True, leaves_only=True)]
+
+    def render_images(self, images: Tensor, device: torch.device) -> Tensor:
+        """Renders fixed-size images [B, C, H, W] on a device by torch's operations; :meth:`copy_to` may come before.
+
+        Nothing is read back from the device.
 
         Returns:
             [B, C, h, w] on the device.
         """
-        self._follow(self.rendering.plan)
-        self._is_followed = True
-        self._batch, self._seeds = self._batch.to(device), self._seeds.to(device)
-        self._trail = copied_to(self._trail, device)
-        return self.rendering.render_images(images, device)
+        out = torch.empty(self.shape, dtype=self.dtype, device=device, memory_format=self.memory_format)
+        self.rendering.by_operations(images.to(device), out, at_once=True)
+        return out
 
     def finish(self, out: Tensor) -> Batch:
-        """Runs the steps that could not be composed on the rendered images and returns the finished batch."""
-        if not self._is_followed:
-            self._follow(self.rendering.plan)
-        images, at = out, self._next
-        while at < len(self._steps):
-            step = self._steps[at]
-            if isinstance(step, Step):
-                images, at = self._rendered(at, images)
-                continue
-            if not (isinstance(step, AfterStep) and step.takes_uint8):
-                images = self._converted(images)
-            before = images
-            if self._batch.image_sizes is not None:  # such a step may move pixels
-                self._batch = self._batch.replace(image_sizes=None)
-            if isinstance(step, AfterStep):
-                if sees_fields(step):
-                    self._drop_boxes()
-                rendered = self._batch.replace(images=images)
-                self._batch = step.changed(rendered, self._draws(at), self._collate.box_rule)
-                images, count = self._batch.images, len(self._batch)
-                self._seeds, before = self._seeds[:count], before[:count]  # partners of the samples may be gone
-            else:
-                images = step(images)
-            images = check_output(step, images, before, self._collate.dtype, self._batch)
-            at += 1
-        self._drop_boxes()
+        """Runs the steps that could not be composed on the rendered images and returns the finished batch.
+
+        Its fields are on the device of the images. Where an :class:`~mmload.augment.step.AfterStep` changes a batch on
+        a device, the device is waited for.
+        """
+        images, passes = out, self._passes_after_first()
+        while True:
+            for rendering in passes:
+                images = rendered(rendering, images, self.memory_format)
+            if self._next == len(self._steps):
+                break
+            images = self._changed(self._steps[self._next], images)
+            passes = self._described_passes(self._next + 1, images.shape, images.dtype)
         images = self._converted(images).contiguous(memory_format=self.memory_format)
-        finished: Batch = self._batch.replace(images=images)
+        finished: Batch = self._batch_on(images.device).replace(images=images)
         return finished
+
+    def _passes_after_first(self) -> list[Rendering]:
+        """Returns the passes between the first and a module, through which boxes, masks and targets have gone."""
+        if self._later is None:
+            self._follow(self.rendering.plan)
+            self._later = self._described_passes(self._next, self.shape, self.dtype)
+        return self._later
+
+    def _described_passes(self, at: int, shape: Sequence[int], dtype: torch.dtype) -> list[Rendering]:
+        """Describes the passes from step ``at``, up to a module or the end, and takes boxes, masks and targets along.
+
+        ``shape`` [B, C, H, W] and ``dtype`` are of the images that come in.
+        """
+        passes = []
+        while at < len(self._steps) and isinstance(self._steps[at], Step):
+            count, channels, height, width = shape
+            nothing = Plan.unchanged(count, (channels, height, width), white(dtype), torch.device("cpu"))
+            rendering, at = self._described(at, nothing, dtype)
+            self._follow(rendering.plan)
+            passes.append(rendering)
+            shape, dtype = rendering.plan.shape, rendering.dtype
+        self._next = at
+        if at == len(self._steps) or sees_fields(self._steps[at]):
+            self._batch, self._trail = drop_boxes(self._batch, self._trail, self._collate.box_rule), None
+        if at < len(self._steps) and self._batch.image_sizes is not None:  # such a module may move pixels
+            self._batch = self._batch.replace(image_sizes=None)
+        return passes
+
+    def _changed(self, step: nn.Module, images: Tensor) -> Tensor:
+        """Runs a module that needs pixels on rendered images, and perhaps on the batch."""
+        if not (isinstance(step, AfterStep) and step.takes_uint8):
+            images = self._converted(images)
+        if not isinstance(step, AfterStep):
+            return check_output(step, step(images), images, self._collate.dtype, self._batch)
+        batch = self._batch_on(images.device).replace(images=images)
+        changed = step.changed(batch, self._draws(self._next), self._collate.box_rule)
+        self._batch = changed if images.device.type == "cpu" else changed.replace(images=None).to("cpu")
+        self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
+        return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, changed)
+
+    def _batch_on(self, device: torch.device) -> Batch:
+        """Returns the batch on a device, to which it is copied once."""
+        if device.type == "cpu":
+            return self._batch
+        if self._copied is None or self._copied[0] is not self._batch:
+            self._copied = self._batch, on_device(self._batch, device)
+        return self._copied[1]
 
     def _follow(self, plan: Plan) -> None:
         """Takes boxes, masks and targets through a pass."""
@@ -270,16 +322,6 @@ class PreparedBatch:
         self._own_masks = None
         if self._mixer is not None:
             self._batch, self._mixer = self._mixer.mixed(self._batch, plan), None
-
-    def _drop_boxes(self) -> None:
-        """Drops boxes, after the last pass or before a step that gets them."""
-        self._batch, self._trail = drop_boxes(self._batch, self._trail, self._collate.box_rule), None
-
-    def _rendered(self, at: int, images: Tensor) -> tuple[Tensor, int]:
-        """Renders a further pass from step ``at``; returns the images and the place of the first step after it."""
-        rendering, following = self._described(at, plan_for(images), images.dtype)
-        self._follow(rendering.plan)
-        return rendered(rendering, images, self.memory_format), following
 
     def _converted(self, images: Tensor) -> Tensor:
         """Converts images to the collate's dtype, scaled to [0, 1] if they were integers."""

@@ -12,7 +12,7 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.collate import Collate, split_rows, stacked_rows, variable_size_rows
+from mmload.augment.collate import Collate, fields_on_host, split_rows, stacked_rows, variable_size_rows
 from mmload.augment.draws import view_seeds
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.prepared_batch import PreparedBatch
@@ -60,7 +60,7 @@ class Views(nn.Module):
 
     @property
     def device(self) -> torch.device | None:
-        """Device that batches are moved to before the first step; None: they are not moved."""
+        """Device of the batches that come out; None: that of the images."""
         return self.collates[0].device
 
     def set_epoch(self, epoch: int) -> None:
@@ -98,8 +98,6 @@ class Views(nn.Module):
                 view.render_sizes(view_batch, images, masks, generator=generator) for view, view_batch in views
             )
         stacked = stacked_rows(batch)
-        if self.device is not None:
-            stacked = stacked.to(self.device)
         return self.render(stacked, stacked.images, generator=generator)
 
     def render(
@@ -111,9 +109,12 @@ class Views(nn.Module):
         generator: torch.Generator | None = None,
     ) -> tuple[Batch, ...]:
         """Renders all views of a batch from separate images; see :meth:`Collate.render`."""
+        batches = self._view_batches(fields_on_host(batch, images))
+        if self.device is not None:
+            images = images.to(self.device, non_blocking=self.device.type != "cpu")
         return tuple(
             view.render(view_batch, images, indices, generator=generator, memory=memory)
-            for view, view_batch, memory in zip(self.collates, self._view_batches(batch), self._memories, strict=True)
+            for view, view_batch, memory in zip(self.collates, batches, self._memories, strict=True)
         )
 
     def prepare(
@@ -169,18 +170,3 @@ def has_per_sample(collate: object) -> bool:
 def _check_collate_type(name: str, view: object) -> None:
     if not isinstance(view, Collate):
         raise TypeError(f"{name} is {shown(view)}, expected a Collate")
-
-
-def rendering_device(collate: object, device: torch.device, tier: str, decode: str) -> torch.device:
-    """Returns the device where a loader's batches are rendered: the CPU if their samples are composed of several rows.
-
-    Raises:
-        ValueError: if samples are composed, and rows are to be on a device or decoded there.
-    """
-    step = collate.joining_step if isinstance(collate, Collate) else ""
-    if not step:
-        return device
-    for name, value in (("tier", tier), ("decode", decode)):
-        if value in ("device", "cuda"):
-            raise ValueError(f"{name}={value!r}, but {step} is rendered on a CPU; leave {name} out")
-    return torch.device("cpu")

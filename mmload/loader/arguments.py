@@ -16,7 +16,7 @@ from mmload.augment.draws import batch_of_epoch
 from mmload.augment.mosaic import Mosaic
 from mmload.augment.returns import Form, Returns
 from mmload.augment.step import Step, TargetStep
-from mmload.augment.views import Views, collates_of, has_per_sample
+from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices, did_you_mean, shown
 from mmload.loader.order import TAILS
@@ -28,7 +28,7 @@ from mmload.runtime.resources import MOST_THREADS
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import AnySplit, View, view_of
 
-DECODERS = ("cpu", "scaled", "cuda")
+DECODERS = ("cpu", "scaled")
 """Ways to decode the JPEGs of variable-size images."""
 
 _STEPS = "give collate=Collate(...) of the steps of mmload.augment; PerSample(transform) runs any other"
@@ -167,14 +167,12 @@ def resolve_fields(split: AnySplit, names: Sequence[str] | None) -> tuple[str, .
     return found
 
 
-def check_variable_size(
-    split: AnySplit, fields: Sequence[str], collate: object, device: torch.device, tier: str, framed: bool
-) -> None:
+def check_variable_size(split: AnySplit, fields: Sequence[str], collate: object, tier: str, framed: bool) -> None:
     """Checks what is requested of variable-size rows.
 
     Raises:
         UsageError: if masks are variable-size and images are not read, nothing gives the images of a batch one size,
-            or the tier is "device" and the device is no GPU.
+            or the tier is "device".
     """
     for name in fields:
         if not split.fields[name].variable_size:
@@ -190,35 +188,20 @@ def check_variable_size(
             enough = "with order=by_aspect(...), collate=Collate() is enough"
             one = "give a Collate that resizes them, such as Collate(Resize(256), CenterCrop(224))"
             raise UsageError(f"{problem}, but a batch has one; {enough if framed else one}; split[i] gives single rows")
-        if tier == "device" and device.type != "cuda":
-            raise UsageError(f"{problem}, so tier='device' needs device='cuda'; use it, or tier='memory'")
-        if tier == "device" and has_per_sample(collate):
-            raise UsageError(f"{problem}, and PerSample runs on the CPU; use tier='memory' or tier='disk'")
+        if tier == "device":
+            raise UsageError(f"{problem}, so tier='device' cannot hold them; use tier='memory' or tier='disk'")
 
 
-def check_decode(decode: object, split: AnySplit, fields: Sequence[str], collate: object, device: torch.device) -> None:
+def check_decode(decode: object, split: AnySplit, fields: Sequence[str]) -> None:
     """Checks that these rows can be decoded in the requested way.
 
     Raises:
-        ValueError: if rows are pixels, or a device cannot do it alone.
-        UsageError: if there is no device.
+        ValueError: if rows are pixels.
     """
-    if decode == "cpu":
-        return
-    option = f"decode={decode!r}"
-    if not _has_jpegs(split, fields):
-        raise ValueError(f"{option}, but split {split.name!r} is read without JPEGs; leave decode out")
-    if decode == "scaled":
-        return
-    if device.type != "cuda":
-        raise ValueError(f"{option} needs device='cuda', but batches go to {device}")
-    if has_per_sample(collate):
-        raise ValueError(
-            f"{option} cannot be combined with PerSample, which runs in the training thread; use decode='cpu'"
-        )
-    from mmload.runtime import nvjpeg
-
-    nvjpeg.check()
+    images = split.fields["images"] if "images" in fields else None
+    has_jpegs = images is not None and images.encoding in ("jpeg", "mixed")
+    if decode != "cpu" and not has_jpegs:
+        raise ValueError(f"decode={decode!r}, but split {split.name!r} is read without JPEGs; leave decode out")
 
 
 def check_subprocess(subprocess: bool, device: torch.device) -> None:
@@ -234,11 +217,6 @@ def check_subprocess(subprocess: bool, device: torch.device) -> None:
         )
     if subprocess and not can_share():
         raise ValueError("subprocess=True, but this system has no memory files (memfd_create); leave subprocess out")
-
-
-def _has_jpegs(split: AnySplit, fields: Sequence[str]) -> bool:
-    images = split.fields["images"] if "images" in fields else None
-    return images is not None and images.encoding in ("jpeg", "mixed")
 
 
 def check_collate(collate: object, view: View, fields: Sequence[str], framed: bool = False) -> None:
@@ -324,6 +302,18 @@ def device_for(device: torch.device | str | int | None, collate: object) -> torc
             f"device is {found}; a loader gives batches on the CPU or a CUDA device: move them from the CPU"
         )
     return found
+
+
+def rendering_device(collate: object, device: torch.device, tier: str) -> torch.device:
+    """Returns the device where a loader's batches are rendered: the CPU if their samples are composed of several rows.
+
+    Raises:
+        ValueError: if samples are composed, and rows are to stay on a device.
+    """
+    step = collate.joining_step if isinstance(collate, Collate) else ""
+    if step and tier == "device":
+        raise ValueError(f"tier={tier!r}, but {step} is rendered on a CPU; leave tier out")
+    return torch.device("cpu") if step else device
 
 
 def resolve_order(shuffle: object, order: object) -> Any:

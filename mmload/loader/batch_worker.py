@@ -19,7 +19,7 @@ from torch import Tensor
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds
 from mmload.augment.mosaic import Tiles, box_fields
-from mmload.augment.prepared_batch import PreparedBatch
+from mmload.augment.prepared_batch import PreparedBatch, on_device
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
@@ -33,7 +33,7 @@ from mmload.store.row_reader import Numbers, PaddedLists
 from mmload.store.split_views import AnySplit, View
 
 if TYPE_CHECKING:
-    from mmload.loader.device_batches import DeviceBatches, DeviceDecoder, ResidentRows
+    from mmload.loader.device_batches import SideStream
 
 
 Delivery = Callable[[], BatchOrViews]
@@ -118,42 +118,15 @@ class BatchWorker:
             self._tier = make_tier(settings.tier, split, settings.device, ranks)
         self._lock = threading.Lock()
         self._read_seconds = self._render_seconds = 0.0
-        self._resident: ResidentRows | None = None
-        self._on_device: DeviceDecoder | ResidentRows | None = None
-        self._device_batches: DeviceBatches | None = None
-        self._send: Callable[[BatchOrViews], Delivery] | None = None
+        self._side_stream: SideStream | None = None
         if settings.device.type == "cuda":
-            self._use_device(settings)
+            from mmload.loader.device_batches import SideStream  # the CPU needs none of it
 
-    def _use_device(self, settings: BatchSettings) -> None:
-        """Prepares what batches on a CUDA device need, which the CPU path does not import."""
-        from mmload.loader import device_batches as on_device
-
-        port = on_device.CudaPort(settings.device)
-        self._send = partial(on_device.send_batch, port)
-        if self._tier is not None and self._tier.rows.spec.variable_size:
-            decoder = on_device.DeviceDecoder(self._tier, port, settings.decode)
-            if settings.tier == "device":
-                self._on_device = self._resident = on_device.ResidentRows(decoder, port, len(self._split))
-            elif settings.decode == "cuda":
-                self._on_device = decoder
-            return
-        if isinstance(settings.collate, Collate) and settings.collate.joining_step:  # rendered on a CPU
-            return
-        copied = self._others if self._tier is None or settings.tier == "device" else [*self._others, "images"]
-        self._device_batches = on_device.DeviceBatches(
-            port,
-            {name: self._split.fields[name] for name in copied},
-            tier=self._tier,
-            collate=self._collate,
-            batch_size=settings.batch_size,
-            slots=settings.slots,
-        )
+            self._side_stream = SideStream(settings.device)
 
     def statistics(self) -> Statistics:
         """Returns counters since the worker was made."""
-        source = self._resident or self._tier
-        times = self._read_seconds, self._render_seconds
+        source, times = self._tier, (self._read_seconds, self._render_seconds)
         return Statistics(*times, source.hits, source.misses, source.note) if source else Statistics(*times)
 
     def make(self, selection: RowSelection, epoch: int) -> Delivery:
@@ -169,18 +142,14 @@ class BatchWorker:
         try:
             rows = selection.rows
             seeds = sample_seeds(self._settings.seed, epoch, rows, selection.occurrences)
-            if self._device_batches is not None:
-                return self._device_batches.ship(rows, seeds, epoch, self._fill)
-            if self._on_device is not None:
-                views, began = self._prepared(self._without_images(rows, seeds), rows, epoch), perf_counter()
-                batch = self._on_device.batch(rows, partial(self._made_of, views))
-                self._add_seconds(render=perf_counter() - began)
-                return batch
-            finish, send = self._begun(rows, seeds, epoch), self._send
+            side = self._side_stream
+            if side is not None and self._is_rendered_there:
+                return self._sent(side, rows, seeds, epoch)
+            finish = self._begun(rows, seeds, epoch)
             if self._finish_in_training:
-                return finish if send is None else lambda: send(finish())()
+                return finish if side is None else lambda: side.send(finish())()
             made = finish()
-            return (lambda: made) if send is None else send(made)
+            return (lambda: made) if side is None else side.send(made)
         except MmloadError:
             raise
         except Exception as error:
@@ -202,14 +171,12 @@ class BatchWorker:
         fields = {name: self._read(name, rows) for name in self._others if name not in composed} | composed
         return make_batch(fields, len(rows), ids=rows, seeds=seeds)
 
-    def _read(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Reads rows of a field of fixed size, into ``out`` or new memory."""
-        tier = self._tier if name == "images" else self._large.get(name)
+    def _read(self, name: str, rows: Tensor) -> Tensor:
+        """Reads rows of a field of fixed size, but images, into new memory."""
+        tier, spec = self._large.get(name), self._split.fields[name]
         if tier is None:
-            return self._split.reader.gather(name, rows, out)
-        if out is None:
-            spec = self._split.fields[name]
-            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
+            return self._split.reader.gather(name, rows)
+        out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
         if tier.rows.spec.is_list:
             read_lists(tier, self._split.reader.lists(name), rows, out)
             self._split.reader.check_parts(name, rows.numpy(), out.numpy())
@@ -217,10 +184,38 @@ class BatchWorker:
             tier.gather_into(rows, out)
         return out
 
-    def _made_of(self, views: Sequence[PreparedBatch], images: list[Tensor]) -> BatchOrViews:
-        """Returns the batch of variable-size images, [C, h, w] on a device."""
-        made = tuple(view.finish(view.render_images(images, images[0].device)) for view in views)
-        return made if isinstance(self._collate, Views) else made[0]
+    @property
+    def _is_rendered_there(self) -> bool:
+        """Whether the device renders batches: their images are fixed-size, and none is made of several rows."""
+        joins = isinstance(self._collate, Collate) and bool(self._collate.joining_step)
+        return not joins and (self._tier is None or not self._tier.rows.spec.variable_size)
+
+    def _sent(self, side: SideStream, rows: Tensor, seeds: Tensor, epoch: int) -> Delivery:
+        """Makes a batch in host memory and queues its copies to the device; returns what renders it there."""
+        collate, tier, device = self._collate, self._tier, side.device
+        batch = self._without_images(rows, seeds)
+        is_described = tier is not None and isinstance(collate, Collate | Views)
+        views = self._prepared(batch, rows, epoch) if is_described else ()
+        stored = None if tier is None or isinstance(tier, DeviceTier) else self._gathered(tier, rows)
+
+        def copy() -> tuple[Any, ...]:
+            images = tier.images_at(rows) if isinstance(tier, DeviceTier) else stored
+            images = None if images is None else images.to(device, non_blocking=True)
+            return images, *([view.copy_to(device) for view in views] if views else [on_device(batch, device)])
+
+        receive = side.queue(copy)
+
+        def deliver() -> BatchOrViews:
+            images, there, *_ = receive()
+            if views:
+                return self._finished_views(views, [view.render_images(images, device) for view in views])
+            if images is not None:
+                there.images = images
+            with batch_of_epoch(epoch):
+                made: BatchOrViews = there if collate is None else collate(there)
+            return made
+
+        return deliver
 
     def _begun(self, rows: Tensor, seeds: Tensor, epoch: int) -> Delivery:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
@@ -284,9 +279,13 @@ class BatchWorker:
         return prepared if isinstance(prepared, tuple) else (prepared,)
 
     def _gathered(self, tier: Tier, rows: Tensor) -> Tensor:
-        """Reads the rows' images as they are stored into pooled memory."""
+        """Reads the rows' images as they are stored into pooled memory, which is pinned if batches go to a device."""
         began, spec = perf_counter(), tier.rows.spec
-        images = self._memory.empty((len(rows), *spec.shape), spec.torch_dtype)
+        shape = len(rows), *spec.shape
+        if self._side_stream is None:
+            images = self._memory.empty(shape, spec.torch_dtype)
+        else:
+            images = torch.empty(shape, dtype=spec.torch_dtype, device="cpu", pin_memory=True)
         tier.gather_into(rows, images)
         self._add_seconds(read=perf_counter() - began)
         return images
@@ -320,12 +319,6 @@ class BatchWorker:
             first = stop
         self._add_seconds(render=perf_counter() - began)
         return outs
-
-    def _fill(self, name: str, rows: Tensor, buffer: Tensor) -> None:
-        """Reads rows of one field into a pinned buffer."""
-        began = perf_counter()
-        self._read(name, rows, buffer)
-        self._add_seconds(read=perf_counter() - began)
 
 
 def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:

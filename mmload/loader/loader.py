@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Subset
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Form
 from mmload.augment.step import Step
-from mmload.augment.views import collates_of, rendering_device
+from mmload.augment.views import collates_of
 from mmload.batch import Batch, BatchOrViews
 from mmload.errors import UsageError, counted, shown
 from mmload.loader.arguments import (
@@ -28,6 +28,7 @@ from mmload.loader.arguments import (
     check_subprocess,
     check_variable_size,
     device_for,
+    rendering_device,
     resolve_collate,
     resolve_fields,
     resolve_order,
@@ -87,14 +88,13 @@ class Loader:
             makes the loader; of several ranks rank 0's, which they ask for when the first epoch begins.
         drop_last: leave out the last batch of an epoch if it is smaller.
         device: device of the batches; None: the collate's device, else the CPU.
-        tier: place of the images: "disk", "memory", "device", or "auto", which takes the device if they fit
-            there, and otherwise the disk.
+        tier: place of the images: "disk", "memory", "device" (of a fixed size), or "auto", which takes the device
+            if they fit there, and otherwise the disk.
         threads: number of threads that read and render; None: one per available core of this rank's share of the
             machine (``LOCAL_WORLD_SIZE``, set by torchrun).
         prefetch: finished batches to keep ready, besides the one that each thread is making.
         decode: how the JPEGs of variable-size images are decoded. "cpu": exactly. "scaled": to a half or a quarter
-            where their window shrinks by three or six, for pixels that differ by a level or so. "cuda": by nvJPEG on
-            the device of the batches, which rounds colors differently. Draws are the same.
+            where their window shrinks by three or six, for pixels that differ by a level or so. Draws are the same.
         fields: stored fields to read; None: all.
         returns: what to give in place of a Batch: a tuple or a dict of names of fields, "torchvision", "numpy",
             "dlpack" or a function, see :class:`~mmload.augment.returns.Returns`. The training thread calls the
@@ -170,10 +170,10 @@ class Loader:
         self._named = resolve_order(shuffle, order)
         framed = isinstance(self._named, Sampling) and self._named.framed
         self._fields = resolve_fields(self.split, fields)
-        check_variable_size(self.split, self._fields, made, self.device, tier, framed)
-        check_decode(decode, self.split, self._fields, made, self.device)
+        check_variable_size(self.split, self._fields, made, tier, framed)
+        check_decode(decode, self.split, self._fields)
         check_subprocess(subprocess, self.device)
-        rendered = rendering_device(made, self.device, tier, decode)
+        rendered = rendering_device(made, self.device, tier)
         self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
         self._ranks_given = ranks is not None
         self._order = self._made_order(ranks_for(ranks), tail)

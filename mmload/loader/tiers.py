@@ -336,6 +336,11 @@ class DeviceTier(HitCounter):
         stored.places["start"] = stored.rows * self.rows.spec.row_bytes
         yield stored._replace(memory=np.frombuffer(memory_of(self.images), np.uint8))
 
+    def images_at(self, rows: Tensor) -> Tensor:
+        """Copies rows, int64 [B] in host memory, to other memory of the device."""
+        self.count(len(rows))
+        return self.images[rows.to(self.images.device)]
+
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """Copies all rows from the device's memory into ``out``."""
         self.count(len(rows))

@@ -1,1 +1,1 @@
-"""From a plan to pixels: compiled loops on a CPU, a Triton kernel or torch operations on a GPU."""
+"""From a plan to pixels: compiled loops for uint8 images on a CPU, torch's operations for all others."""

@@ -1,18 +1,16 @@
 """Rendering of a plan: it reads each pixel once and writes the final size, dtype and memory format.
 
 It takes a :class:`~mmload.render.plan.Plan` and images, and writes into memory that the caller owns. Compiled kernels
-render uint8 images: on a CPU some samples or a batch (:mod:`mmload.render.cpu_rendering`), on an NVIDIA GPU a batch
-(:mod:`mmload.render.gpu_kernels`). Torch's operations render anything else (:mod:`mmload.render.torch_rendering`).
-Nothing here draws random numbers.
+render uint8 images on a CPU, some samples or a batch (:mod:`mmload.render.cpu_rendering`). Torch's operations render
+anything else, on the images' device, to which the plan is copied (:mod:`mmload.render.torch_rendering`). Nothing here
+draws random numbers.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
-from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
@@ -22,14 +20,12 @@ from mmload.errors import counted
 from mmload.render.cpu_rendering import CpuRendering
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import check_levels
-from mmload.render.torch_rendering import end_by_torch, finish_by_torch, moved_by_torch, work_for
+from mmload.render.torch_rendering import finish_by_torch, moved_by_torch, resized_batch
 
 T = TypeVar("T")
 
-_MOST_CHANNELS = 16
-"""Upper bound on the channels of images that the GPU's kernel renders: it has code for each channel."""
-
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_ALIGN = 64
+"""Bytes to whose multiples tensors are aligned that are copied together."""
 
 
 class Rendering:
@@ -46,55 +42,35 @@ class Rendering:
         _check(plan, dtype)
         self.plan = plan
         self.dtype = dtype
-        self._shift, self._scale = _color_map(plan, dtype)
-        self.on_cpu = CpuRendering(plan, dtype, self._shift, self._scale)
+        shift, scale = _color_map(plan, dtype)
+        self._description = plan, shift, scale  # on a device after copy_to
+        self.on_cpu = CpuRendering(plan, dtype, shift, scale)
 
     def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
         """Renders all samples of images [N, C, H, W] into ``out`` [B, C, h, w], by indices int64 [B] if given."""
-        crop = gpu_crop(images.device) if self._fits_gpu_kernel(images.dtype, out.dtype) else None
-        if crop is not None:
-            self._by_gpu_kernel(crop, images.contiguous(), indices, out)
-        elif images.dtype == torch.uint8 and images.device.type == "cpu":
+        if images.dtype == torch.uint8 and images.device.type == "cpu":
             self.on_cpu.render_rows(
                 0, images.contiguous(), torch.arange(len(out), device="cpu") if indices is None else indices, out
             )
         else:
             self.by_operations(images if indices is None else images[indices], out)
 
-    def by_operations(self, images: Tensor, out: Tensor) -> None:
-        """Renders all samples, ``images`` [B, C, H, W], by torch's operations, where no kernel does."""
-        moved = moved_by_torch(self.plan, images)
-        finish_by_torch(self.plan, self.plan.complete_program(), self._shift, self._scale, moved, out)
+    def by_operations(self, images: Tensor, out: Tensor, *, at_once: bool = False) -> None:
+        """Renders all samples, ``images`` [B, C, H, W], by torch's operations on their device.
 
-    def render_images(self, images: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Renders variable-size images, uint8 [C, h, w] on ``device``, by torch's operations; the plan is on the CPU.
-
-        Returns:
-            [B, C, h, w].
+        Windows are resized at once on a device or if ``at_once``, otherwise one by one, as torchvision does it.
         """
-        levels, plan = moved_by_torch(self.plan, images), copied_to(self.plan, device)
-        out = torch.empty(self.plan.shape, dtype=self.dtype, device=device)
-        rendering = Rendering(plan, self.dtype)
-        finish_by_torch(plan, plan.complete_program(), rendering._shift, rendering._scale, levels, out)
-        return out
+        plan, shift, scale = copied_to(self._description, images.device)
+        if at_once and plan.resampling is not None:
+            moved = resized_batch(images, plan, plan.resampling)
+        else:
+            moved = moved_by_torch(plan, images)
+        finish_by_torch(plan, plan.complete_program(), shift, scale, moved, out)
 
-    def _fits_gpu_kernel(self, source: torch.dtype, dtype: torch.dtype) -> bool:
-        """Returns whether the GPU's kernel renders a batch: images are uint8 and not resized."""
-        gives_levels = dtype == torch.uint8 and self._scale is None
-        crops = source == torch.uint8 and self.plan.resampling is None
-        return crops and self.plan.source[0] <= _MOST_CHANNELS and (gives_levels or dtype in _FLOATS)
-
-    def _by_gpu_kernel(self, crop: Callable[..., None], images: Tensor, indices: Tensor | None, out: Tensor) -> None:
-        """Renders all samples in one pass; by way of the levels where a program changes them."""
-        plan = self.plan
-        if plan.program is not None:
-            levels = torch.empty(plan.shape, dtype=torch.uint8, device=out.device)
-            crop(images, indices, plan, None, None, levels)
-            finish_by_torch(plan, plan.program, self._shift, self._scale, levels, out)
-            return
-        work = work_for(plan, out, images.dtype)
-        crop(images, indices, plan, self._shift, self._scale, work)
-        end_by_torch(plan, work, out)
+    def copy_to(self, device: torch.device) -> Iterator[Tensor]:
+        """Copies what :meth:`by_operations` needs to a device, ahead of it; yields the copies."""
+        self._description = copied_to(self._description, device)
+        return tensors_in(self._description)
 
 
 def _check(plan: Plan, dtype: torch.dtype) -> None:
@@ -124,27 +100,6 @@ def _check(plan: Plan, dtype: torch.dtype) -> None:
         check_levels("value", hole.value)
 
 
-@cache
-def gpu_crop(device: torch.device) -> Callable[..., None] | None:
-    """Returns :func:`mmload.render.gpu_kernels.crop` for a device, or None if it does not run there.
-
-    It is tried once, on one image: Triton comes with torch's CUDA builds for Linux, and needs a C compiler on the
-    machine to make the code that launches its kernels. A warning reports why it fails.
-    """
-    if device.type != "cuda" or find_spec("triton") is None:
-        return None
-    from mmload.render.gpu_kernels import crop
-
-    try:
-        image = torch.zeros((1, 1, 16, 16), dtype=torch.uint8, device=device)
-        crop(image, None, Plan.unchanged(1, (1, 16, 16), 255.0, device), None, None, torch.empty_like(image))
-    except Exception as error:  # the compiler's, the cache's, the driver's: Triton lets all of them through
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(f"{device} renders by torch's operations, which is slower, as Triton fails: {why}", stacklevel=2)
-        return None
-    return crop
-
-
 def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
     """Returns shift and scale, float32 [C] each, either None if it would change nothing."""
     if plan.shift is not None and plan.scale is not None:
@@ -155,20 +110,57 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | 
     return None, scale
 
 
-def copied_to(value: T, device: torch.device) -> T:
-    """Returns a copy of a description whose few and small tensors are on ``device``, and its device attributes, too.
-
-    The calling thread may wait for the copies: this is for a loader's threads. What is no dataclass, tuple or tensor is
-    returned as it is.
-    """
-    copied: Any = value
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Yields the tensors in a description, which is a dataclass, a tuple or a tensor."""
     if isinstance(value, Tensor):
-        copied = value.to(device, non_blocking=True)
-    elif isinstance(value, torch.device):
-        copied = device
+        yield value
     elif isinstance(value, tuple):
-        parts = [copied_to(one, device) for one in value]
-        copied = value._make(parts) if hasattr(value, "_make") else tuple(parts)
+        for one in value:
+            yield from tensors_in(one)
     elif is_dataclass(value) and not isinstance(value, type):
-        copied = replace(value, **{one.name: copied_to(getattr(value, one.name), device) for one in fields(value)})
-    return copied  # type: ignore[no-any-return]  # of the same type
+        for each in fields(value):
+            yield from tensors_in(getattr(value, each.name))
+
+
+def copied_to(value: T, device: torch.device) -> T:
+    """Returns a description with its tensors on ``device``; all that are elsewhere are copied there by one copy.
+
+    The copy is queued on the caller's stream, and nobody waits for it. What is no dataclass, tuple or tensor is
+    returned as it is, but for device attributes.
+    """
+    moving = [tensor for tensor in tensors_in(value) if tensor.device != device]
+    return (
+        _replaced(value, device, dict(zip(map(id, moving), _copies(moving, device), strict=True))) if moving else value
+    )
+
+
+def _copies(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copies tensors of a few bytes each to a device, by way of one pinned memory, as each copy takes microseconds."""
+    sizes = [-(-tensor.nbytes // _ALIGN) * _ALIGN for tensor in tensors]
+    host = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
+    starts = list(accumulate(sizes, initial=0))
+    for tensor, start in zip(tensors, starts, strict=False):
+        _part(host, start, tensor).copy_(tensor)
+    there = host.to(device, non_blocking=True)
+    return [_part(there, start, tensor) for tensor, start in zip(tensors, starts, strict=False)]
+
+
+def _part(memory: Tensor, start: int, like: Tensor) -> Tensor:
+    """Returns the bytes from ``start`` on as a tensor of the dtype and shape of another."""
+    return memory[start : start + like.nbytes].view(like.dtype).view(like.shape)
+
+
+def _replaced(value: Any, device: torch.device, copies: dict[int, Tensor]) -> Any:
+    """Returns a description with its tensors, given by their ids, and devices replaced."""
+    if isinstance(value, Tensor):
+        return copies.get(id(value), value)
+    if isinstance(value, torch.device):
+        return device
+    if isinstance(value, tuple):
+        parts = [_replaced(one, device, copies) for one in value]
+        return type(value)._make(parts) if hasattr(value, "_make") else tuple(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{each.name: _replaced(getattr(value, each.name), device, copies) for each in fields(value)}
+        )
+    return value

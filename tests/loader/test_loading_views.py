@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from device_batches import stored_at
-from simulated_device import LatePort
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
@@ -30,7 +28,7 @@ from mmload.augment.collate import Collate
 from mmload.batch import Batch
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.loader import Loader, batch_worker, device_batches, tiers
+from mmload.loader import Loader, batch_worker, tiers
 from mmload.loader.arguments import device_for
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset, Split
@@ -163,15 +161,6 @@ def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pyt
     views = Views(Collate(RandomCrop(9)), Collate(RandomResizedCrop(12), Normalize.imagenet()))
     assert_epoch(split, views, tier="disk", batch_size=4, threads=1)
     assert gathered == [4, 2]
-
-
-@pytest.mark.parametrize("tier", ["disk", "memory", "device"])
-def test_a_device_gets_the_views_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
-    monkeypatch.setattr(device_batches, "CudaPort", lambda device: LatePort())
-    make: Callable[..., tiers.Tier] = batch_worker.make_tier
-    monkeypatch.setattr(batch_worker, "make_tier", lambda tier, split, *others: make(tier, split, torch.device("cpu")))
-    split = stored_at(tmp_path / "store")
-    assert_epoch(split, crops(), device="cuda", tier=tier, threads=3, batch_size=5)
 
 
 def test_the_device_of_the_views_is_the_loaders() -> None:

@@ -118,7 +118,7 @@ def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> N
     for message, collate, options in (
         ("have variable sizes, but a batch has one; give a Collate", None, {}),
         ("have variable sizes, but a batch has one; give a Collate", lambda batch: batch, {}),
-        ("have variable sizes, so tier='device' needs device='cuda'", crop(), {"tier": "device"}),
+        ("have variable sizes, so tier='device' cannot hold them; use tier='memory'", crop(), {"tier": "device"}),
     ):
         with pytest.raises(UsageError, match=message):
             Loader(dataset, collate=collate, **options)  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+"""Every step rendered by torch's operations, as on a device, against the compiled code of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from device_batches import STEPS as LISTS
+from device_batches import batch_for, batch_of
+from every_step import CLASSES, PUBLIC_STEPS, SIDE, STEPS
+
+from mmload import augment, presets
+from mmload.augment.collate import Collate
+from mmload.augment.draws import batch_of_epoch
+from mmload.augment.views import Views, collates_of
+from mmload.batch import Batch, fields_of
+from mmload.render.rendering import copied_to
+
+COUNT = 8
+CPU, ANOTHER, META = (torch.device(name) for name in ("cpu", "cpu:0", "meta"))
+"""The CPU; the CPU by a name that no tensor's device has, so that everything is copied to it; a device without values,
+where whatever reads one is an error."""
+
+RAGGED = ("RandomIoUCrop", "RandomZoomOut")
+MIXED = ("MixUp", "MixChoice", "MixChoice of a batch")
+WITHOUT_BOXES = (*MIXED, "CutMix", "CutMix of a batch", "AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide")
+EXACT = (
+    *("AlternatingHorizontalFlip", "CenterCrop", "Normalize", "RandomCrop", "RandomHorizontalFlip"),
+    *("RandomVerticalFlip", "noise", "reflected", "nearest"),
+)
+CHAINS = {"AugMix": 0.02, "AutoAugment": 0.01, "RandAugment": 0.01, "RandomOrder": 0.005, "TrivialAugmentWide": 0.005}
+WARPS = {"RandomAffine": 0.001, "RandomPerspective": 0.001, "RandomRotation": 0.003}
+ROUNDED = {"bicubic jitter of scales": 0.0005}
+"""Shares of pixels that may be more than one level apart: what magnifies a level, nearest pixels, weights that ATen
+rounds by the greatest of all of an axis, and torch's operations by that of the part of it on the canvas."""
+
+
+def given(name: str) -> Batch:
+    """Smooth images with some noise, classes, boxes and masks; without what the step cannot take along."""
+    batch = batch_of(COUNT)
+    coarse = torch.nn.functional.interpolate(batch.images[:, :, :5, :6].float(), (SIDE, SIDE), mode="bilinear")
+    images = (0.8 * coarse + 0.2 * batch.images).to(torch.uint8)
+    batch = batch.replace(images=images)
+    if name in WITHOUT_BOXES:
+        batch = batch.replace(boxes=None, labels=None, difficult=None, counts=None, masks=None)
+    made: Batch = batch
+    return made
+
+
+def collate_of(name: str, dtype: torch.dtype) -> Collate:
+    """The step in a list that gives a batch in this dtype."""
+    steps = [STEPS[name]()]
+    if name in RAGGED:
+        steps += [augment.RandomHorizontalFlip(), augment.Resize((30, 34))]
+    if name == "noise":
+        steps.insert(0, augment.Normalize.imagenet())
+    elif dtype != torch.uint8 and name != "Normalize" and "Mix" not in name:
+        steps.append(augment.Normalize.imagenet())
+    return Collate(*steps, dtype=dtype, memory_format=torch.channels_last)
+
+
+def by_operations(collate: Collate, batch: Batch) -> Batch:
+    """The batch by torch's operations on the CPU, from a copy of the plan."""
+    prepared = collate.prepare(batch.replace(images=None), tuple(batch.images.shape[1:]))
+    prepared.copy_to(ANOTHER)
+    return prepared.finish(prepared.render_images(batch.images, CPU))
+
+
+def compared(got: Batch, expected: Batch, apart: float, share: float) -> None:
+    """Holds that images are ``apart`` at most, but for a share of them, and all else is the same."""
+    mine, theirs = fields_of(got), fields_of(expected)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[field], theirs[field]) for field in theirs if field != "images")
+    assert (got.images.shape, got.images.dtype) == (expected.images.shape, expected.images.dtype)
+    assert got.images.is_contiguous(memory_format=torch.channels_last)
+    difference = (got.images.double() - expected.images.double()).abs().amax(1)
+    assert float((difference > apart).double().mean()) <= share
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_a_step_by_operations_is_within_a_level_of_the_compiled_code(name: str) -> None:
+    batch = given(name)
+    floats_only = name in ("Normalize", "noise", *MIXED)
+    dtypes = [torch.float32] if floats_only else [torch.uint8, torch.float16][: 1 if name in CHAINS else 2]
+    for dtype in dtypes:
+        collate = collate_of(name, dtype)
+        with batch_of_epoch(1):
+            expected, got = collate(batch), by_operations(collate, batch)
+        level = 1.0 if dtype == torch.uint8 else 1 / 255 if name in MIXED else 1 / 255 / 0.22
+        precision = 0.004 if dtype == torch.float16 else 1e-5
+        apart = 0.0 if name in EXACT else level + precision
+        compared(got, expected, apart, (CHAINS | WARPS | ROUNDED).get(name, 0.0))
+
+
+def test_every_step_is_looked_at() -> None:
+    assert set(STEPS) >= PUBLIC_STEPS
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_batch_on_another_device_is_rendered_there_without_reading_a_value(name: str) -> None:
+    steps, batch = LISTS[name](), batch_for(name, 6)
+    expected = Collate(*steps)(batch)
+    got = Collate(*steps, device=META)(batch)
+    mine, theirs = fields_of(got), fields_of(expected)
+    assert mine.keys() == theirs.keys()
+    assert all(mine[field].device == META and mine[field].shape == theirs[field].shape for field in theirs)
+    assert Collate(*steps)(batch.images.to(META)).device == META
+
+
+OPTIONS: dict[str, dict[str, Any]] = {"dinov2": {"local_size": 16, "local_crops": 2}, "simclr": {}}
+
+
+@pytest.mark.parametrize("name", ["deit3", "dinov2", "simclr", "torchvision_reference"])
+def test_presets_and_all_their_views_are_rendered_on_a_device(name: str) -> None:
+    preset: Any = getattr(presets, name)(**{"size": 24, **OPTIONS.get(name, {"num_classes": CLASSES})})
+    there: Any = getattr(presets, name)(**{"size": 24, "device": META, **OPTIONS.get(name, {"num_classes": CLASSES})})
+    batch = given("AugMix")
+    expected, on_meta = (made if isinstance(made, tuple) else (made,) for made in (preset(batch), there(batch)))
+    assert [(one.images.shape, one.images.device) for one in on_meta] == [(one.images.shape, META) for one in expected]
+    seeds = Views(*collates_of(preset))._view_batches(batch)
+    for collate, own, other in zip(collates_of(preset), seeds, expected, strict=True):
+        difference = (by_operations(collate, own).images - other.images).abs().amax(1)
+        assert float((difference > 2 / 255 / 0.22).float().mean()) < 0.02
+
+
+def test_seeds_of_images_on_a_device_come_from_the_generator_of_the_cpu() -> None:
+    collate = Collate(augment.RandomCrop(9))
+    torch.manual_seed(5)
+    collate(batch_of(6).images.to(META))
+    after = torch.rand(1)
+    torch.manual_seed(5)
+    collate(batch_of(6).images)
+    assert torch.equal(after, torch.rand(1))
+
+
+def test_a_description_is_copied_with_its_values() -> None:
+    parts = torch.arange(3), torch.tensor([True, False]), torch.rand(2, 1).expand(2, 5), torch.rand(()), (1.5, "x")
+    *tensors, others = copied_to(parts, ANOTHER)
+    assert all(torch.equal(*pair) for pair in zip(tensors, parts, strict=False))
+    assert all(mine.data_ptr() != own.data_ptr() for mine, own in zip(tensors, parts, strict=False))  # type: ignore[union-attr]
+    assert others == (1.5, "x")
+    assert copied_to(parts, CPU) is parts
