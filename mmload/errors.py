@@ -9,7 +9,6 @@
     │   ├── VersionError       it was written in a format this version does not know
     │   └── DamagedError       its files do not match its manifest
     ├── BuildError             a build cannot start or cannot finish
-    ├── DeviceError            a GPU fails
     └── RemoteError            object storage cannot be read or written
         └── RemoteMissingError an object does not exist
 
@@ -91,10 +90,6 @@ class DamagedError(StoreError):
 
 class BuildError(MmloadError):
     """Build that cannot start or cannot finish."""
-
-
-class DeviceError(MmloadError):
-    """GPU that fails while it is used."""
 
 
 class RemoteError(MmloadError):

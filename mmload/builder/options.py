@@ -142,9 +142,6 @@ class BuildOptions(RunOptions):
         "Background color of transparent pixels: a gray level or [red, green, blue].", flag="", table="decode"
     )
     exif_orient: bool = option("Rotate images as their EXIF orientation says.", False, table="decode")
-    decode: str | None = option(
-        "Where JPEGs are decoded: cpu, or cuda, which gives slightly other pixels.", table="decode", key="device"
-    )
 
     overwrite: bool = option("Replace the dataset at OUT.", False)
     advise: bool = option(

@@ -26,9 +26,7 @@ from mmload.builder.shard_layout import ShardLayout, ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
 from mmload.errors import BuildError, UsageError, counted
 from mmload.remote.urls import place
-from mmload.runtime import nvjpeg
 from mmload.runtime.numba_compile import compile_seconds
-from mmload.sources.decode import CUDA_BATCH, Decoder
 from mmload.store.manifest import Manifest, shard_name
 from mmload.store.unfinished import staging_folder
 
@@ -120,8 +118,7 @@ def build(
         on_error: "fail" aborts the build at the first unreadable sample; "skip" skips and lists it.
         max_errors: with "skip", the upper bound on skipped samples: a number, or a share of all such as "1%".
         exclude: a list of samples to leave out, besides those of the recipe; see docs/sources.md.
-        threads: decoding threads of each process; None divides the available cores, or takes 64 where a CUDA device
-            decodes: it decodes the samples of all waiting threads in one batch.
+        threads: decoding threads of each process; None divides the available cores.
         processes: processes over shards; None starts one per 8 cores.
         engine: runs the shards, in place of threads and processes of this machine; such as
             :class:`mmload.builder.ray_engine.RayEngine`.
@@ -232,14 +229,9 @@ def with_engine(
         engine = LocalEngine(threads=threads, processes=processes)
     elif threads is not None or processes is not None:
         raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
-    on_cuda = Decoder(**recipe.decode).device == "cuda"
-    if isinstance(engine, LocalEngine):
-        if on_cuda:
-            nvjpeg.check()
-        return recipe, replace(engine, threads=CUDA_BATCH) if on_cuda and engine.threads is None else engine
-    if on_cuda:
-        raise UsageError("decode on cuda cannot be combined with an engine; leave out the engine, or decode on the cpu")
-    return replace(recipe, root=Path(os.path.abspath(recipe.root))) if isinstance(recipe.root, Path) else recipe, engine
+    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path):
+        recipe = replace(recipe, root=Path(os.path.abspath(recipe.root)))
+    return recipe, engine
 
 
 def completed(done: _Done, work: PlannedBuild) -> Manifest:

@@ -207,12 +207,9 @@ class BuildRecipe:
             RecipeError: if an option is not JSON-serializable.
         """
         shuffle = {} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}
-        decode = {**_DECODE, **self.decode}
-        if decode.get("device") == "cpu":  # as in recipes from before the option existed
-            del decode["device"]
         body: dict[str, Any] = {
             "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
-            "decode": decode,
+            "decode": {**_DECODE, **self.decode},
             "transforms": [dict(step) for step in self.transforms],
             "store": {
                 "shard_size": self.shard_bytes,

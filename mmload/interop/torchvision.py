@@ -136,7 +136,7 @@ class VoidCenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no
 
 
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
-    steps: list[Any] = [DecodeTransform(**{key: value for key, value in decode.items() if key != "device"})]
+    steps: list[Any] = [DecodeTransform(**decode)]
     for spec in transforms:
         name, arguments = spec["step"], {key: value for key, value in spec.items() if key != "step"}
         if name not in _RECIPE_STEPS:

@@ -66,16 +66,12 @@ class Reference:
 class ReferenceMaker:
     """Creates references. Thread-safe if the source is.
 
-    Attributes:
-        on_cuda: whether the rows' JPEGs were decoded by a CUDA device, which returns different pixels.
-
     Raises:
         UsageError: if torchvision has no equivalent of the recipe.
     """
 
     def __init__(self, split: SourceSplit, recipe: Mapping[str, Any]) -> None:
         self.split = split
-        self.on_cuda = recipe["decode"].get("device") == "cuda"
         decoding, *transforms = torchvision_equivalent(recipe).transforms
         self.decoded = decoding
         self.transforms = v2.Compose([v2.Identity(), *transforms])  # an empty Compose is an error

@@ -100,8 +100,7 @@ def _store_side(
 ) -> list[Verdict]:
     """Checks the stored rows of each split."""
     resolved = recipe.resolved()
-    decode = {key: value for key, value in resolved["decode"].items() if key != "device"}  # the check needs no device
-    sources = splits_of(replace(recipe, root=root, decode=decode))
+    sources = splits_of(replace(recipe, root=root))
     verdicts: list[Verdict] = []
     for split in splits:
         if not len(split):

@@ -37,7 +37,6 @@ _PIXELS = "pixels of"
 _MOVED = ("boxes", "keypoints", "corners", "polygons")
 _MOVED_LIMIT = 1e-3  # pixels
 _PADDED_LIMIT = 1.001  # pixels, of images that torchvision's CenterCrop pads
-_CUDA_LIMIT = 2.0  # levels of an image's mean difference, torchvision's own tolerance between its two decoders
 
 
 def check_store(
@@ -261,8 +260,6 @@ def _compare_row(
         limit, difference = 0.0, float(off.max())
         if mine.shape != right.shape:
             text += f" has {list(mine.shape)}, the recipe gives {list(right.shape)}"
-        elif references.on_cuda and reference.kind.startswith("jpeg"):
-            limit, difference, by_design = _CUDA_LIMIT, float(off.mean()), "JPEGs were decoded by a CUDA device"
         differences.append((name + ", stored as JPEG" * (jpeg is not None), difference, limit))
     return _RowDifferences(row=text, by_design=by_design, differences=tuple(differences))
 

@@ -1,9 +1,8 @@
 """Decodes the bytes of an image file to uint8 pixels [C, H, W]; docs/images.md describes every kind of file.
 
 Intact JPEGs go through simplejpeg (libjpeg-turbo, as in Pillow, equal in every pixel, but on many threads at once).
-Everything else goes through Pillow, including CMYK JPEGs and those that libjpeg warns about. On request a CUDA device
-decodes JPEGs, to slightly different pixels. The result depends only on the file and the options, so a build is
-deterministic. It never opens a file by name and never resizes.
+Everything else goes through Pillow, including CMYK JPEGs and those that libjpeg warns about. The result depends only on
+the file and the options, so a build is deterministic. It never opens a file by name and never resizes.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ import ctypes
 import io
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -26,7 +23,6 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, Unidentif
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
 
 from mmload.errors import RecipeError
-from mmload.runtime import nvjpeg
 from mmload.sources.file_kinds import describe_content
 from mmload.store.variable_rows import MAX_PIXELS
 
@@ -98,44 +94,6 @@ pillow_guarded = Shared(_guard_pillow)
 thread and whatever the program set."""
 
 
-CUDA_BATCH = 64
-"""The most files that are decoded at a time."""
-
-
-class CudaBatches:
-    """Batches of files from many threads for ``decode``: while a worker thread decodes one, the next one fills."""
-
-    def __init__(self, decode: Callable[[list[bytes]], list[Tensor | None]]) -> None:
-        self._decode = decode
-        self._waiting: deque[tuple[bytes, Future[Tensor | None]]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mmload-cuda")  # starts lazily
-
-    def __call__(self, data: bytes) -> Tensor | None:
-        """Returns the pixels of one file on the device, or None; re-raises what ``decode`` raises for its batch."""
-        answer: Future[Tensor | None] = Future()
-        self._waiting.append((data, answer))
-        self._thread.submit(self._answer)
-        return answer.result()
-
-    def _answer(self) -> None:
-        """Decodes the waiting files, unless an earlier batch contained them all."""
-        batch = [self._waiting.popleft() for _ in range(min(CUDA_BATCH, len(self._waiting)))]
-        if not batch:
-            return
-        try:
-            decoded = self._decode([data for data, _ in batch])
-        except Exception as error:  # every waiting thread gets it, or it would wait forever
-            for _, answer in batch:
-                answer.set_exception(error)
-            return
-        for (_, answer), pixels in zip(batch, decoded, strict=True):
-            answer.set_result(pixels)
-
-
-in_color = CudaBatches(lambda files: nvjpeg.decode_batch(files, gray=False))
-in_gray = CudaBatches(lambda files: nvjpeg.decode_batch(files, gray=True))
-
-
 MODES = {"RGB": "RGB", "L": "Gray"}
 """Pillow's name of each mode, and libjpeg-turbo's."""
 
@@ -148,8 +106,6 @@ FORMATS = (
 
 LOSSY = ("JPEG", "MPO")
 """Formats that do not preserve masks: class numbers change at every edge."""
-
-DEVICES = ("cpu", "cuda")
 
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
 _COLORS = ("Gray", "YCbCr", "RGB")  # color spaces of JPEGs that need no conversion from CMYK
@@ -165,7 +121,6 @@ class Decoder:
             luma that the file itself holds.
         exif_orient: rotate the image as its EXIF orientation says; torchvision's ImageFolder does not.
         background: the color behind transparent pixels: a gray level, or (red, green, blue).
-        device: "cpu", or "cuda": sound JPEGs are decoded by nvJPEG, in batches of the calling threads' files.
 
     Raises:
         RecipeError: if an option is invalid.
@@ -174,7 +129,6 @@ class Decoder:
     mode: str = "RGB"
     exif_orient: bool = False
     background: int | tuple[int, int, int] = 255
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, str) or self.mode not in MODES:
@@ -185,15 +139,12 @@ class Decoder:
         levels = self._levels
         if len(levels) != 3 or any(type(level) is not int or not 0 <= level <= 255 for level in levels):
             raise RecipeError(f"decode background is {self.background!r}; use 0 to 255, or [red, green, blue]")
-        if self.device not in DEVICES:
-            raise RecipeError(f"decode device is {self.device!r}; use {' or '.join(DEVICES)}")
 
     def __call__(self, data: bytes) -> Tensor:
         """Decodes an image file to uint8 [C, H, W], whose memory may be laid out in any order.
 
         Raises:
             ValueError: if the file is empty, broken, too large or of no known format; the message says which.
-            UsageError: if the device is "cuda" and there is none.
         """
         return self.with_origin(data)[0]
 
@@ -204,18 +155,9 @@ class Decoder:
         if not data:
             raise ValueError("the file is empty")
         size = None if self.exif_orient else _size_of_jpeg(data)
-        if size is not None and self.device == "cuda" and (on_cuda := self._on_cuda(data, size)) is not None:
-            return on_cuda, False
         found = None if size is None else self._of_sound_jpeg(data)
         pixels = self._with_pillow(data) if found is None else found
         return torch.from_numpy(pixels.transpose(2, 0, 1)), found is not None
-
-    def _on_cuda(self, data: bytes, size: tuple[int, int]) -> Tensor | None:
-        """Returns [C, H, W]; None if the file has no end marker (nvJPEG accepts more than libjpeg) or nvJPEG fails."""
-        if not data.endswith(nvjpeg.END):
-            return None
-        pixels = (in_gray if self.mode == "L" else in_color)(data)
-        return None if pixels is None or pixels.shape[1:] != size else pixels.cpu()
 
     def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
         """Returns [H, W, C]; None if libjpeg warns or fails."""

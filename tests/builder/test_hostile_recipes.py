@@ -55,7 +55,7 @@ def test_tables_and_their_keys() -> None:
     tables: list[dict[str, Any]] = [{**whole, key: value} for key in [*whole, "out"] for value in ODD]
     for table, keys in (
         ("source", ("kind", "root")),
-        ("decode", ("mode", "exif_orient", "background", "device")),
+        ("decode", ("mode", "exif_orient", "background")),
         ("store", ("shard_size", "shuffle_seed")),
     ):
         tables += [{**whole, table: {**whole[table], key: value}} for key in keys for value in ODD]  # type: ignore[dict-item]

@@ -60,9 +60,9 @@ def test_arguments_of_functions_have_the_defaults_of_the_options(function: objec
 
 
 def test_options_that_are_given_are_the_keys_of_their_tables() -> None:
-    options = BuildOptions(seed=0, task="detection", exif_orient=True, decode="cpu", shard_size="1MiB")
+    options = BuildOptions(seed=0, task="detection", exif_orient=True, shard_size="1MiB")
     assert options.table("source") == {"seed": 0, "task": "detection"}
-    assert options.table("decode") == {"exif_orient": True, "device": "cpu"}
+    assert options.table("decode") == {"exif_orient": True}
     assert options.table("store") == {"shard_size": "1MiB"}
     with pytest.raises(FrozenInstanceError):
         options.seed = 1  # type: ignore[misc]

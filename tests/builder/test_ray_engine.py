@@ -221,9 +221,6 @@ def test_ray_engine_options_that_exclude_each_other_are_refused(
         assert mmload(*words, "--engine", "ray", *more).returncode == 2
     with pytest.raises(UsageError, match="give them to the engine"):
         build(recipe(photos, tmp_path / "out"), engine=RayEngine(), threads=2)
-    on_cuda = replace(recipe(photos, tmp_path / "out"), decode={"device": "cuda"})
-    with pytest.raises(UsageError, match="decode on the cpu"):
-        build(on_cuda, engine=RayEngine())
     monkeypatch.setattr(ray_engine, "find_spec", lambda name: None)
     assert mmload(*words, "--engine", "ray").stderr == f"mmload: {ray_engine.EXTRA}\n"
     assert not list(tmp_path.iterdir())

@@ -110,7 +110,7 @@ def test_a_resolved_recipe_comes_back(size: int, shard: int, seed: int | None, g
         ({**SOURCE, "sink": {}}, "no key 'sink'; it has decode, exclude, out, source, store, transforms"),
         (
             {**SOURCE, "decode": {"dct": 1}},
-            r"\[decode\] has no key 'dct'; it has background, device, exif_orient, mode",
+            r"\[decode\] has no key 'dct'; it has background, exif_orient, mode",
         ),
         ({**SOURCE, "decode": "RGB"}, "decode is 'RGB'"),
         ({**SOURCE, "store": {"shards": 1}}, r"\[store\] has no key 'shards'; it has encode, layout, quality"),
