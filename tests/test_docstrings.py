@@ -17,7 +17,7 @@ def classes() -> Iterator[tuple[type, set[str]]]:
     for name, path in modules().items():
         try:
             module = importlib.import_module(name)
-        except ImportError:  # of a package that is not installed, such as Triton
+        except ImportError:  # of a package that is not installed, such as Ray
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):

@@ -19,7 +19,7 @@ from mmload.augment.checks import check_batch, check_fields, check_instances, ch
 from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.prepared_batch import PreparedBatch, check_passes
+from mmload.augment.prepared_batch import PreparedBatch, check_passes, on_device
 from mmload.augment.step import white
 from mmload.batch import Batch, lazy_rows
 from mmload.errors import counted, shown
@@ -66,8 +66,7 @@ def fields_on_host(batch: Batch, images: Tensor) -> Batch:
     """Returns a batch whose fields are in host memory, which waits for the images' device; images may be left out."""
     if images.device.type == "cpu":
         return batch
-    fields: Batch = batch.replace(images=None).to("cpu")
-    return fields
+    return on_device(batch.replace(images=None), torch.device("cpu"))
 
 
 def split_rows(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor], OwnMasks | None]:
@@ -293,7 +292,7 @@ class Collate(nn.Module):
         out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
         prepared.render_lines(0, ImageLines.of_images(images), out)
         finished = prepared.finish(out)
-        return finished if self.device is None else finished.to(self.device)
+        return finished if self.device is None else on_device(finished, self.device)
 
     def render(
         self,
@@ -325,19 +324,19 @@ class Collate(nn.Module):
                 "give one per sample"
             )
         batch, device = fields_on_host(batch, images), self.device or images.device
-        on_device = device.type != "cpu" and not self.joining_step
-        images = images.to(device, non_blocking=True) if on_device else images.cpu()
+        is_rendered_there = device.type != "cpu" and not self.joining_step
+        images = images.to(device, non_blocking=True) if is_rendered_there else images.cpu()
         if self.has_partners:
             batch, numbers = self._paired(batch, generator)
             indices = numbers if indices is None else indices[numbers]
         shape = images.shape[1], images.shape[2], images.shape[3]
         prepared = self.prepare(batch, shape, source=images.dtype, seeds=_seeds_of(batch, generator))
-        if on_device:
+        if is_rendered_there:
             return prepared.finish(prepared.render_images(images if indices is None else images[indices], device))
         out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
         prepared.render_batch(images, out, indices)
         finished = prepared.finish(out)
-        return finished if device.type == "cpu" else finished.to(device)
+        return finished if device.type == "cpu" else on_device(finished, device)
 
     def _paired(self, batch: Batch, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
         """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [B + P]."""

@@ -129,10 +129,15 @@ def rendered(rendering: Rendering, images: Tensor, memory_format: torch.memory_f
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Queues copies of a batch in host memory to a device, from pinned memory, on the caller's stream."""
+    """Copies a batch to a device; from host to GPU by pinned memory, and nobody waits for it.
+
+    ``batch.to(device)`` waits for all work on all streams of the GPU.
+    """
+    is_cuda = device.type == "cuda"
 
     def copied(field: Tensor) -> Tensor:
-        return (field.pin_memory() if device.type == "cuda" else field).to(device, non_blocking=True)
+        host = field.pin_memory() if is_cuda and field.device.type == "cpu" else field
+        return host.to(device, non_blocking=is_cuda)
 
     made: Batch = batch.apply(copied, device=device)
     return made
@@ -304,7 +309,8 @@ class PreparedBatch:
             return check_output(step, step(images), images, self._collate.dtype, self._batch)
         batch = self._batch_on(images.device).replace(images=images)
         changed = step.changed(batch, self._draws(self._next), self._collate.box_rule)
-        self._batch = changed if images.device.type == "cpu" else changed.replace(images=None).to("cpu")
+        on_host = images.device.type == "cpu"
+        self._batch = changed if on_host else on_device(changed.replace(images=None), torch.device("cpu"))
         self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
         return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, changed)
 

@@ -339,7 +339,7 @@ class DeviceTier(HitCounter):
     def images_at(self, rows: Tensor) -> Tensor:
         """Copies rows, int64 [B] in host memory, to other memory of the device."""
         self.count(len(rows))
-        return self.images[rows.to(self.images.device)]
+        return self.images[rows.to(self.images.device, non_blocking=True)]
 
     def gather_into(self, rows: Tensor, out: Tensor) -> None:
         """Copies all rows from the device's memory into ``out``."""

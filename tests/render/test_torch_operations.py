@@ -108,6 +108,13 @@ def test_a_batch_on_another_device_is_rendered_there_without_reading_a_value(nam
     assert Collate(*steps)(batch.images.to(META)).device == META
 
 
+def test_samples_of_several_rows_are_rendered_on_the_cpu_and_sent() -> None:
+    batch = batch_of(6).replace(masks=None)
+    expected, got = (Collate(augment.Mosaic(24), device=device)(batch) for device in (CPU, META))
+    assert got.images.device == META
+    assert (got.images.shape, got.boxes.shape) == (expected.images.shape, expected.boxes.shape)
+
+
 OPTIONS: dict[str, dict[str, Any]] = {"dinov2": {"local_size": 16, "local_crops": 2}, "simclr": {}}
 
 
