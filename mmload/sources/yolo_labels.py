@@ -99,9 +99,9 @@ def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
     expected = {"detection": 5, "instances": 7, "keypoints": 5 + points * meaning.numbers, "rotated": 9}[task]
     is_polygon = task in ("detection", "instances") and len(numbers) >= 7 and len(numbers) % 2 == 1
     if not is_polygon and len(numbers) != expected:
-        what = {"instances": ", or more for more points,", "keypoints": f" for {points} keypoints"}.get(task, "")
+        more = {"instances": " (or more, two for a point)", "keypoints": f" (data.yaml has {points})"}.get(task, "")
         raise ValueError(
-            f"it has {len(numbers)} numbers, expected {expected}{what} for {task}; set task for other labels"
+            f"it has {len(numbers)} numbers, expected {expected} for {task}{more}; set task for other labels"
         )
     shares = numbers[1:]
     if task == "keypoints" and meaning.numbers == 3:

@@ -95,7 +95,7 @@ def test_keypoints_of_yolo_without_visibility_are_read_again(tmp_path):
     source = yolo_set(tmp_path / "yolo", POSE)
     made = built("yolo", source.root, tmp_path)
     YoloSet(source.root, POSE.replace("[2, 3]", "[2, 2]"))
-    with pytest.raises(SampleError, match="keypoints, data.yaml has 2"):
+    with pytest.raises(SampleError, match="keypoints .data.yaml has 2."):
         update(made)
 
 

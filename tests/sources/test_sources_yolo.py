@@ -102,7 +102,7 @@ def test_yolo_keypoints_of_another_number_are_an_error(tmp_path):
     made = YoloSet(tmp_path, "kpt_shape: [3, 3]\n")
     made.image("a", "0 0.5 0.5 0.5 0.5 0.5 0.5 2")
     (train,) = made.splits().values()
-    with pytest.raises(SampleError, match="line 1: it has 8 numbers, expected 14 for 3 keypoints"):
+    with pytest.raises(SampleError, match="line 1: it has 8 numbers, expected 14 for keypoints .data.yaml has 3."):
         train.read(0)
 
 
