@@ -177,6 +177,11 @@ class Decoder:
         return pixels[..., None] if pixels.ndim == 2 else pixels
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
+        tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
+        if tags.get(_SUBFILE_TYPE) == 1 and _SUB_IFDS in tags:  # one would train on it without a word
+            raise RefusedImage(
+                "its first picture is a thumbnail, as in raw photographs (DNG, NEF); develop it to JPEG or PNG"
+            )
         if self.mode == "L":
             image.draft("L", None)  # the luma of a JPEG; no effect on other formats
         return np.array(self.converted(image))
@@ -277,7 +282,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
     return (height, width) if colors in _COLORS else None
 
 
-_BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
+_SUBFILE_TYPE, _BITS, _PHOTOMETRIC, _SUB_IFDS = 254, 258, 262, 330  # tags of TIFF
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EXIF_WITHIN = 2**17  # bytes from the begin of a JPEG
 _PNG_DEPTH = 24  # place of the bits per channel

@@ -63,7 +63,7 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
         Row(name="fill_", group="ceiling", images_per_second=3.0, epochs=[3.0]),
     ]
     record = Record(settings={}, machine={}, versions={}, rows=rows, verdict="Nothing can be said.")
-    monkeypatch.setattr("mmload.cli.bench._measure", lambda *_: record)
+    monkeypatch.setattr("mmload.bench.run.run_on_dataset", lambda *_, **__: record)
     done = mmload("bench", "nowhere", "--json", tmp_path / "a.json")
     assert done.returncode == 1
     assert done.stderr == "mmload: no loader could be measured: OSError: it is full; its process died\n"

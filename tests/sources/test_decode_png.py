@@ -81,3 +81,13 @@ def test_decoder_of_other_formats_reads_large_metadata(kind: str) -> None:
     image = Image.fromarray(NOISE)
     extras = {"icc_profile": bytes(3 << 20), "xmp": bytes(60_000)}
     assert np.array_equal(decoded(encoded(image, kind, **options, **extras)), decoded(encoded(image, kind, **options)))
+
+
+@pytest.mark.parametrize(("tags", "is_raw"), [({254: 1, 330: 8}, True), ({254: 1}, False), ({}, False)])
+def test_decoder_of_a_tiff_that_begins_with_a_thumbnail_refuses_it(tags: dict[int, int], is_raw: bool) -> None:
+    data = encoded(Image.fromarray(NOISE), "TIFF", tiffinfo=tags)
+    if is_raw:
+        with pytest.raises(ValueError, match="thumbnail"):
+            decoded(data)
+    else:
+        assert np.array_equal(decoded(data), NOISE)
