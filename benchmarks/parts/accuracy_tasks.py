@@ -103,8 +103,8 @@ def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
     """What mmload draws for every row in an epoch: pure functions of (seed, epoch, row)."""
     train = task.store["train"]
     channels, height, width = train.fields["images"].shape
-    seeds = sample_seeds(seed, epoch, torch.arange(len(train)))
-    plan = Plan.unchanged(len(train), (channels, height, width), 255.0, seeds.device)
+    seeds = sample_seeds(seed, epoch, torch.arange(len(train))).numpy()
+    plan = Plan.unchanged(len(train), (channels, height, width), 255.0)
     for place, step in enumerate(task.collate().steps):
         plan = step.describe(plan, Draws(seeds, place))  # type: ignore[operator]  # all are Steps
     return windows(plan)

@@ -37,7 +37,7 @@ from mmload.augment.mosaic import Mosaic
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from mmload.augment.resize import ProgressiveSize, RandomResizedCrop, Resize
 from mmload.augment.step import AfterStep, Step
-from mmload.augment.views import TwoViews, Views
+from mmload.augment.views import Views
 from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
@@ -85,7 +85,6 @@ __all__ = [
     "ScaleJitter",
     "Step",
     "TrivialAugmentWide",
-    "TwoViews",
     "Views",
     "sample_seeds",
     "view_seeds",

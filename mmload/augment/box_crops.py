@@ -7,18 +7,17 @@ them; only flips may stand between. The pass pads or crops, then resizes once, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from mmload.augment.arguments import argument_error, chance, integer, mask_level, number, numbers, per_channel, span
-from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.resize import greatest
+from mmload.augment.draws import Boxes, Draws, Flags, Floats, whole_numbers
 from mmload.augment.step import Step
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.declarations import inlined
+from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ROUNDS = 50
 """Upper bound on the minimal overlaps drawn before a sample stays unchanged; torchvision draws without a limit."""
@@ -62,24 +61,13 @@ class RandomZoomOut(Step):
         height, width = plan.frame
         on, uniform = draws.chance(self.p), draws.uniform(3)
         low, high = self.side_range
-        factor = torch.where(on, low + (high - low) * uniform[:, 0], 1.0)
-        rows, cols = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
+        factor = np.where(on, low + (high - low) * uniform[:, 0], 1.0)
+        rows, cols = (height * factor).astype(np.int64), (width * factor).astype(np.int64)
         top, left = -whole_numbers(uniform[:, 2], rows - height), -whole_numbers(uniform[:, 1], cols - width)
-        tallest, widest = greatest(height), greatest(width)
+        tallest, widest = (int(np.max(side, initial=0)) for side in plan.frame)
         margin = int(tallest * high) - tallest, int(widest * high) - widest
         around = Padding(fill=self.fill, mask_fill=self.mask_fill, margin=margin)
         return plan.windowed((top, left, rows, cols), around)
-
-
-class _Trial(NamedTuple):
-    """The windows that a round of trials found: int64 [B] each, and bool."""
-
-    found: Tensor
-    top: Tensor
-    left: Tensor
-    rows: Tensor
-    cols: Tensor
-    inside: Tensor
 
 
 class RandomIoUCrop(Step):
@@ -87,9 +75,8 @@ class RandomIoUCrop(Step):
 
     A ``Resize((height, width))`` must follow. Boxes whose center is outside the window are dropped, with their labels;
     a sample without boxes stays as it is. So does one for which 50 minimal overlaps in a row, each with all its trials,
-    gave no window; torchvision draws without end, but a device is not asked whether one more round is needed. By
-    default one overlap in seven is "as it is", so 50 without it come once in 2,000 samples at most, and only where no
-    window fits.
+    gave no window; torchvision draws without end. By default one overlap in seven is "as it is", so 50 without it come
+    once in 2,000 samples at most, and only where no window fits.
 
     Args:
         min_scale: least share of each side.
@@ -136,54 +123,90 @@ class RandomIoUCrop(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""
-        boxes, real = draws.boxes(type(self).__name__, plan)
+        boxes, real = (np.array(each, order="C") for each in draws.boxes(type(self).__name__, plan))
         rows, cols = (plan.per_sample(side) for side in plan.frame)
-        top = left = torch.zeros_like(rows)
-        settled, outside = ~real.any(1), torch.zeros_like(real)
-        high, wide = rows, cols
-        for _ in range(ROUNDS if boxes.shape[1] else 0):
-            if settled.device.type == "cpu" and settled.all():  # a device is not waited for
+        windows = np.stack((np.zeros_like(rows), np.zeros_like(cols), rows, cols))
+        settled, dropped = ~real.any(1), np.zeros_like(real)
+        options = np.array(self.sampler_options, np.float32).astype(boxes.dtype)
+        span = self.max_scale - self.min_scale
+        bounds = np.array([self.min_scale, span, self.min_aspect_ratio, self.max_aspect_ratio])
+        for _ in range(ROUNDS):
+            if settled.all():
                 break
-            (option,) = draws.integers((0, len(self.sampler_options) - 1))
-            overlap = constant(self.sampler_options, torch.float64, option.device)[option]
-            stays = overlap >= 1
-            trial = self._tried(draws.uniform(4 * self.trials), overlap.to(boxes.dtype), (high, wide), boxes, real)
-            here = trial.found & ~settled & ~stays
-            top, left = torch.where(here, trial.top, top), torch.where(here, trial.left, left)
-            rows, cols = torch.where(here, trial.rows, rows), torch.where(here, trial.cols, cols)
-            outside = torch.where(here[:, None], real & ~trial.inside, outside)
-            settled = settled | here | stays
-        return plan.windowed((top, left, rows, cols), dropped=outside)
-
-    def _tried(
-        self, uniform: Tensor, least: Tensor, frame: tuple[Tensor, Tensor], boxes: Tensor, real: Tensor
-    ) -> _Trial:
-        """Returns the first valid window of each sample."""
-        count = self.trials
-        height, width = frame[0][:, None], frame[1][:, None]
-        scale = self.min_scale + (self.max_scale - self.min_scale) * uniform[:, : 2 * count]
-        cols, rows = (width * scale[:, :count]).to(torch.int64), (height * scale[:, count:]).to(torch.int64)
-        aspect = cols.to(torch.float64) / rows.clamp(min=1)
-        left = whole_numbers(uniform[:, 2 * count : 3 * count], width - cols)
-        top = whole_numbers(uniform[:, 3 * count :], height - rows)
-        fitting = (aspect >= self.min_aspect_ratio) & (aspect <= self.max_aspect_ratio) & (rows > 0) & (cols > 0)
-        window = torch.stack((left, top, left + cols, top + rows), 2).to(boxes.dtype)[:, :, None]
-        around = boxes[:, None]
-        center = 0.5 * (around[..., :2] + around[..., 2:])
-        inside = ((window[..., :2] < center) & (center < window[..., 2:])).all(3) & real[:, None]
-        overlap = torch.where(inside, _iou(around, window), -1.0).amax(2)
-        fitting = fitting & inside.any(2) & (overlap >= least[:, None])
-        place = fitting.to(torch.uint8).argmax(1, keepdim=True)
-        top, left, rows, cols = (value.gather(1, place)[:, 0] for value in (top, left, rows, cols))
-        chosen = inside.gather(1, place[:, :, None].expand(-1, 1, inside.shape[2]))[:, 0]
-        return _Trial(fitting.any(1), top, left, rows, cols, chosen)
+            (option,) = draws.integers((0, len(options) - 1))
+            overlaps = options[option]
+            settled |= overlaps >= 1
+            words = draws.bits(4 * self.trials).view(np.uint64)
+            _try_windows(words, bounds, overlaps, boxes, real, settled, windows, dropped)
+        top, left, rows, cols = windows
+        return plan.windowed((top, left, rows, cols), dropped=dropped)
 
 
-def _iou(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the intersection over union of boxes, of any shapes that can be broadcast."""
-    sides = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(
-        min=0
-    )
-    both = sides.prod(-1)
-    areas = [(one[..., 2:] - one[..., :2]).prod(-1) for one in (first, second)]
-    return both / (areas[0] + areas[1] - both).clamp(min=1e-12)
+_TRY_WINDOWS = (
+    "void(uint64[:, ::1], float64[::1], {0}[::1], {0}[:, :, ::1], boolean[:, ::1], boolean[::1], int64[:, ::1], "
+    "boolean[:, ::1])"
+)
+
+
+@numba_compiled(_TRY_WINDOWS.format("float32"), _TRY_WINDOWS.format("float64"), nogil=False)
+def _try_windows(
+    words: Words,
+    bounds: Floats,
+    overlaps: Boxes,
+    boxes: Boxes,
+    real: Flags,
+    settled: Flags,
+    windows: Numbers,
+    dropped: Flags,
+) -> None:
+    """Settles the samples of which one of n windows reaches the overlap with a box: the first that does.
+
+    Args:
+        words: uint64 [B, 4 n]; n draw widths, n heights, n left edges and n top edges.
+        bounds: least share of a side and the range of shares, least and greatest aspect ratio.
+        overlaps: least overlap, [B]; of the boxes' type, in which overlaps are computed.
+        boxes: the samples' boxes, [B, M, 4].
+        real: whether there is such a box, [B, M].
+        settled: whether a sample has its window, [B].
+        windows: top, left, rows and cols, [4, B]; the complete image until a sample is settled.
+        dropped: whether a box is dropped, [B, M].
+    """
+    count = words.shape[1] // 4
+    low, span, narrowest, widest = bounds[0], bounds[1], bounds[2], bounds[3]
+    window = np.empty(4, boxes.dtype)
+    for k in range(len(words)):
+        high, wide = windows[2, k], windows[3, k]
+        for trial in range(0 if settled[k] else count):
+            cols = np.int64(wide * (low + span * unit_of_word(words[k, trial])))
+            rows = np.int64(high * (low + span * unit_of_word(words[k, count + trial])))
+            if rows < 1 or cols < 1 or not narrowest <= cols / rows <= widest:
+                continue
+            left = np.int64(unit_of_word(words[k, 2 * count + trial]) * (wide - cols))
+            top = np.int64(unit_of_word(words[k, 3 * count + trial]) * (high - rows))
+            window[0], window[1], window[2], window[3] = left, top, left + cols, top + rows
+            for n in range(boxes.shape[1]):
+                inside = real[k, n] and _has_center_inside(boxes[k, n], window)
+                dropped[k, n] = real[k, n] and not inside
+                settled[k] |= inside and _iou(boxes[k, n], window) >= overlaps[k]
+            if settled[k]:
+                windows[0, k], windows[1, k], windows[2, k], windows[3, k] = top, left, rows, cols
+                break
+            dropped[k] = False
+
+
+@inlined
+def _has_center_inside(box: Boxes, window: Boxes) -> bool:
+    x, y = (box[0] + box[2]) * 0.5, (box[1] + box[3]) * 0.5
+    return window[0] < x and x < window[2] and window[1] < y and y < window[3]  # type: ignore[no-any-return]
+
+
+@inlined
+def _iou(box: Boxes, window: Boxes) -> float:
+    """Returns the intersection over union of a box and a window that has a pixel, rounded as their type."""
+    cols = min(box[2], window[2]) - max(box[0], window[0])
+    rows = min(box[3], window[3]) - max(box[1], window[1])
+    if cols <= 0 or rows <= 0:
+        return 0.0
+    both = cols * rows
+    areas = (box[2] - box[0]) * (box[3] - box[1]) + (window[2] - window[0]) * (window[3] - window[1])
+    return both / (areas - both)  # type: ignore[no-any-return]

@@ -1,36 +1,34 @@
 """Moves boxes and masks as a plan moves pixels, and says where images lie on a canvas.
 
-It takes a :class:`~mmload.batch.Batch` and a :class:`~mmload.render.plan.Plan` and returns the batch with boxes moved
-and clipped and masks rendered by the nearest pixel. Boxes are dropped and repacked once, after the last pass. It never
-reads images.
+Boxes are moved on the host, in a :class:`Trail` that goes from pass to pass, and are dropped and repacked once, after
+the last one. Masks are rendered by the nearest pixel, where they are. It never reads images.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
+from mmload.augment.draws import Boxes, Flags
+from mmload.augment.motion import Motion, move_boxes
 from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
-from mmload.render.kernel_arguments import Numbers
-from mmload.render.level_program import FLIP_X, FLIP_Y, MOVES, WARPS, Program
 from mmload.render.plan import Plan
-from mmload.render.torch_levels import moved_masks, warped_points
+from mmload.render.plan_copies import on_device
+from mmload.render.plan_parts import Array
+from mmload.render.torch_levels import moved_masks
 from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
-from mmload.runtime.declarations import Signature, tuple_type, void
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.declarations import Signature, void
 from mmload.runtime.numba_compile import numba_compiled, variant
-
-_ROUNDING = 1e-3
-"""Pixels by which the clip of a scaled box moves its sides although nothing is cut off: float32 rounds its factor."""
+from mmload.runtime.random_words import Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +56,14 @@ class BoxRule:
             aspect = number("max_aspect", self.max_aspect, least=1, expected="a quotient from 1")
             object.__setattr__(self, "max_aspect", aspect)
 
-    def permits(self, boxes: Tensor) -> Tensor:
+    def permits(self, boxes: Boxes) -> Flags:
         """Returns which boxes [..., 4] have sides that remain: bool [...]."""
-        wide, high = (boxes[..., 2:] - boxes[..., :2]).unbind(-1)
-        shorter = torch.minimum(wide, high)
-        stays = shorter >= self.least
-        if self.max_aspect == math.inf:
-            return stays
-        return stays & (torch.maximum(wide, high) <= self.max_aspect * shorter)
+        sides = boxes[..., 2:] - boxes[..., :2]
+        shorter = sides.min(-1)
+        stays: Flags = shorter >= self.least
+        if self.max_aspect != math.inf:
+            stays &= sides.max(-1) <= self.max_aspect * shorter
+        return stays
 
     @property
     def beyond_torchvision(self) -> str:
@@ -81,86 +79,106 @@ class BoxRule:
 
 
 class Trail(NamedTuple):
-    """Record of what passes did to a batch's boxes, until boxes are dropped.
+    """Boxes of a batch as passes have moved them, and what these did to them, until boxes are dropped.
+
+    The edges of a sample's image are followed as one more box, the last one.
 
     Attributes:
-        frames: [B, 1, 4], edges of each sample's image, clipped as a box is.
-        cropped: bool [B], whether a part of a sample's image was cut off; padding does not count.
-        cut: bool [B, M], whether a part of a box was cut off.
-        share: [B, M], visible share of a box's area.
+        boxes: [B, M + 1, 4] xyxy, float32 or float64.
+        cut: bool [B, M + 1], whether a part of it was cut off; padding does not count.
+        share: [B, M + 1] in the dtype of the boxes, visible share of its area.
         dropped: bool [B, M], whether a step drops the box.
     """
 
-    frames: Tensor
-    cropped: Tensor
-    cut: Tensor
-    share: Tensor
-    dropped: Tensor
+    boxes: Boxes
+    cut: Flags
+    share: Array
+    dropped: Flags
 
     @classmethod
     def before(cls, boxes: Tensor, plan: Plan) -> Trail:
         """Returns the trail of boxes [B, M, 4] before the first pass, of which this is the plan."""
-        if plan.sizes is None:
-            _, height, width = plan.source
-            frame = constant((0.0, 0.0, float(width), float(height)), boxes.dtype, boxes.device)
-        else:
-            high, wide = plan.sizes.to(boxes.dtype).unbind(1)
-            zero = torch.zeros_like(wide)
-            frame = torch.stack((zero, zero, wide, high), 1)[:, None]
-        nothing = boxes.new_zeros(boxes.shape[:2], dtype=torch.bool)
-        cropped = boxes.new_zeros(boxes.shape[0], dtype=torch.bool)
-        return cls(frame.expand(len(boxes), 1, 4), cropped, nothing, boxes.new_ones(boxes.shape[:2]), nothing)
+        given: Boxes = boxes.cpu().numpy()
+        frames = np.zeros((len(given), 1, 4), given.dtype)
+        frames[:, 0, 3], frames[:, 0, 2] = plan.source[1:] if plan.sizes is None else plan.sizes.T
+        both = np.concatenate((given, frames), 1)
+        shape = both.shape[:2]
+        return cls(both, np.zeros(shape, np.bool_), np.ones(shape, given.dtype), np.zeros(given.shape[:2], np.bool_))
+
+    def moved(self, plan: Plan) -> Trail:
+        """Returns the trail after a pass: boxes in output pixels, clipped at each move, as torchvision does."""
+        boxes, cut, share = self.boxes.copy(), self.cut.copy(), self.share.copy()
+        move_boxes(boxes, Motion.of_plan(plan), cut, share)
+        return Trail(boxes, cut, share, self.dropped if plan.dropped is None else self.dropped | plan.dropped)
 
 
 def move_fields(
     batch: Batch, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
 ) -> tuple[Batch, Trail | None]:
-    """Moves boxes, masks and ``image_sizes`` as the plan moves pixels.
+    """Moves points, masks and ``image_sizes`` of a batch, and the boxes of its trail, as the plan moves pixels.
 
-    Boxes are moved and clipped, and none is dropped: :func:`drop_boxes` does that once, after all passes, so that boxes
-    that a later resize enlarges again remain, however the steps were divided into passes. The trail is that of the
-    passes before; ``own`` are variable-size masks, in place of the batch's.
+    None of the boxes is dropped, and the batch's stay as they are: :func:`drop_boxes` replaces them once, after all
+    passes, so that boxes that a later resize enlarges again remain, however the steps were divided into passes. The
+    trail is that of the passes before; ``own`` are variable-size masks, in place of the batch's. Boxes and points on a
+    device are waited for.
     """
     if plan.is_framed:
-        batch = batch.replace(image_sizes=sizes_on_canvas(plan))
+        batch = batch.replace(image_sizes=_sizes_on_canvas(batch, plan))
     elif batch.image_sizes is not None and (plan.moves or plan.mixing is not None or plan.canvas is not None):
         batch = batch.replace(image_sizes=None)
     if not plan.moves:
         return batch, trail
     batch = move_points(batch, plan)
-    masks = batch.masks if own is None else gathered_own_masks(own, plan)
-    if masks is not None:
-        masks = gathered_masks(masks, plan) if own is None else masks
-        batch = batch.replace(masks=masks if plan.program is None else moved_masks(plan.program, masks))
+    if batch.masks is not None or own is not None:
+        batch = batch.replace(masks=_moved_masks(batch.masks, own, plan))
     if batch.boxes is None:
         return batch, trail
-    boxes, trail = moved_boxes(batch.boxes, plan, trail or Trail.before(batch.boxes, plan))
-    return batch.replace(boxes=boxes), trail
+    return batch, (trail or Trail.before(batch.boxes, plan)).moved(plan)
 
 
-def sizes_on_canvas(plan: Plan) -> Tensor | None:
+def _moved_masks(masks: Tensor | None, own: OwnMasks | None, plan: Plan) -> Tensor:
+    """Renders masks [B, H, W], or variable-size ones: [B, h, w] on their device."""
+    if own is not None:
+        there = on_device(plan, own.memory.device)
+        moved = gathered_own_masks(own, there)
+    elif masks is not None:
+        there = on_device(plan, masks.device)
+        moved = gathered_masks(masks, there)
+    else:
+        raise RuntimeError("there are no masks")
+    return moved if there.program is None else moved_masks(there.program, moved)
+
+
+def _sizes_on_canvas(batch: Batch, plan: Plan) -> Tensor | None:
     """Returns height and width of each image on its canvas, int64 [B, 2]; None if images are mixed."""
     placed = None if plan.resampling is None else plan.resampling.placement
-    return None if placed is None or plan.mixing is not None else torch.stack((placed.rows, placed.cols), 1)
+    if placed is None or plan.mixing is not None:
+        return None
+    where = next(iter(fields_of(batch).values()), torch.empty(0, device="cpu")).device
+    return torch.from_numpy(np.stack((placed.rows, placed.cols), 1)).to(where)
 
 
-def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Tensor, Tensor]:
-    """Returns a batch's boxes as ``plan`` moves them, and which of them are real and were not dropped."""
+def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Boxes, Flags]:
+    """Returns a batch's boxes [B, M, 4] as ``plan`` moves them, and which of them are real and were not dropped."""
     if batch.boxes is None:
         raise ValueError("the batch has no boxes; build the dataset for detection")
-    boxes, trail = batch.boxes, trail or Trail.before(batch.boxes, plan)
-    if plan.moves:
-        boxes, trail = moved_boxes(boxes, plan, trail)
-    real = ~trail.dropped
-    if batch.counts is not None:
-        real = real & (torch.arange(boxes.shape[1], device=boxes.device) < batch.counts[:, None])
-    return boxes, real
+    trail = trail or Trail.before(batch.boxes, plan)
+    trail = trail.moved(plan) if plan.moves else trail
+    real = np.arange(batch.boxes.shape[1]) < _counts_of(batch, trail)[:, None]
+    return np.ascontiguousarray(trail.boxes[:, :-1]), real & ~trail.dropped
+
+
+def _counts_of(batch: Batch, trail: Trail) -> Numbers:
+    """Returns the numbers of real boxes, int64 [B]; all are, if the batch has no counts."""
+    samples, most = trail.dropped.shape
+    counts: Numbers = np.full(samples, most) if batch.counts is None else batch.counts.cpu().numpy()
+    return counts
 
 
 def check_counts(counts: Tensor, most: int) -> None:
     """Rejects numbers of boxes of a batch on a CPU, by which kernels find the boxes, that are not from 0 to ``most``.
 
-    On other devices nobody looks: no kernel finds boxes by them, and the device would be waited for at every batch.
+    On other devices nobody looks: the device would be waited for before anything is queued.
 
     Raises:
         ValueError: if one is not.
@@ -176,199 +194,85 @@ def check_counts(counts: Tensor, most: int) -> None:
 
 
 def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
-    """Drops boxes by the rule and by what passes did to them; no pass: none is dropped.
+    """Replaces a batch's boxes by those of the trail, without those that passes or the rule drop; no pass: none is.
 
     The remaining ones move to the front in their order, and the rest is empty.
     """
-    if trail is None or batch.boxes is None:
+    if trail is None:
         return batch
-    boxes, count = batch.boxes, batch.boxes.shape[1]
-    counts = boxes.new_full((len(boxes),), count, dtype=torch.int64) if batch.counts is None else batch.counts
-    if boxes.device.type == "cpu":
-        packed, order, real = _remaining_boxes(boxes, counts, trail, rule)
-    else:
-        stays = rule.permits(boxes) & (trail.share >= rule.min_visible)
-        stays = (stays | ~(trail.cut | trail.cropped[:, None])) & ~trail.dropped
-        stays = stays & (torch.arange(count, device=boxes.device) < counts[:, None])
-        order = (~stays).to(torch.int64).argsort(dim=1, stable=True)
-        real = stays.gather(1, order)
-        packed = boxes.gather(1, order[:, :, None].expand_as(boxes)) * real[:, :, None]
-    return with_boxes_of(batch, packed, order, real)
-
-
-def _remaining_boxes(boxes: Tensor, counts: Tensor, trail: Trail, rule: BoxRule) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the remaining boxes, their numbers among all, int64 [B, M], and which of these are real, on a CPU."""
-    kind = np.dtype(str(boxes.dtype).removeprefix("torch."))
-    packed, order = torch.zeros_like(boxes), torch.zeros(boxes.shape[:2], dtype=torch.int64, device="cpu")
-    real = torch.zeros(boxes.shape[:2], dtype=torch.bool, device="cpu")
+    counts = np.ascontiguousarray(_counts_of(batch, trail))
+    shape, kind = trail.dropped.shape, trail.boxes.dtype
+    packed, order, real = np.zeros((*shape, 4), kind), np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
-    frames, share = trail.frames.to(boxes.dtype), trail.share.to(boxes.dtype)
-    own: list[Any] = [each.contiguous().numpy() for each in trail._replace(frames=frames, share=share)]
-    given, *out = (each.contiguous().numpy() for each in (boxes, packed, order, real))
-    numbers = counts.to(torch.int64).contiguous().numpy()
-    variant(_keep_boxes, _keep(kind.name))(limits, given, numbers, Trail(*own), *out)
-    return packed, order, real
+    variant(_keep_boxes, _keep(kind.name))(limits, counts, *trail, packed, order, real)
+    return with_boxes_of(batch, packed, order, real)
 
 
 def _keep(kind: str) -> Signature:
     """Returns the signature of :func:`_keep_boxes` for boxes of a dtype."""
     boxes, flags = f"{kind}[:, :, ::1]", "boolean[:, ::1]"
-    trail = tuple_type(Trail, boxes, "boolean[::1]", flags, f"{kind}[:, ::1]", flags)
-    return void(f"{kind}[::1]", boxes, "int64[::1]", trail, boxes, "int64[:, ::1]", flags)
+    return void(
+        f"{kind}[::1]", "int64[::1]", boxes, flags, f"{kind}[:, ::1]", flags, boxes, "int64[:, ::1]", flags
+    )  # fmt: skip
 
 
 @numba_compiled(_keep("float32"), _keep("float64"), nogil=False)
-def _keep_boxes(limits: Any, boxes: Any, counts: Numbers, trail: Any, packed: Any, order: Numbers, real: Any) -> None:
-    """Drops boxes as :func:`drop_boxes` does, which took a tenth of a batch of YOLO's by thirty operations of torch."""
+def _keep_boxes(
+    limits: Array,
+    counts: Numbers,
+    boxes: Boxes,
+    cut: Flags,
+    share: Array,
+    dropped: Flags,
+    packed: Boxes,
+    order: Numbers,
+    real: Flags,
+) -> None:
+    """Writes the boxes that remain, their numbers among all, and which of these are real."""
     least, max_aspect, min_visible = limits[0], limits[1], limits[2]
+    most = dropped.shape[1]
     for k in range(len(boxes)):
         found = 0
-        for place in range(min(counts[k], boxes.shape[1])):
+        for place in range(min(counts[k], most)):
             x0, y0, x1, y1 = boxes[k, place]
             shorter, longer = min(x1 - x0, y1 - y0), max(x1 - x0, y1 - y0)
             stays = shorter >= least and (max_aspect == np.inf or longer <= max_aspect * shorter)
-            stays = (stays and trail.share[k, place] >= min_visible) or not (trail.cut[k, place] or trail.cropped[k])
-            if stays and not trail.dropped[k, place]:
+            stays = (stays and share[k, place] >= min_visible) or not (cut[k, place] or cut[k, most])
+            if stays and not dropped[k, place]:
                 packed[k, found, 0], packed[k, found, 1], packed[k, found, 2], packed[k, found, 3] = x0, y0, x1, y1
                 order[k, found], real[k, found] = place, True
                 found += 1
 
 
-def moved_boxes(boxes: Tensor, plan: Plan, trail: Trail) -> tuple[Tensor, Trail]:
-    """Moves boxes [B, M, 4], xyxy in source pixels, through window, resize, crop, flips and warps, clipped at each.
-
-    torchvision does the same.
-
-    Returns:
-        The boxes in output pixels, and the trail with this pass.
-    """
-    program = plan.program if plan.program is not None and plan.program.operations & MOVES else None
-    if plan.canvas is not None and plan.top is None and plan.resampling is None and program is None:
-        return _flipped(boxes, plan), trail  # they were clipped to the canvas, of which nothing is cut off
-    moved = torch.cat((boxes, trail.frames), dim=1)
-    moved = _windowed(moved, plan.left, plan.top)
-    moved, cut, share = _cut(moved, plan.cols, plan.rows)
-    resampling = plan.resampling
-    if resampling is not None:
-        cols, rows = (plan.per_sample(size).to(torch.float64) for size in (plan.cols, plan.rows))  # as torchvision does
-        placed = resampling.placement
-        wide, high = (resampling.width, resampling.height) if placed is None else (placed.cols, placed.rows)
-        moved = moved * _quad(wide / cols, high / rows).to(boxes.dtype)
-        if placed is not None:
-            moved, lost, shown = _cut(_windowed(moved, -placed.left, -placed.top), resampling.width, resampling.height)
-            cut, share = cut | lost, share * shown
-        moved, lost, shown = _cut(_windowed(moved, resampling.left, resampling.top), plan.width, plan.height)
-        cut, share = cut | lost, share * shown
-    moved = _flipped(moved, plan)
-    if program is not None:
-        moved, lost, shown = _by_program(moved, program, plan)
-        cut, share = cut | lost, share * shown
-    cropped = trail.cropped | cut[:, -1]
-    dropped = trail.dropped if plan.dropped is None else trail.dropped | plan.dropped
-    return moved[:, :-1], Trail(moved[:, -1:], cropped, trail.cut | cut[:, :-1], trail.share * share[:, :-1], dropped)
-
-
-def _cut(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
-    """Clips boxes to a frame; returns them, which of them were cut, bool [B, M], and the visible share, [B, M]."""
-    inside = _clipped(boxes, width, height)
-    return inside, ((inside - boxes).abs() > _ROUNDING).any(2), _share(_area(inside), _area(boxes))
-
-
-def _windowed(boxes: Tensor, left: Tensor | None, top: Tensor | None) -> Tensor:
-    """Moves boxes to the coordinates of a window."""
-    if left is None or top is None:
-        return boxes
-    return boxes - _quad(left.to(boxes.dtype), top.to(boxes.dtype))
-
-
-def _clipped(boxes: Tensor, width: Tensor | int, height: Tensor | int) -> Tensor:
-    """Clips boxes to a frame of one size, or one per sample."""
-    if isinstance(width, int) or isinstance(height, int):
-        edge = constant((float(width), float(height)) * 2, boxes.dtype, boxes.device)
-    else:
-        edge = _quad(width, height).to(boxes.dtype)
-    return torch.minimum(boxes.clamp(min=0), edge)
-
-
-def _flipped(boxes: Tensor, plan: Plan) -> Tensor:
-    """Mirrors boxes by the plan's flips."""
-    height, width = plan.frame
-    if plan.flip_x is not None:
-        boxes = torch.where(plan.flip_x[:, None, None], _mirrored(boxes, width, 0), boxes)
-    if plan.flip_y is not None:
-        boxes = torch.where(plan.flip_y[:, None, None], _mirrored(boxes, height, 1), boxes)
-    return boxes
-
-
-def _mirrored(boxes: Tensor, length: Tensor | int, axis: int) -> Tensor:
-    """Mirrors all boxes in a frame of one length, or one per sample: ``axis`` 0 left to right, 1 upside down."""
-    length = length if isinstance(length, int) else length[:, None].to(boxes.dtype)
-    ends = list(boxes.unbind(2))
-    ends[axis], ends[axis + 2] = length - ends[axis + 2], length - ends[axis]
-    return torch.stack(ends, dim=2)
-
-
-def _by_program(boxes: Tensor, program: Program, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
-    """Moves boxes by the operations that move pixels, clipped after each warp; returns what :func:`_cut` does."""
-    cut = boxes.new_zeros(boxes.shape[:2], dtype=torch.bool)
-    share = boxes.new_ones(boxes.shape[:2])
-    for place, slot in enumerate(program.slots):
-        codes, numbers = program.codes[:, place, None, None], program.numbers[:, place]
-        for operation, length, axis in ((FLIP_X, plan.width, 0), (FLIP_Y, plan.height, 1)):
-            if operation in slot.operations:
-                boxes = torch.where(codes == operation, _mirrored(boxes, length, axis), boxes)
-        for operation in sorted(slot.operations & WARPS):
-            corners = warped_points(operation, numbers, _corners(boxes), plan.height, plan.width)
-            around = torch.cat((corners.amin(2), corners.amax(2)), 2).to(boxes.dtype)
-            inside, lost, shown = _cut(around, plan.width, plan.height)
-            here = codes == operation
-            boxes = torch.where(here, inside, boxes)
-            cut, share = cut | (lost & here[:, :, 0]), torch.where(here[:, :, 0], share * shown, share)
-    return boxes, cut, share
-
-
-def _corners(boxes: Tensor) -> Tensor:
-    """Returns the four corners of each box: [B, M, 4, 2]."""
-    x1, y1, x2, y2 = boxes.unbind(2)
-    return torch.stack((torch.stack((x1, x2, x2, x1), 2), torch.stack((y1, y1, y2, y2), 2)), 3)
-
-
-def with_boxes_of(batch: Batch, boxes: Tensor, sources: Tensor, real: Tensor) -> Batch:
+def with_boxes_of(batch: Batch, boxes: Boxes, sources: Numbers, real: Flags) -> Batch:
     """Returns a batch with other boxes [B, M, 4], and their labels, counts and all else that belongs to them.
 
     Each is the box ``sources``, int64 [B, M], of the boxes before, or padding where ``real``, bool [B, M], is false.
     Polygons and run lengths of boxes that are gone get the box -1.
     """
-    count, padding = sources.shape[1], ~real
-    stored = {name: value for name, value in fields_of(batch).items() if name in PER_BOX and value.dim() > 1}
-    moved = {"boxes": boxes, "counts": real.sum(1)}
-    for name, value in stored.items():
-        if value.shape[1] != count:  # a field of this name that has nothing to do with boxes
-            continue
-        index, empty = sources, padding
-        if value.dim() > 2:
-            extra = (1,) * (value.dim() - 2)
-            index = sources.view(*sources.shape, *extra).expand(*sources.shape, *value.shape[2:])
-            empty = padding.view(*padding.shape, *extra)
-        # Filled by a number, as a device would wait for a tensor.
-        moved[name] = value.gather(1, index).masked_fill(empty, PADDING.get(name, 0))
+    fields, rows = fields_of(batch), np.arange(len(sources))[:, None]
+    made = {"boxes": boxes, "counts": real.sum(1)}
+    for name in PER_BOX:
+        # A field of this name may have nothing to do with boxes.
+        if name in fields and fields[name].shape[1:2] == sources.shape[1:]:
+            made[name] = values_of(fields[name])[rows, sources]
+            made[name][~real] = PADDING.get(name, 0)
     for name, _ in SEGMENTS:
-        entries = None if batch.extra is None else batch.extra.get(name, None)
-        if entries is not None:
+        if name in fields:
+            entries = values_of(fields[name])
             is_new = (sources[:, :, None] == entries[:, None, :, 0]) & real[:, :, None]
-            box = torch.where(is_new.any(1), is_new.to(torch.uint8).argmax(1), -1)
-            moved[name] = torch.stack((box.to(entries.dtype), entries[..., 1]), 2)
-    return with_fields(batch, moved)
+            box = np.where(is_new.any(1), is_new.argmax(1), -1)
+            made[name] = np.stack((box.astype(entries.dtype), entries[..., 1]), 2)
+    device = fields["boxes"].device
+    return with_fields(batch, {name: tensor_of(value, fields.get(name)).to(device) for name, value in made.items()})
 
 
-def _quad(x: Tensor, y: Tensor) -> Tensor:
-    """Returns x [B] and y [B] as [B, 1, 4]: x, y, x, y."""
-    return torch.stack((x, y, x, y), dim=1)[:, None]
+def values_of(field: Tensor) -> Array:
+    """Returns a field on the host; NumPy has no bfloat16, whose bits are int16."""
+    return (field.view(torch.int16) if field.dtype == torch.bfloat16 else field).cpu().numpy()
 
 
-def _area(boxes: Tensor) -> Tensor:
-    return ((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])).clamp(min=0)
-
-
-def _share(part: Tensor, whole: Tensor) -> Tensor:
-    return torch.where(whole > 0, part / whole.clamp(min=1e-12), 0.0)
+def tensor_of(values: Array, field: Tensor | None) -> Tensor:
+    """Returns values that :func:`values_of` gave of a field as a tensor; None: they are no bits of another dtype."""
+    tensor = torch.from_numpy(values)
+    return tensor if field is None or field.dtype != torch.bfloat16 else tensor.view(torch.bfloat16)

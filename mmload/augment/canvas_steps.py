@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
@@ -27,10 +26,10 @@ from mmload.augment.arguments import (
     span,
 )
 from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.resize import ResizingStep, check_leaves_pixels, exactly, over, smaller
+from mmload.augment.resize import ResizingStep, check_leaves_pixels
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Placement
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.random_words import Numbers
 
 
 class PlacedStep(ResizingStep):
@@ -48,11 +47,11 @@ class PlacedStep(ResizingStep):
         return plan.fits_placement(self.interpolation)
 
     def placed(
-        self, plan: Plan, canvas: tuple[int, int], size: tuple[Tensor, Tensor], start: tuple[Tensor, Tensor] | None
+        self, plan: Plan, canvas: tuple[int, int], size: tuple[Numbers, Numbers], start: tuple[Numbers, Numbers] | None
     ) -> Plan:
         """Adds a resize to ``size`` (rows, cols) whose top left lies at ``start`` on the canvas."""
         rows, cols = size
-        top, left = start or (torch.zeros_like(rows), torch.zeros_like(cols))
+        top, left = start or (np.zeros_like(rows), np.zeros_like(cols))
         placement = Placement(rows=rows, cols=cols, top=top, left=left, fill=self.fill, mask_fill=self.mask_fill)
         return plan.placed(self.resampling(canvas), placement)
 
@@ -96,13 +95,13 @@ class ScaleJitter(PlacedStep):
         """Draws two numbers per sample: the factor, and the place of the crop."""
         least, greatest = self.scale_range
         height, width = plan.frame
-        fitting = smaller(over(self.target_size[1], height), over(self.target_size[0], width))
-        shorter = smaller(height, width) * fitting * least
+        fitting = np.minimum(self.target_size[1] / height, self.target_size[0] / width)
+        shorter = np.minimum(height, width) * fitting * least
         check_leaves_pixels("scale_range", self.scale_range, shorter, plan.frame, "make it larger")
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
-        size = (height * factor).to(torch.int64), (width * factor).to(torch.int64)
-        spare = ((side - most).clamp(min=0) for side, most in zip(size, self.target_size, strict=True))
+        size = (height * factor).astype(np.int64), (width * factor).astype(np.int64)
+        spare = (np.maximum(side - most, 0) for side, most in zip(size, self.target_size, strict=True))
         top, left = (-whole_numbers(uniform[:, 1], one) for one in spare)
         return self.placed(plan, self.target_size, size, (top, left))
 
@@ -153,27 +152,21 @@ class RandomShortestSize(PlacedStep):
             )
         else:
             canvas = self.max_size, self.max_size
-        high, wide = (exactly(plan.per_sample(side)) for side in plan.frame)
-        factor = constant(self.min_size, torch.float64, plan.device)[chosen] / torch.minimum(high, wide)
-        if self.max_size is not None:
-            factor = over(self.max_size, torch.maximum(high, wide)).minimum(factor)
-        rows, cols = (high * factor).to(torch.int64), (wide * factor).to(torch.int64)
-        if plan.is_variable_size:
-            check_leaves_pixels("max_size", self.max_size, torch.minimum(rows, cols), plan.frame, "make it larger")
-        return replace(self.placed(plan, canvas, (rows, cols), None), is_framed=True)
+        size = self._sizes(np.array(self.min_size)[chosen], height, width)
+        return replace(self.placed(plan, canvas, size, None), is_framed=True)
 
     def canvas(self, height: int, width: int) -> tuple[int, int]:
         """Returns (height, width) with room for all sizes of images of height x width."""
-        rows, cols = zip(*(self._size(one, height, width) for one in self.min_size), strict=True)
-        return max(rows), max(cols)
+        rows, cols = self._sizes(np.array(self.min_size), height, width)
+        return int(rows.max()), int(cols.max())
 
-    def _size(self, shorter: int, height: int, width: int) -> tuple[int, int]:
-        """Returns (height, width) as torchvision computes them."""
-        factor = shorter / min(height, width)
+    def _sizes(self, shorter: Numbers, height: Numbers | int, width: Numbers | int) -> tuple[Numbers, Numbers]:
+        """Returns heights and widths with these shorter sides as torchvision computes them."""
+        factor = shorter / np.minimum(height, width)
         if self.max_size is not None:
-            factor = min(factor, self.max_size / max(height, width))
-        rows, cols = int(height * factor), int(width * factor)
-        check_leaves_pixels("max_size", self.max_size, min(rows, cols), (height, width), "make it larger")
+            factor = np.minimum(factor, self.max_size / np.maximum(height, width))
+        rows, cols = (height * factor).astype(np.int64), (width * factor).astype(np.int64)
+        check_leaves_pixels("max_size", self.max_size, np.minimum(rows, cols), (height, width), "make it larger")
         return rows, cols
 
 
@@ -222,12 +215,12 @@ class Letterbox(PlacedStep):
             raise ValueError(
                 "fill is 114, a level of uint8 images, but these images are floats; give a fill from 0 to 1"
             )
-        high, wide = (exactly(plan.per_sample(side)) for side in plan.frame)
-        share = torch.minimum(over(self.size[0], high), over(self.size[1], wide))
+        high, wide = (plan.per_sample(side) for side in plan.frame)
+        share = np.minimum(self.size[0] / high, self.size[1] / wide)
         if not self.scaleup:
-            share = share.clamp(max=1)
+            share = np.minimum(share, 1)
         rows, cols = (
-            (side * share).round().to(torch.int64).clamp(1, most)
+            np.clip(np.rint(side * share), 1, most).astype(np.int64)
             for side, most in zip((high, wide), self.size, strict=True)
         )
         if not self.center:

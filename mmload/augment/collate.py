@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+import numpy as np
 import torch
 from tensordict import lazy_stack
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from mmload.augment.boxes import BoxRule
 from mmload.augment.checks import check_batch, check_fields, check_instances, check_steps, check_targets
 from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
+from mmload.augment.given_samples import EXPECTED, images_of, samples_of
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.prepared_batch import PreparedBatch, check_passes, on_device
 from mmload.augment.step import white
@@ -28,6 +30,7 @@ from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.random_words import Numbers
 
 
 def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
@@ -35,10 +38,6 @@ def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
     if isinstance(batch, Batch):
         return batch
     rows: list[Any] = list(batch)
-    odd = next((row for row in rows if not isinstance(row, Batch)), None)
-    if not rows or odd is not None:
-        got = "an empty list" if not rows else f"a list with {type(odd).__name__}"
-        raise TypeError(f"got {got}, expected a Batch, a list of its rows, or images [B, C, H, W]")
     try:
         stacked: Any = lazy_stack(rows) if variable_size_rows(rows) else torch.stack(rows)
     except RuntimeError as error:  # of tensordict
@@ -48,6 +47,32 @@ def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
     return whole
 
 
+def batch_given(given: Any) -> tuple[Batch, Sequence[Tensor] | None, OwnMasks | None]:
+    """Returns what a collate is called with as a batch; if images differ in size, they and their masks are apart.
+
+    Raises:
+        TypeError, ValueError: if it is none of :data:`~mmload.augment.given_samples.EXPECTED`.
+    """
+    if isinstance(given, np.ndarray):
+        given = images_of(given)
+    if isinstance(given, Tensor):
+        if given.dim() != 4:
+            raise ValueError(f"images have the shape {tuple(given.shape)}, expected [B, C, H, W]")
+        return Batch(images=given, batch_size=[len(given)]), None, None
+    if not isinstance(given, Batch) and (not isinstance(given, Sequence) or isinstance(given, str) or not given):
+        raise TypeError(f"got {shown(given) if given or given is None else 'an empty list'}, expected {EXPECTED}")
+    if isinstance(given, Batch) or all(isinstance(row, Batch) for row in given):
+        if rows := variable_size_rows(given):
+            return split_rows(rows)
+        return stacked_rows(given), None, None
+    batch, images = samples_of(given)
+    if len({image.shape for image in images}) == 1:
+        return batch.replace(images=torch.stack(images)), None, None
+    if batch.masks is not None:
+        raise ValueError("images differ in size, so their masks cannot be stacked: build a dataset, or resize them")
+    return batch, images, None
+
+
 def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
     """Returns the rows of a batch or list if their images differ in size; none if they do not."""
     rows = lazy_rows(batch) if isinstance(batch, Batch) else batch
@@ -55,11 +80,12 @@ def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
     return rows if len(images) == len(rows) and len({image.shape for image in images}) > 1 else ()
 
 
-def _seeds_of(batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+def _seeds_of(batch: Batch, generator: torch.Generator | None = None) -> Numbers:
     """Returns a batch's seeds, int64 [B]; fresh ones if it has none."""
     if batch.seeds is None:
-        return fresh_seeds(batch.batch_size[0], torch.device("cpu"), generator)
-    return batch.seeds
+        return fresh_seeds(batch.batch_size[0], generator)
+    seeds: Numbers = batch.seeds.numpy()
+    return seeds
 
 
 def fields_on_host(batch: Batch, images: Tensor) -> Batch:
@@ -129,7 +155,7 @@ class Collate(nn.Module):
     ``nn.Sequential(collate, model)``. Results depend on the samples' seeds alone, not on the batch they are in.
 
     Args:
-        steps: steps in order; the draws of a step are keyed by its position.
+        steps: steps in order, or lists of them; the draws of a step are keyed by its position.
         device: device of the batches that come out; None: that of the images that come in. Images are rendered there,
             but where a step makes samples of several rows.
         dtype: dtype of the images that come out: uint8 or floating.
@@ -144,17 +170,20 @@ class Collate(nn.Module):
 
     def __init__(
         self,
-        *steps: nn.Module,
+        *steps: nn.Module | Sequence[nn.Module],
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format = torch.contiguous_format,
         box_rule: BoxRule | None = None,
     ) -> None:
         super().__init__()
-        check_steps(steps, dtype)
+        listed: list[Any] = [
+            step for given in steps for step in (given if isinstance(given, list | tuple) else [given])
+        ]
+        check_steps(listed, dtype)
         if not isinstance(memory_format, torch.memory_format) or memory_format not in _FORMATS:
             raise argument_error("memory_format", memory_format, "torch.contiguous_format or torch.channels_last")
-        self.steps = nn.ModuleList(steps)
+        self.steps = nn.ModuleList(listed)
         self.device = None if device is None else torch_device(device)
         self.dtype = dtype
         self.memory_format = memory_format
@@ -192,8 +221,8 @@ class Collate(nn.Module):
         return self._pasting is not None
 
     def with_partners(
-        self, rows: Tensor, seeds: Tensor, total: int, ids: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
+        self, rows: Numbers, seeds: Numbers, total: int, ids: Callable[[Numbers], Numbers]
+    ) -> tuple[Numbers, Numbers]:
         """Draws partners; returns rows and seeds of B samples and of P partners behind them, int64 [B + P] each.
 
         Args:
@@ -207,7 +236,7 @@ class Collate(nn.Module):
             return rows, seeds
         place, step = pasting
         drawn, own = step.partners(Draws(seeds, place), total, ids)
-        return torch.cat((rows, drawn)), torch.cat((seeds, own))
+        return np.concatenate((rows, drawn)), np.concatenate((seeds, own))
 
     @property
     def epoch(self) -> int | None:
@@ -227,16 +256,16 @@ class Collate(nn.Module):
         self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1, expected="an integer from 0"))
 
     @overload
-    def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+    def forward(self, batch: Tensor | np.ndarray[Any, Any], generator: torch.Generator | None = None) -> Tensor: ...
 
     @overload
-    def forward(self, batch: Batch | Sequence[Batch], generator: torch.Generator | None = None) -> Batch: ...
+    def forward(self, batch: Batch | Sequence[Any], generator: torch.Generator | None = None) -> Batch: ...
 
     # It runs as it is: there is nothing in it that torch could compile on a CPU. Compile the model alone: of a compiled
     # nn.Sequential with a collate in it torch compiles nothing, as it skips loops that it cannot trace.
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
     def forward(
-        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
+        self, batch: Tensor | np.ndarray[Any, Any] | Batch | Sequence[Any], generator: torch.Generator | None = None
     ) -> Tensor | Batch:
         """Renders a batch.
 
@@ -244,22 +273,20 @@ class Collate(nn.Module):
         waits for the device. Bare images, and a batch in host memory that goes to a device, are not waited for.
 
         Args:
-            batch: with images uint8 [B, C, H, W], or with variable-size images, as :meth:`Split.rows` gives them; or a
-                list of rows with images [C, H, W]; or the bare images.
+            batch: images [B, C, H, W], a tensor or a NumPy array (also uint8 [B, H, W, C]); a Batch with such images,
+                or with variable-size ones, as :meth:`Split.rows` gives them; or a list: of rows of a split, of images
+                (tensors [C, H, W], NumPy arrays [H, W, C], PIL images) of equal or other sizes, of (image, label)
+                pairs, or of dicts with ``image`` and ``label``, or with ``boxes`` float [n, 4] and ``labels`` [n].
             generator: generator of seeds if the batch has none; None: torch's default one of the CPU.
 
         Returns:
-            What came in, with images in the collate's dtype and memory format; a list becomes a Batch.
+            Images for images, else a Batch, in the collate's dtype and memory format.
         """
-        if isinstance(batch, Tensor):
-            if batch.dim() != 4:
-                raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
-            return self.forward(Batch(images=batch, batch_size=[len(batch)]), generator).images
-        if rows := variable_size_rows(batch):
-            rest, images, masks = split_rows(rows)
-            return self.render_sizes(rest, images, masks, generator=generator)
-        stacked = stacked_rows(batch)
-        return self.render(stacked, stacked.images, generator=generator)
+        given, images, masks = batch_given(batch)
+        if images is not None:
+            return self.render_sizes(given, images, masks, generator=generator)
+        made = self.render(given, given.images, generator=generator)
+        return made.images if isinstance(batch, Tensor | np.ndarray) else made
 
     def render_sizes(
         self,
@@ -341,10 +368,9 @@ class Collate(nn.Module):
     def _paired(self, batch: Batch, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
         """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [B + P]."""
         count = batch.batch_size[0]
-        seeds = _seeds_of(batch, generator)
-        places = torch.arange(count, device="cpu")
-        numbers, seeds = self.with_partners(places, seeds, count, lambda drawn: drawn)
-        return batch.replace(images=None)[numbers].replace(seeds=seeds), numbers
+        numbers, seeds = self.with_partners(np.arange(count), _seeds_of(batch, generator), count, lambda drawn: drawn)
+        chosen = torch.from_numpy(numbers)
+        return batch.replace(images=None)[chosen].replace(seeds=torch.from_numpy(seeds)), chosen
 
     def prepare(
         self,
@@ -352,7 +378,7 @@ class Collate(nn.Module):
         shape: tuple[int, int, int],
         *,
         source: torch.dtype = torch.uint8,
-        seeds: Tensor | None = None,
+        seeds: Numbers | None = None,
         sizes: Tensor | None = None,
         masks: OwnMasks | None = None,
         framed: bool = False,
@@ -385,9 +411,9 @@ class Collate(nn.Module):
             place, step = pasting
             step.applied(Draws(seeds, place))
         if sizes is None:
-            plan = Plan.unchanged(len(seeds), shape, white(source), torch.device("cpu"))
+            plan = Plan.unchanged(len(seeds), shape, white(source))
         else:
-            plan = Plan.unchanged_sizes(sizes, shape[0])
+            plan = Plan.unchanged_sizes(sizes.numpy(), shape[0])
         return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)
 
     def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from mmload.augment.arguments import LARGEST, around, chance, elements, number, 
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted, shown
+from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.level_program import (
     BRIGHTNESS,
     CONTRAST,
@@ -27,7 +29,6 @@ from mmload.render.level_program import (
 )
 from mmload.render.plan import Plan
 from mmload.runtime.intrinsics import HUES
-from mmload.runtime.memory_pool import constant
 
 
 class Normalize(Step):
@@ -80,10 +81,10 @@ class Normalize(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Adds the color map of the values as they are stored; nothing is drawn."""
-        channels, mean, std = plan.source[0], self.mean, self.std
-        if channels != mean.shape[0]:
+        channels = plan.source[0]
+        if channels != self.mean.shape[0]:
             raise ValueError(
-                f"Normalize has {counted(mean.shape[0], 'channel')} and the images {channels}; "
+                f"Normalize has {counted(self.mean.shape[0], 'channel')} and the images {channels}; "
                 "give mean and std one number per channel"
             )
         if self._levels is not None and plan.peak > 1:
@@ -93,10 +94,7 @@ class Normalize(Step):
                 f"{plan.peak:g}, Normalize({', '.join(values)})"
             )
         peak = plan.peak if plan.shift is None else 1.0
-        if mean.device.type == "cpu":  # wherever the images are: a collate that moves batches may stay here itself
-            return plan.scaled(*_color_map(tuple(mean.tolist()), tuple(std.tolist()), peak, plan.device))
-        mean, std = mean.to(plan.device), std.to(plan.device)
-        return plan.scaled(mean * peak, 1 / (std * peak))
+        return plan.scaled(*_color_map(_values_of(self.mean), _values_of(self.std), peak))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves with the module, but keeps its float32 where the module is cast."""
@@ -145,14 +143,23 @@ class RandomGrayscale(Step):
         return plan.grayed(draws.chance(self.p))
 
 
+def _values_of(buffer: Tensor) -> tuple[float, ...]:
+    """Returns a buffer's values; those on a device are read again only after a change, as that waits for it."""
+    if buffer.device.type != "cpu" and not buffer.is_inference():  # an inference tensor does not count its changes
+        return _read_values(buffer, buffer._version)
+    return tuple(buffer.tolist())
+
+
 @lru_cache(maxsize=64)
-def _color_map(
-    mean: tuple[float, ...], std: tuple[float, ...], peak: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _read_values(buffer: Tensor, version: int) -> tuple[float, ...]:
+    return tuple(buffer.tolist())
+
+
+@lru_cache(maxsize=64)
+def _color_map(mean: tuple[float, ...], std: tuple[float, ...], peak: float) -> tuple[Floats, Floats]:
     """Returns shift and scale, float32 [C] each, shared by all who ask for the same."""
-    means, stds = (constant(values, torch.float32, device) for values in (mean, std))
-    with torch.inference_mode(False):
-        return means * peak, 1 / (stds * peak)
+    means, stds = (np.array(values, np.float32) for values in (mean, std))
+    return means * np.float32(peak), np.float32(1) / (stds * np.float32(peak))
 
 
 _CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
@@ -166,8 +173,8 @@ class Factors(NamedTuple):
         order: int64 [B, 4], which of these comes first, second, ...
     """
 
-    values: Tensor
-    order: Tensor
+    values: Floats
+    order: Numbers
 
 
 class ColorJitter(LevelStep):
@@ -208,23 +215,20 @@ class ColorJitter(LevelStep):
         """Draws an order and four factors per sample."""
         order = draws.uniform(4).argsort(1)
         uniform = draws.uniform(4)
-        ends = tuple(end for ends in self.ranges for end in ends or (0.0, 0.0))
-        least, greatest = constant(ends, torch.float64, uniform.device).view(-1, 2).unbind(1)
-        return Factors((least + (greatest - least) * uniform).to(torch.float32), order)
+        least, greatest = np.array([ends or (0.0, 0.0) for ends in self.ranges], np.float32).astype(np.float64).T
+        return Factors((least + (greatest - least) * uniform).astype(np.float32), order)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         return self.operations(self.draw(draws))
 
     def operations(self, factors: Factors) -> Program:
         """Returns the four adjustments with drawn factors; those without a range are left out."""
-        codes = tuple(code if ends is not None else NONE for code, ends in zip(_CODES, self.ranges, strict=True))
-        device = factors.order.device
-        numbers = torch.zeros((*factors.order.shape, MOST_NUMBERS), dtype=torch.float32, device=device)
-        chosen = factors.values.gather(1, factors.order)
-        numbers[:, :, 0], numbers[:, :, 1] = chosen, 1.0 - chosen.to(torch.float64)
+        codes = [code if ends is not None else NONE for code, ends in zip(_CODES, self.ranges, strict=True)]
+        numbers = np.zeros((*factors.order.shape, MOST_NUMBERS), np.float32)
+        chosen = np.take_along_axis(factors.values, factors.order, 1)
+        numbers[:, :, 0], numbers[:, :, 1] = chosen, 1.0 - chosen.astype(np.float64)
         slot = OperationSlot(operations=frozenset(codes) - {NONE})
-        table = constant(tuple(float(code) for code in codes), torch.int64, device)
-        return Program(codes=table[factors.order], numbers=numbers, slots=(slot,) * len(codes))
+        return Program(codes=np.array(codes, np.int64)[factors.order], numbers=numbers, slots=(slot,) * len(codes))
 
 
 class RandomHSV(LevelStep):
@@ -254,10 +258,10 @@ class RandomHSV(LevelStep):
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a rotation and two factors per sample."""
-        gains = constant((self.hue, self.saturation, self.value), torch.float64, plan.device)
-        turn, *factors = ((2 * draws.uniform(3) - 1) * gains).unbind(1)
-        turned = (turn * HUES).floor().remainder(HUES)
-        return Program.single_operation(HSV, plan.count, plan.device, turned, *(1 + factor for factor in factors))
+        gains = np.array((self.hue, self.saturation, self.value), np.float32).astype(np.float64)
+        turn, *factors = ((2 * draws.uniform(3) - 1) * gains).T
+        turned = np.floor(turn * HUES) % HUES
+        return Program.single_operation(HSV, plan.count, turned, *(1 + factor for factor in factors))
 
 
 def _factor(name: str, value: float | Sequence[float] | None) -> tuple[float, float] | None:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmload.augment.arguments import chance
 from mmload.augment.boxes import BoxRule
-from mmload.augment.draws import Draws, view_seeds, whole_numbers
+from mmload.augment.draws import Draws, Flags, branch_seeds, whole_numbers
 from mmload.augment.step import AfterStep, arguments_of
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import (
@@ -30,6 +30,7 @@ from mmload.pictures.instance_masks import (
     without_padding,
 )
 from mmload.records import PADDING, PER_BOX
+from mmload.runtime.random_words import Numbers
 
 Array = npt.NDArray[Any]
 Fields = dict[str, Array]
@@ -97,7 +98,7 @@ class CopyPaste(AfterStep):
             if fields[name].dtype == torch.bfloat16:
                 raise ValueError(f"CopyPaste pastes no {name} of torch.bfloat16; store torch.float32, or leave it out")
 
-    def partners(self, draws: Draws, total: int, ids: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    def partners(self, draws: Draws, total: int, ids: Callable[[Numbers], Numbers]) -> tuple[Numbers, Numbers]:
         """Draws which samples are pasted into, and a partner of each of these.
 
         Args:
@@ -109,9 +110,9 @@ class CopyPaste(AfterStep):
             Rows and seeds of the P partners, int64 [P] each.
         """
         drawn, applied = draws.branch(0).uniform(1)[:, 0], draws.chance(self.p)
-        return ids(whole_numbers(drawn[applied], total)), view_seeds(draws.seeds, _PARTNER)[applied]
+        return ids(whole_numbers(drawn[applied], total)), branch_seeds(draws.seeds, _PARTNER)[applied]
 
-    def applied(self, draws: Draws) -> Tensor:
+    def applied(self, draws: Draws) -> Flags:
         """Returns which samples of a batch are pasted into, bool [B]; their P partners are behind them.
 
         Args:
@@ -121,10 +122,10 @@ class CopyPaste(AfterStep):
             ValueError: if other samples are behind them than :meth:`partners` draws.
         """
         seeds, drawn = draws.seeds, draws.chance(self.p)
-        lengths = torch.arange(1, len(seeds) + 1, device=draws.device) + drawn.cumsum(0)
+        lengths = np.arange(1, len(seeds) + 1) + drawn.cumsum()
         applied = drawn[: int((lengths <= len(seeds)).sum())]  # so many that they and their partners are all
         count = len(applied)
-        if not torch.equal(seeds[count:], view_seeds(seeds[:count], _PARTNER)[applied]):
+        if not np.array_equal(seeds[count:], branch_seeds(seeds[:count], _PARTNER)[applied]):
             raise ValueError(
                 "CopyPaste needs the partners of samples behind them; prepare rows and seeds of Collate.with_partners"
             )
@@ -138,7 +139,7 @@ class CopyPaste(AfterStep):
         fields = fields_of(batch)
         if batch.images.device.type != "cpu":
             raise ValueError(f"CopyPaste runs on a CPU, and the images are on {batch.images.device}")
-        applied, chosen = self.applied(draws), draws.uniform(fields["boxes"].shape[1]).numpy()
+        applied, chosen = self.applied(draws), draws.uniform(fields["boxes"].shape[1])
         names, size = _names(fields), batch.images.shape[2:]
         rows = [{name: fields[name][k].numpy() for name in names} for k in range(len(batch))]
         count, place = len(applied), len(applied) - 1
@@ -214,7 +215,7 @@ class _Objects:
         for box in changed[after[changed] > 0]:
             boxes[box] = _bounds(self.masks[box])
         share = after / np.maximum(before, 1)
-        stays = (after > 0) & (share >= rule.min_visible) & rule.permits(torch.from_numpy(boxes)).numpy()
+        stays = (after > 0) & (share >= rule.min_visible) & rule.permits(boxes)
         self.remaining = np.flatnonzero(stays | (after == before))
         self._hidden = set(changed.tolist())
         self.fields["boxes"] = boxes

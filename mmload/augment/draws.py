@@ -1,7 +1,8 @@
 """Random numbers as pure functions of (seed, epoch, sample) and then of (sample seed, step, draw number).
 
-Integer arithmetic only, so the bits are the same on CPU and CUDA, in any batch and on any thread. Never touches a
-global generator, except in :func:`fresh_seeds`, for batches without seeds.
+They are made on the host by NumPy and by compiled loops, whatever renders the batch: the bits are the same in any
+batch, on any thread and on any processor. Nothing touches a global generator but :func:`fresh_seeds`, for batches
+without seeds.
 
 A loader sets the epoch around the making of each batch, in the thread that makes it, so that batches of two epochs may
 be made at once. Without a loader the user sets it on the collate; it lies in shared memory, so that the worker
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +26,11 @@ from torch import Tensor
 
 from mmload.augment.arguments import integer
 from mmload.render.plan import Plan
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.exact_math import exp
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import (
     GOLDEN,
-    INCREMENT,
+    Numbers,
     Words,
     as_words,
     check_words,
@@ -42,6 +44,11 @@ from mmload.runtime.random_words import (
     unit,
     unit_of_word,
 )
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Boxes = npt.NDArray[Any]
+"""Boxes [B, M, 4], x0 y0 x1 y1 in pixels, float32 or float64."""
 
 STEP = 0xD1342543DE82EF95
 """Another odd increment, so that steps and draws do not run into each other."""
@@ -60,17 +67,20 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None 
             each comes once, which is the same as 0.
 
     Returns:
-        int64 [B] on the device of ``ids``, the same bits on every device.
+        int64 of the same shape on the device of ``ids``; ids on a device are waited for.
     """
-    check_words(ids)
+    check_words(ids, Tensor)
+    seeds = seeds_of(seed, epoch, ids.cpu().numpy())
+    if occurrences is not None:
+        numbers = occurrences.cpu().numpy()
+        seeds = np.where(numbers == 0, seeds, mixed(seeds + mixed(numbers)))
+    return torch.from_numpy(seeds).to(ids.device)
+
+
+def seeds_of(seed: int, epoch: int, ids: Numbers) -> Numbers:
+    """Returns a seed per sample, int64 of the shape of ``ids``."""
     run = _run_key(integer("seed", seed), integer("epoch", epoch))
-    if ids.device.type == "cpu":
-        seeds = torch.from_numpy(seeded(as_words(ids), run).view(np.int64).reshape(ids.shape))
-    else:
-        seeds = mixed(mixed(ids ^ signed(run)) + INCREMENT)
-    if occurrences is None:
-        return seeds
-    return torch.where(occurrences == 0, seeds, mixed(seeds + mixed(occurrences)))
+    return seeded(as_words(ids), run).view(np.int64).reshape(ids.shape)
 
 
 @lru_cache(maxsize=64)
@@ -81,15 +91,22 @@ def _run_key(seed: int, epoch: int) -> int:
 
 def view_seeds(seeds: Tensor, view: int) -> Tensor:
     """Returns the seeds [B] of another independently drawn view of samples; view 0 has the samples' own."""
-    check_words(seeds)
+    check_words(seeds, Tensor)
     view = integer("view", view)
-    return seeds if view == 0 else mixed(mixed(seeds) ^ signed(GOLDEN * view))
+    return seeds if view == 0 else torch.from_numpy(branch_seeds(seeds.cpu().numpy(), view)).to(seeds.device)
 
 
-def fresh_seeds(count: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """Draws seeds [count] for samples without any, from ``generator``; None: torch's default one of ``device``."""
-    where = device if generator is None else generator.device
-    return torch.randint(_LOWEST, _HIGHEST, (count,), generator=generator, device=where).to(device)
+def branch_seeds(seeds: Numbers, number: int) -> Numbers:
+    """Returns independent seeds, int64 [B], for each ``number`` from 1."""
+    return mixed(mixed(seeds) ^ signed(GOLDEN * number))
+
+
+def fresh_seeds(count: int, generator: torch.Generator | None = None) -> Numbers:
+    """Draws seeds [count] for samples without any, from ``generator``; None: torch's default one of the CPU."""
+    where = torch.device("cpu") if generator is None else generator.device
+    drawn = torch.randint(_LOWEST, _HIGHEST, (count,), generator=generator, device=where, dtype=torch.int64)
+    seeds: Numbers = drawn.cpu().numpy()
+    return seeds
 
 
 class Draws:
@@ -108,30 +125,25 @@ class Draws:
 
     def __init__(
         self,
-        seeds: Tensor,
+        seeds: Numbers,
         step: int,
         *,
         epoch: int | None = None,
-        ids: Tensor | None = None,
-        boxes: Callable[[Plan], tuple[Tensor, Tensor]] | None = None,
+        ids: Numbers | None = None,
+        boxes: Callable[[Plan], tuple[Boxes, Flags]] | None = None,
     ) -> None:
         check_words(seeds)
-        if seeds.dim() != 1:
-            raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected [B]")
+        if seeds.ndim != 1:
+            raise ValueError(f"seeds have the shape {seeds.shape}, expected [B]")
         self._seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
         self._place = step
-        self._step = signed(STEP * (step + 1))
+        self._step = STEP * (step + 1) % (1 << 64)
         self._used = 0
 
     @property
-    def seeds(self) -> Tensor:
+    def seeds(self) -> Numbers:
         """int64 [B], seeds of the samples."""
         return self._seeds
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the draws."""
-        return self._seeds.device
 
     def epoch(self, what: str) -> int:
         """Returns the batch's epoch; ``what`` names the setting that depends on it.
@@ -146,7 +158,7 @@ class Draws:
             )
         return self._epoch
 
-    def ids(self, what: str) -> Tensor:
+    def ids(self, what: str) -> Numbers:
         """Returns the samples' ids [B]; ``what`` names the setting that depends on them.
 
         Raises:
@@ -160,10 +172,10 @@ class Draws:
             )
         check_words(self._ids)
         if self._ids.shape != self._seeds.shape:
-            raise ValueError(f"ids have the shape {tuple(self._ids.shape)}, expected {tuple(self._seeds.shape)}")
-        return self._ids.to(self._seeds.device)
+            raise ValueError(f"ids have the shape {self._ids.shape}, expected {self._seeds.shape}")
+        return self._ids
 
-    def boxes(self, what: str, plan: Plan) -> tuple[Tensor, Tensor]:
+    def boxes(self, what: str, plan: Plan) -> tuple[Boxes, Flags]:
         """Returns the boxes [B, M, 4] as ``plan`` has moved them, and which are real; ``what`` names their user.
 
         Raises:
@@ -173,55 +185,44 @@ class Draws:
             raise ValueError(f"{what} needs boxes, and the batch has none: build the dataset for detection")
         return self._boxes(plan)
 
-    def bits(self, count: int) -> Tensor:
+    def bits(self, count: int) -> Numbers:
         """Returns the next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
-        if self._seeds.device.type == "cpu":
-            return torch.from_numpy(counted(*self._taken_words(count), count).view(np.int64))
-        # Counted on the device: to copy the counters there would wait for all that is queued on its stream.
-        first = self._taken(count)
-        numbers = torch.arange(first, first + count, device=self._seeds.device)
-        return mixed(self._seeds.unsqueeze(1) + (numbers * INCREMENT + self._step))
+        return counted(as_words(self._seeds), self._step, self._taken(count), count).view(np.int64)
 
-    def uniform(self, count: int) -> Tensor:
+    def uniform(self, count: int) -> Floats:
         """Returns the next ``count`` draws of every sample in [0, 1): float64 [B, count] with 53 random bits."""
         return unit(self.bits(count))
 
-    def chance(self, p: float) -> Tensor:
+    def chance(self, p: float) -> Flags:
         """Draws once per sample: bool [B], true with probability ``p`` (never for 0, always for 1)."""
-        if self._seeds.device.type == "cpu":
-            return torch.from_numpy(drawn_chances(*self._taken_words(1), p))
-        return self.uniform(1)[:, 0] < p
+        return drawn_chances(as_words(self._seeds), self._step, self._taken(1), p)
 
-    def integers(self, *ranges: tuple[Tensor | int, Tensor | int]) -> list[Tensor]:
+    def integers(self, *ranges: tuple[Numbers | int, Numbers | int]) -> list[Numbers]:
         """Draws once per sample for each (first, last): integers from first to last, int64 [B] each."""
-        if self._seeds.device.type == "cpu" and not any(isinstance(end, Tensor) for ends in ranges for end in ends):
-            drawn = drawn_integers(*self._taken_words(len(ranges)), ranges)  # type: ignore[arg-type]  # no tensors
-            return [torch.from_numpy(each) for each in drawn]
+        if not any(isinstance(end, np.ndarray) for ends in ranges for end in ends):
+            first = self._taken(len(ranges))
+            return drawn_integers(as_words(self._seeds), self._step, first, ranges)  # type: ignore[arg-type]  # numbers
         uniform = self.uniform(len(ranges))
         return [
             whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(ranges)
         ]
 
-    def weighted(self, shares: Sequence[float]) -> Tensor:
+    def weighted(self, shares: Sequence[float]) -> Numbers:
         """Draws once per sample: int64 [B], ``k`` with the probability ``shares[k]``; they sum to 1."""
-        ends = constant(tuple(itertools.accumulate(shares)), torch.float64, self._seeds.device)
+        ends = np.array(list(itertools.accumulate(shares)), np.float32).astype(np.float64)
         last = max(place for place, share in enumerate(shares) if share > 0)  # sums are rounded
-        return (self.uniform(1) >= ends).sum(1).clamp_(max=last)
+        chosen: Numbers = np.minimum((self.uniform(1) >= ends).sum(1), last)
+        return chosen
 
     def branch(self, number: int) -> Draws:
         """Returns draws for part ``number`` of the step, which do not depend on what it and other parts draw."""
-        return Draws(
-            view_seeds(self._seeds, number + 1), self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes
-        )
+        seeds = branch_seeds(self._seeds, number + 1)
+        return Draws(seeds, self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes)
 
     def of_first(self, count: int = 1) -> Draws:
         """Returns draws of the batch's first samples alone, such as draws per batch; of no sample in an empty batch."""
         ids = None if self._ids is None else self._ids[:count]
         return Draws(self._seeds[:count], self._place, epoch=self._epoch, ids=ids)
-
-    def _taken_words(self, count: int) -> tuple[Words, int, int]:
-        """Returns the seeds on a CPU as words, the step's word and the number of the next draw; advances."""
-        return as_words(self._seeds), self._step % (1 << 64), self._taken(count)
 
     def _taken(self, count: int) -> int:
         """Returns the number of the next draw and advances by ``count``."""
@@ -230,51 +231,40 @@ class Draws:
         return first
 
 
-def whole_numbers(uniform: Tensor, count: Tensor | int) -> Tensor:
+def whole_numbers(uniform: Floats, count: Numbers | int) -> Numbers:
     """Converts uniform draws [0, 1) to integers 0 to ``count`` - 1, int64; the bias is below count / 2^53."""
-    return (uniform * count).to(torch.int64)
+    return (uniform * count).astype(np.int64)
 
 
 _TRIES = 12
 """Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
 
 
-def beta(draws: Draws, alpha: float) -> Tensor:
+def beta(draws: Draws, alpha: float) -> Floats:
     """Draws Beta(alpha, alpha) per sample: float64 [B], the share of two gamma draws, compared in logarithms."""
-    return torch.sigmoid(_log_gamma(draws, alpha) - _log_gamma(draws, alpha))
+    logarithm = _log_gamma(draws, alpha) - _log_gamma(draws, alpha)
+    share: Floats = 1.0 / (1.0 + exp(-logarithm))
+    return share
 
 
-def dirichlet(draws: Draws, alpha: float, count: int) -> Tensor:
+def dirichlet(draws: Draws, alpha: float, count: int) -> Floats:
     """Draws from Dirichlet with ``count`` parameters alpha per sample: float64 [B, count], which sum to 1."""
-    return torch.stack([_log_gamma(draws, alpha) for _ in range(count)], 1).softmax(1)
+    logarithms = np.stack([_log_gamma(draws, alpha) for _ in range(count)], 1)
+    shares = exp(logarithms - logarithms.max(1, keepdims=True))
+    sums: Floats = shares / shares.sum(1, keepdims=True)
+    return sums
 
 
-def _log_gamma(draws: Draws, alpha: float) -> Tensor:
-    """Draws the logarithm of Gamma(alpha) per sample: float64 [B]."""
-    bits = draws.bits(3 * _TRIES + 1)
-    if bits.device.type != "cpu":
-        return log_gammas_by_torch(bits, alpha)
-    return torch.from_numpy(log_gammas(bits.numpy().view(np.uint64), alpha))
-
-
-def log_gammas_by_torch(bits: Tensor, alpha: float) -> Tensor:
-    """Returns logarithms of Gamma(alpha), float64 [B], of int64 words [B, 3 n + 1].
+def _log_gamma(draws: Draws, alpha: float) -> Floats:
+    """Draws the logarithm of Gamma(alpha) per sample: float64 [B].
 
     Marsaglia and Tsang 2000 for alpha + 1, then times U^(1 / alpha), which holds for small alpha as well.
     """
-    radii, angles, uniform, last = torch.split(unit(bits), [_TRIES, _TRIES, _TRIES, 1], 1)
-    d = alpha + 1.0 - 1.0 / 3.0
-    normal = (-2.0 * torch.log1p(-radii)).sqrt() * (2.0 * torch.pi * angles).cos()
-    cube = (1.0 + normal / (9.0 * d) ** 0.5) ** 3
-    log_cube = cube.clamp(min=1e-300).log()
-    accepted = (cube > 0) & (torch.log1p(-uniform) < 0.5 * normal**2 + d - d * cube + d * log_cube)
-    first = accepted.to(torch.uint8).argmax(1, keepdim=True)
-    logarithm: Tensor = log_cube.gather(1, first)[:, 0] + torch.log1p(-last[:, 0]) / alpha
-    return logarithm + math.log(d)
+    return log_gammas(draws.bits(3 * _TRIES + 1).view(np.uint64), alpha)
 
 
 def log_gammas(words: Words, alpha: float) -> npt.NDArray[np.float64]:
-    """Returns logarithms of Gamma(alpha), float64 [B], as :func:`log_gammas_by_torch` does.
+    """Returns logarithms of Gamma(alpha), float64 [B].
 
     Args:
         words: uint64 [B, 3 n + 1]: of n tries the radius and the angle of a normal draw and the draw that accepts or

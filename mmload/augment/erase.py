@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
-
 from mmload.augment.arguments import argument_error, chance, per_channel, ratios, shares
-from mmload.augment.draws import Draws, whole_numbers
-from mmload.augment.resize import ATTEMPTS, first, rectangles
+from mmload.augment.draws import Draws
+from mmload.augment.resize import drawn_windows
 from mmload.augment.step import Step
 from mmload.errors import counted
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Hole
-from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.random_words import Words, unit_of_word
 
 
 class RandomErasing(Step):
@@ -64,33 +56,11 @@ class RandomErasing(Step):
                 f"value has {counted(len(self.value), 'number')} and the images {counted(channels, 'channel')}"
             )
         applied = draws.chance(self.p)
-        rows, cols = self._sides(plan, draws)
-        corners = draws.uniform(2)
+        frame = plan.height, plan.width
+        top, left, rows, cols = drawn_windows(draws, frame, self.scale, self.ratio, (0, 0), are_holes=True)
         noise = draws.bits(1)[:, 0] if self.value is None else None
-        hole = Hole(
-            top=whole_numbers(corners[:, 0], (plan.height - rows + 1).clamp(min=1)),
-            left=whole_numbers(corners[:, 1], (plan.width - cols + 1).clamp(min=1)),
-            height=torch.where(applied, rows, 0),
-            width=torch.where(applied, cols, 0),
-            value=self.value,
-            noise=noise,
-        )
+        hole = Hole(top=top, left=left, height=rows * applied, width=cols * applied, value=self.value, noise=noise)
         return plan.with_hole(hole)
-
-    def _sides(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Draws rows and columns of the holes: int64 [B], 0 where none is smaller than the image."""
-        height, width = plan.height, plan.width
-        if plan.device.type != "cpu":
-            rows, cols = rectangles(draws, height * width, self.scale, self.ratio)
-            fitting = (rows < height) & (cols < width)
-            found = fitting.any(1)
-            return torch.where(found, first(rows, fitting), 0), torch.where(found, first(cols, fitting), 0)
-        bounds = np.array([height * width, *self.scale, *map(math.log, self.ratio)])
-        words = draws.bits(2 * ATTEMPTS).numpy().view(np.uint64)
-        sides = np.zeros((2, len(words)), np.int64)
-        _find_rectangles(words, bounds, height, width, sides)
-        rows, cols = torch.from_numpy(sides)
-        return rows, cols
 
     def extra_repr(self) -> str:
         return f"p={self.p}, scale={self.scale}, ratio={self.ratio}, value={self.value or 'random'!r}"
@@ -103,24 +73,3 @@ def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
     if value != "random":
         raise argument_error("value", value, "a number, one per channel, or 'random'")
     return None
-
-
-@numba_compiled("void(uint64[:, ::1], float64[::1], int64, int64, int64[:, ::1])", nogil=False)
-def _find_rectangles(
-    words: Words, bounds: npt.NDArray[np.float64], rows: int, cols: int, out: npt.NDArray[np.int64]
-) -> None:
-    """Writes the first rectangle per sample that fits, of those that :func:`~mmload.augment.resize.rectangles` draws.
-
-    The first n of words [B, 2 n] draw shares of the area, the others ratios. Bounds are the area, least and greatest
-    share of it, and logarithms of the extreme ratios. Sides [2, B] are below ``rows`` and ``cols``, or stay.
-    """
-    tries = words.shape[1] // 2
-    area, least, greatest, low, high = bounds[0], bounds[1], bounds[2], bounds[3], bounds[4]
-    for k in range(len(words)):
-        for attempt in range(tries):
-            target = area * (least + (greatest - least) * unit_of_word(words[k, attempt]))
-            aspect = math.exp(low + (high - low) * unit_of_word(words[k, tries + attempt]))
-            first, second = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
-            if first < rows and second < cols:
-                out[0, k], out[1, k] = first, second
-                break

@@ -236,8 +236,8 @@ class PerSample(AfterStep):
             stays = self._stays(sample.boxes, batch.boxes[k, sample.remaining], box_rule)
             counts[k] = int(stays.sum())
             boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.remaining[stays]
-        real = sources >= 0
-        return with_boxes_of(batch.replace(**fields), boxes, sources.clamp(min=0), real)
+        made = (boxes, sources.clamp(min=0), sources >= 0)
+        return with_boxes_of(batch.replace(**fields), *(each.cpu().numpy() for each in made))
 
     def _stays(self, boxes: Tensor, before: Tensor, rule: BoxRule) -> Tensor:
         """Returns which boxes remain: all but those that were changed and are too small; bool [n]."""
@@ -247,7 +247,7 @@ class PerSample(AfterStep):
                 f"min_visible is {rule.min_visible:g}, and PerSample({self._name}) moves boxes without reporting what "
                 "share of each remains: give the collate's box_rule a min_size alone"
             )
-        return same | rule.permits(boxes)
+        return same | torch.from_numpy(rule.permits(boxes.cpu().numpy())).to(same.device)
 
     @property
     def _name(self) -> str:

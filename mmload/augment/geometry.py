@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
 from mmload.augment.arguments import borders, chance, choice, flag, integer, mask_level, pair, per_channel
-from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.resize import Side, exactly, greatest, least, missing, pick, size_with_least, to_pixels
+from mmload.augment.draws import Draws, seeds_of
+from mmload.augment.resize import size_with_least
 from mmload.augment.step import Step
 from mmload.render.level_program import FLIP_X, FLIP_Y
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding
+from mmload.runtime.random_words import Numbers
 
 
 class RandomCrop(Step):
@@ -53,7 +54,7 @@ class RandomCrop(Step):
 
     def fits(self, plan: Plan) -> bool:
         # Padding must be around the whole image; a crop inside it always fits.
-        if not self._pads(plan):
+        if not any(self._margin(plan)):
             return plan.fits_window()
         return plan.fits_padding() or (plan.fits_canvas() and self.padding_mode == "constant")
 
@@ -62,34 +63,32 @@ class RandomCrop(Step):
         height, width = self.size
         high, wide = plan.frame
         left, top, right, bottom = self._padding_for(plan)
-        spare = high + top + bottom - height, wide + left + right - width
-        if least(spare[0]) < 0 or least(spare[1]) < 0:
-            size = size_with_least(torch.minimum(*map(torch.as_tensor, spare)), high, wide)
+        down, across = high + top + bottom - height, wide + left + right - width
+        spare = np.minimum(down, across)
+        if np.any(spare < 0):
+            size = size_with_least(spare, plan.frame)
             raise ValueError(
                 f"a crop of {height} x {width} does not fit into images of {size} "
                 "with their padding: make it smaller, or set padding or pad_if_needed"
             )
-        tops, lefts = draws.integers((-top, spare[0] - top), (-left, spare[1] - left))
-        around = self._widest_padding(greatest(left), greatest(top), greatest(right), greatest(bottom))
-        return plan.cropped(tops, lefts, height, width, around)
+        tops, lefts = draws.integers((-top, down - top), (-left, across - left))
+        margin = self._margin(plan)
+        around = Padding(mode=self.padding_mode, fill=self.fill, mask_fill=self.mask_fill, margin=margin)
+        return plan.cropped(tops, lefts, height, width, around if any(margin) else None)
 
-    def _widest_padding(self, left: int, top: int, right: int, bottom: int) -> Padding | None:
+    def _margin(self, plan: Plan) -> tuple[int, int]:
         """Returns the widest padding of all samples, equal on both sides, because an earlier flip swaps them."""
-        if not any((left, top, right, bottom)):
-            return None
-        margin = max(top, bottom), max(left, right)
-        return Padding(mode=self.padding_mode, fill=self.fill, mask_fill=self.mask_fill, margin=margin)
+        left, top, right, bottom = map(_greatest, self._padding_for(plan))
+        return max(top, bottom), max(left, right)
 
-    def _pads(self, plan: Plan) -> bool:
-        return any(greatest(border) for border in self._padding_for(plan))
-
-    def _padding_for(self, plan: Plan) -> tuple[Side, Side, Side, Side]:
+    def _padding_for(self, plan: Plan) -> tuple[Numbers | int, Numbers | int, Numbers | int, Numbers | int]:
         """Returns left, top, right and bottom; ``pad_if_needed`` pads both sides by what is missing, as torchvision."""
         left, top, right, bottom = self.padding
         if not self.pad_if_needed:
             return self.padding
         high, wide = plan.frame
-        rows, cols = missing(self.size[0], high + top + bottom), missing(self.size[1], wide + left + right)
+        rows = np.maximum(self.size[0] - (high + top + bottom), 0)
+        cols = np.maximum(self.size[1] - (wide + left + right), 0)
         return left + cols, top + rows, right + cols, bottom + rows
 
 
@@ -113,15 +112,15 @@ class CenterCrop(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Crops the middle of every sample; halves are rounded as torchvision rounds them. Nothing is drawn."""
-        top, left = (_center(*sides) for sides in zip(plan.frame, self.size, strict=True))
+        high, wide = (plan.per_sample(side) for side in plan.frame)
         margin = self._margin(plan)
         around = Padding(margin=margin) if any(margin) else None
-        return plan.cropped(plan.per_sample(top), plan.per_sample(left), *self.size, around)
+        return plan.cropped(_center(high, self.size[0]), _center(wide, self.size[1]), *self.size, around)
 
     def _margin(self, plan: Plan) -> tuple[int, int]:
         """Returns upper bounds on the missing rows and columns."""
-        rows, cols = (greatest(missing(size, side)) for side, size in zip(plan.frame, self.size, strict=True))
-        return rows, cols
+        high, wide = plan.frame
+        return _greatest(self.size[0] - high), _greatest(self.size[1] - wide)
 
 
 class _RandomFlip(Step):
@@ -183,10 +182,14 @@ class AlternatingHorizontalFlip(Step):
         """Flips by the last bit of hash + epoch; nothing is drawn."""
         name = type(self).__name__
         epoch, ids = draws.epoch(name), draws.ids(name)
-        return plan.flipped(x=((sample_seeds(self.seed, 0, ids) + epoch % 2) & 1).to(torch.bool))
+        return plan.flipped(x=(seeds_of(self.seed, 0, ids) + epoch % 2) & 1 == 1)
 
 
-def _center(length: Side, size: int) -> Side:
+def _center(length: Numbers, size: int) -> Numbers:
     """Returns the start of the middle ``size`` of ``length``: odd padding is larger at the end, crops round to even."""
-    start: Side = pick(length < size, -((size - length) // 2), to_pixels(exactly(length - size) / 2.0))
-    return start
+    return np.where(length < size, -((size - length) // 2), np.rint((length - size) / 2)).astype(np.int64)
+
+
+def _greatest(side: Numbers | int) -> int:
+    """Returns the greatest number of pixels of all samples, at least 0."""
+    return max(side, 0) if isinstance(side, int) else int(np.max(side, initial=0))

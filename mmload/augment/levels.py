@@ -33,9 +33,7 @@ class _WithProbability(LevelStep):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        return Program.single_operation(
-            self.operation, plan.count, plan.device, *self.numbers(), apply_mask=draws.chance(self.p)
-        )
+        return Program.single_operation(self.operation, plan.count, *self.numbers(), apply_mask=draws.chance(self.p))
 
     def numbers(self) -> tuple[float, ...]:
         """Returns the numbers of the operation, the same for all samples."""
@@ -170,9 +168,7 @@ class GaussianBlur(LevelStep):
         least, greatest = self.sigma
         sigma = least + (greatest - least) * draws.uniform(1)[:, 0]
         reach = max(wide, high) // 2
-        return Program.single_operation(
-            levels.BLUR, plan.count, plan.device, float(wide), float(high), sigma, blur_radius=reach
-        )
+        return Program.single_operation(levels.BLUR, plan.count, float(wide), float(high), sigma, blur_radius=reach)
 
 
 def _kernel(size: object) -> tuple[int, int]:
@@ -233,12 +229,10 @@ class RandomPhotometricDistort(LevelStep):
             (levels.CONTRAST, [factors[1], 1.0 - factors[1]], on[:, 1] & ~first),
         ]
         if plan.source[0] == 3:
-            parts.append((levels.PERMUTE, list(order.unbind(1)), on[:, 4]))
-        made = [
-            Program.single_operation(code, plan.count, plan.device, *numbers, apply_mask=mask)
-            for code, numbers, mask in parts
-        ]
-        return chain(made)
+            parts.append((levels.PERMUTE, list(order.T), on[:, 4]))
+        return chain(
+            Program.single_operation(code, plan.count, *numbers, apply_mask=mask) for code, numbers, mask in parts
+        )
 
 
 class _OfSteps(LevelStep):
@@ -281,7 +275,7 @@ def _program_of(step: Step, plan: Plan, draws: Draws) -> Program:
     if isinstance(step, LevelStep):
         return step.program(plan, draws)
     on = draws.chance(float(step.p))  # type: ignore[arg-type]  # torch types attributes of modules loosely
-    return Program.single_operation(step.operation or levels.NONE, plan.count, plan.device, apply_mask=on)
+    return Program.single_operation(step.operation or levels.NONE, plan.count, apply_mask=on)
 
 
 class RandomApply(_OfSteps):

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,13 +21,13 @@ from mmload.augment.draws import Draws, beta
 from mmload.augment.step import Step, TargetStep, plan_for
 from mmload.batch import Batch
 from mmload.errors import shown
+from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.plan import Plan
+from mmload.render.plan_copies import on_device
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import pasted_pixels
 from mmload.runtime.numba_compile import numba_compiled
-
-Floats = npt.NDArray[np.float32]
 
 _MOST_CLASSES = 1_000_000
 """Upper bound that catches typing errors: one-hot targets of a batch of 256 then take 1 GB."""
@@ -72,7 +71,8 @@ class MixStep(TargetStep, Step):
                 batch.targets, mixing.target_share(plan.height, plan.width), self.num_classes
             )
         if batch.masks is not None and mixing.boxes is not None:
-            inside = pasted_pixels(mixing.boxes, plan.height, plan.width)
+            boxes: Any = on_device(mixing.boxes, batch.masks.device)
+            inside = pasted_pixels(boxes, plan.height, plan.width)
             changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
         mixed: Batch = batch.replace(**changed)
         return mixed
@@ -101,8 +101,8 @@ class _Mix(MixStep):
         drawn = self.drawn(plan, draws.of_first() if self.per == "batch" else draws)
         if self.per == "sample":
             return drawn
-        share = None if drawn.share is None else drawn.share.expand(plan.count)
-        return Mixing(share=share, boxes=None if drawn.boxes is None else drawn.boxes.expand(plan.count, 4))
+        share, boxes = (None if one is None else np.repeat(one, plan.count, 0) for one in (drawn.share, drawn.boxes))
+        return Mixing(share=share, boxes=boxes)
 
     @abstractmethod
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
@@ -138,7 +138,7 @@ class MixUp(_Mix):
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws the shares."""
         applied = draws.chance(self.p)
-        return Mixing(share=torch.where(applied, beta(draws, self.alpha), 1.0).to(torch.float32))
+        return Mixing(share=np.where(applied, beta(draws, self.alpha), 1.0).astype(np.float32))
 
 
 class CutMix(_Mix):
@@ -169,15 +169,15 @@ class CutMix(_Mix):
         """Draws the rectangles."""
         return Mixing(boxes=self.boxes(draws, plan.height, plan.width))
 
-    def boxes(self, draws: Draws, height: int, width: int) -> Tensor:
+    def boxes(self, draws: Draws, height: int, width: int) -> Numbers:
         """Draws the rectangles that are pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
         applied = draws.chance(self.p)
-        half = 0.5 * (1.0 - beta(draws, self.alpha)).sqrt()
+        half = 0.5 * np.sqrt(1.0 - beta(draws, self.alpha))
         x, y = draws.integers((0, width - 1), (0, height - 1))
-        across, over = (half * width).to(torch.int64), (half * height).to(torch.int64)
-        left, right = (x - across).clamp(min=0), (x + across).clamp(max=width)
-        top, bottom = (y - over).clamp(min=0), (y + over).clamp(max=height)
-        return torch.stack((left, top, right, bottom), dim=1) * applied[:, None]
+        across, over = (half * width).astype(np.int64), (half * height).astype(np.int64)
+        left, right = np.maximum(x - across, 0), np.minimum(x + across, width)
+        top, bottom = np.maximum(y - over, 0), np.minimum(y + over, height)
+        return np.stack((left, top, right, bottom), 1) * applied[:, None]
 
 
 class MixChoice(MixStep):
@@ -224,17 +224,17 @@ class MixChoice(MixStep):
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws once per sample or batch, and what the steps draw."""
-        chosen = (draws.of_first() if self.per == "batch" else draws).weighted(self.p).expand(plan.count)
+        chosen = (draws.of_first() if self.per == "batch" else draws).weighted(self.p)
         parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self._steps)]
         found = Mixing()
         for place, part in enumerate(parts):
             here = chosen == place
             if part.share is not None:
-                share = torch.ones_like(part.share) if found.share is None else found.share
-                found = replace(found, share=torch.where(here, part.share, share))
+                share = np.float32(1) if found.share is None else found.share
+                found = replace(found, share=np.where(here, part.share, share))
             if part.boxes is not None:
-                boxes = torch.zeros_like(part.boxes) if found.boxes is None else found.boxes
-                found = replace(found, boxes=torch.where(here[:, None], part.boxes, boxes))
+                boxes = 0 if found.boxes is None else found.boxes
+                found = replace(found, boxes=np.where(here[:, None], part.boxes, boxes))
         return found
 
     @property
@@ -275,8 +275,8 @@ def check_targets(targets: Tensor | None, classes: int | None) -> None:
             )
 
 
-def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) -> Tensor | None:
-    """Blends targets: share * own + (1 - share) * the one before, float32 [B, K].
+def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) -> Tensor | None:
+    """Blends targets on their device: share * own + (1 - share) * the one before, float32 [B, K].
 
     Raises:
         ValueError: if targets cannot be blended, as :func:`check_targets` has it.
@@ -288,17 +288,19 @@ def mixed_targets(targets: Tensor | None, share: Tensor, classes: int | None) ->
     check_targets(targets, classes)
     if targets is None:
         return None
-    soft, own = targets.to(torch.float32), share[:, None]
+    shares: Any = on_device(share, targets.device)
+    own: Tensor = shares[:, None]
+    soft = targets.to(torch.float32)
     if targets.dim() == 1 and classes is not None:
         soft = torch.nn.functional.one_hot(targets.to(torch.int64), classes).to(torch.float32)
     return soft * own + soft.roll(1, 0) * (1 - own)
 
 
-def _blended_indices(indices: Tensor, share: Tensor, classes: int) -> Tensor | None:
+def _blended_indices(indices: Tensor, share: Floats, classes: int) -> Tensor | None:
     """Blends class indices on a CPU; None if they are none, or out of range."""
     blended = torch.empty((len(indices), classes), dtype=torch.float32, device="cpu")
     words = None if indices.dtype.is_floating_point else indices.to(torch.int64).contiguous().numpy()
-    right = words is not None and _blend_indices(words, share.contiguous().numpy(), blended.numpy())
+    right = words is not None and _blend_indices(words, share, blended.numpy())
     return blended if right else None
 
 
@@ -313,7 +315,7 @@ def _classes(number: object) -> int:
 
 
 @numba_compiled("boolean(int64[::1], float32[::1], float32[:, ::1])", nogil=False)
-def _blend_indices(indices: npt.NDArray[np.int64], shares: Floats, out: Floats) -> bool:
+def _blend_indices(indices: Numbers, shares: Floats, out: Floats) -> bool:
     """Blends each one-hot vector with the one before it, the first with the last; false if an index is out of range."""
     out[:] = 0.0
     for k in range(len(indices)):

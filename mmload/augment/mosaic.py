@@ -26,6 +26,7 @@ from mmload.pictures.instance_masks import ALL_SEGMENTS, segment_fields
 from mmload.records import PER_BOX
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Canvas
+from mmload.runtime.random_words import Numbers
 
 _MOST_CHANNELS = 4
 """Upper bound on the channels of images: a pixel is packed into one word."""
@@ -46,7 +47,7 @@ class Tiles(NamedTuple):
     """
 
     rows: TileRows
-    sizes: Tensor
+    sizes: Numbers
     fields: Mapping[str, Tensor]
 
 
@@ -146,7 +147,7 @@ class Mosaic(nn.Module):
         if masks:
             raise ValueError("Mosaic composes images and boxes, but not masks; leave masks out of fields")
 
-    def tile_rows(self, draws: Draws, own: Tensor, total: int, ids: Callable[[Tensor], Tensor]) -> TileRows:
+    def tile_rows(self, draws: Draws, own: Numbers, total: int, ids: Callable[[Numbers], Numbers]) -> TileRows:
         """Draws the rows that samples are composed of.
 
         Args:
@@ -166,7 +167,7 @@ class Mosaic(nn.Module):
         return listed_tiles(rows, composed, blended)
 
     def tiles_of(
-        self, batch: Batch, draws: Draws, shape: Sequence[int], source: torch.dtype, sizes: Tensor | None
+        self, batch: Batch, draws: Draws, shape: Sequence[int], source: torch.dtype, sizes: Numbers | None
     ) -> Tiles:
         """Draws the rows that samples are composed of among those of a batch.
 
@@ -180,14 +181,15 @@ class Mosaic(nn.Module):
         Raises:
             ValueError: if images are not uint8 on a CPU.
         """
-        count = batch.batch_size[0]
-        if source != torch.uint8 or draws.device.type != "cpu":
-            raise ValueError(f"Mosaic takes uint8 images on a CPU, these are {source} on {draws.device}")
-        rows = self.tile_rows(draws, torch.arange(count, device="cpu"), count, lambda places: places)
-        sizes = torch.tensor(shape[1:], device="cpu").expand(count, 2) if sizes is None else sizes
-        values = fields_of(batch)
+        values, count = fields_of(batch), batch.batch_size[0]
         names = box_fields({name: value.shape[1:] for name, value in values.items()})
-        return Tiles(rows, sizes[rows.numbers], {name: values[name][rows.numbers] for name in names})
+        device = values["boxes"].device
+        if source != torch.uint8 or device.type != "cpu":
+            raise ValueError(f"Mosaic takes uint8 images on a CPU, these are {source} on {device}")
+        rows = self.tile_rows(draws, np.arange(count), count, lambda places: places)
+        sizes = np.full((count, 2), shape[1:], np.int64) if sizes is None else sizes
+        chosen = torch.from_numpy(rows.numbers)
+        return Tiles(rows, sizes[rows.numbers], {name: values[name][chosen] for name in names})
 
     def composed(self, batch: Batch, tiles: Tiles, draws: Draws, channels: int) -> tuple[Plan, Batch, Trail]:
         """Draws the geometry of a batch; returns the plan that begins with it, and the batch with all boxes.
@@ -210,27 +212,24 @@ class Mosaic(nn.Module):
             )
         rows, count = tiles.rows, batch.batch_size[0]
         layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
-        uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS).numpy() for layer in range(layers)])
-        shares = torch.full((count,), math.nan, dtype=torch.float32, device="cpu")
+        uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS) for layer in range(layers)])
+        shares = np.full(count, math.nan, np.float32)
         if layers == 2:
-            blended = torch.zeros(count, dtype=torch.bool, device="cpu").index_fill_(
-                0, rows.samples[rows.layers == 1], True
-            )
-            shares = torch.where(blended, beta(draws.branch(4), self.alpha).to(torch.float32), shares)
-        sizes = tiles.sizes.numpy()
-        records, needed, moving = placed_tiles(rows, sizes, uniform, self._ranges, _LAYOUTS[self.tiles])
+            blended = rows.samples[rows.layers == 1]
+            shares[blended] = beta(draws.branch(4), self.alpha)[blended]
+        records, needed, moving = placed_tiles(rows, tiles.sizes, uniform, self._ranges, _LAYOUTS[self.tiles])
         parts = Canvas(
             height=self.size[0],
             width=self.size[1],
             samples=moving.samples,
             tiles=records,
-            sizes=sizes,
+            sizes=tiles.sizes,
             needed=needed,
             fill=self.fill,
-            shares=shares.numpy(),
+            shares=shares,
         )
-        batch, trail = composed_boxes(batch, tiles.fields, moving, self.size)
-        return Plan.composed(count, channels, parts), batch, trail
+        plan = Plan.composed(count, channels, parts)
+        return plan, *composed_boxes(batch, tiles.fields, moving, plan)
 
     @property
     def _ranges(self) -> MapRanges:

@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from mmload.augment.arguments import choice, flag, integer, number
-from mmload.augment.draws import Draws, dirichlet, whole_numbers
+from mmload.augment.draws import Draws, Flags, Floats, dirichlet, whole_numbers
 from mmload.augment.warps import WarpingStep, affine_matrix
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, OperationSlot, Program, chain
 from mmload.render.plan import Plan
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.random_words import Numbers
 
 _MOST_BINS = 1_000
 _MOST_OPERATIONS = 100
@@ -87,79 +88,75 @@ class _Policy(WarpingStep):
                 "RandomAffine and ColorJitter, or leave boxes and masks out of fields"
             )
 
-    def operations(self, space: Sequence[Change], draws: Draws, plan: Plan, bins: Tensor, of: int) -> Program:
+    def operations(self, space: Sequence[Change], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
         """Draws one change per sample and its sign; ``bins``: int64 [B], the bin of the magnitude, of ``of``."""
         uniform = draws.uniform(2)
         return self.changes(space, whole_numbers(uniform[:, 0], len(space)), uniform[:, 1] < 0.5, plan, bins, of)
 
     def changes(
-        self, space: Sequence[Change], chosen: Tensor, negative: Tensor, plan: Plan, bins: Tensor, of: int
+        self, space: Sequence[Change], chosen: Numbers, negative: Flags, plan: Plan, bins: Numbers, of: int
     ) -> Program:
         """Returns the change ``chosen`` for each sample, with the magnitude of a bin: int64 [B] each.
 
         It is one of ``of`` bins, and negative where a bool [B] says so and the change is signed.
         """
         warp = levels.AFFINE_NEAREST if self.interpolation == "nearest" else levels.AFFINE_BILINEAR
-        codes, numbers = _tables(tuple(space), warp, of, plan.height, plan.width, plan.peak, plan.device)
+        codes, numbers = _tables(tuple(space), warp, of, plan.height, plan.width, plan.peak)
         operations = frozenset(_CODES.get(change.name, warp) for change in space) - {levels.NONE}
         return Program(
-            codes=codes[chosen].unsqueeze(1),
-            numbers=numbers[chosen, bins, negative.to(torch.int64)].unsqueeze(1),
+            codes=codes[chosen][:, None],
+            numbers=numbers[chosen, bins, negative.astype(np.int64)][:, None],
             slots=(OperationSlot(operations=operations, fill=self.fill),),
         )
 
 
 @lru_cache(maxsize=32)
 def _tables(
-    space: tuple[Change, ...], warp: int, bins: int, height: int, width: int, peak: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
+    space: tuple[Change, ...], warp: int, bins: int, height: int, width: int, peak: float
+) -> tuple[Numbers, npt.NDArray[np.float32]]:
     """Returns the operation of each change, int64 [N], and its numbers per bin and sign, float32 [N, bins, 2, 8].
 
     They are cached per size of images: to compute the matrices of each batch's changes took a tenth of the time.
     """
-    with torch.inference_mode(False):
-        numbers = torch.zeros((len(space), bins, 2, MOST_NUMBERS), dtype=torch.float32, device="cpu")
-        for place, change in enumerate(space):
-            magnitudes = _magnitudes(change, bins, height, width)
-            for sign, values in enumerate((magnitudes, -magnitudes if change.signed else magnitudes)):
-                made = _numbers(change.name, values, height, width, peak)
-                numbers[place, :, sign, : made.shape[1]] = made
-        codes = torch.tensor([_CODES.get(change.name, warp) for change in space], device="cpu")
-        return codes.to(device), numbers.to(device)
+    numbers = np.zeros((len(space), bins, 2, MOST_NUMBERS), np.float32)
+    for place, change in enumerate(space):
+        magnitudes = _magnitudes(change, bins, height, width)
+        for sign, values in enumerate((magnitudes, -magnitudes if change.signed else magnitudes)):
+            made = _numbers(change.name, values, height, width, peak)
+            numbers[place, :, sign, : made.shape[1]] = made
+    return np.array([_CODES.get(change.name, warp) for change in space], np.int64), numbers
 
 
-def _magnitudes(change: Change, bins: int, height: int, width: int) -> Tensor:
+def _magnitudes(change: Change, bins: int, height: int, width: int) -> Floats:
     """Returns the magnitude in each bin as torchvision computes it, float64 [bins]."""
     if change.name == "Posterize":
-        shares = torch.arange(bins, dtype=torch.float32, device="cpu") / ((bins - 1) / (change.least - change.most))
-        return (change.least - shares).round().to(torch.float64)
+        shares = np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / (change.least - change.most))
+        return (np.float32(change.least) - shares).round().astype(np.float64)
     side = (width if change.name == "TranslateX" else height) if change.of_side else 1
-    return torch.linspace(change.least * side, change.most * side, bins, dtype=torch.float32, device="cpu").to(
-        torch.float64
-    )
+    ends = change.least * side, change.most * side
+    magnitudes: Floats = torch.linspace(*ends, bins, dtype=torch.float32, device="cpu").numpy().astype(np.float64)
+    return magnitudes
 
 
-def _numbers(name: str, magnitude: Tensor, height: int, width: int, peak: float) -> Tensor:
+def _numbers(name: str, magnitude: Floats, height: int, width: int, peak: float) -> Floats:
     """Returns the numbers of an operation with these magnitudes: float64 [bins, N]."""
     if name in _BLENDS:
-        return torch.stack((1.0 + magnitude, -magnitude), 1)
-    if name == "Solarize":
-        return (peak * magnitude).unsqueeze(1)
+        return np.stack((1.0 + magnitude, -magnitude), 1)
     if name not in _WARPS:
-        return magnitude.unsqueeze(1)
-    nothing, one = torch.zeros_like(magnitude), torch.ones_like(magnitude)
+        return (peak * magnitude if name == "Solarize" else magnitude)[:, None]
+    nothing, one = np.zeros_like(magnitude), np.ones_like(magnitude)
     angle, move_x, move_y, shear_x, shear_y = (nothing,) * 5
-    center = torch.zeros(2, dtype=torch.float64, device="cpu")
+    center = 0.0, 0.0
     if name == "Rotate":
         angle = -magnitude
     elif name == "TranslateX":
-        move_x = magnitude.trunc()
+        move_x = np.trunc(magnitude)
     elif name == "TranslateY":
-        move_y = magnitude.trunc()
+        move_y = np.trunc(magnitude)
     else:  # around the corner at the top left, as torchvision has them from the paper
-        degrees = magnitude.atan() * (180.0 / math.pi)
+        degrees = np.array([math.atan(one) for one in magnitude]) * (180.0 / math.pi)
         shear_x, shear_y = (degrees, nothing) if name == "ShearX" else (nothing, degrees)
-        center = torch.tensor([-0.5 * width, -0.5 * height], dtype=torch.float64, device="cpu")
+        center = -0.5 * width, -0.5 * height
     return affine_matrix(angle, (move_x, move_y), one, (shear_x, shear_y), center)
 
 
@@ -194,9 +191,9 @@ class RandAugment(_Policy):
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a change and a sign per operation and sample."""
-        bins = torch.full((plan.count,), self.magnitude, device=plan.device)
+        bins = np.full(plan.count, self.magnitude, np.int64)
         if not self.num_ops:
-            return Program.single_operation(levels.NONE, plan.count, plan.device)
+            return Program.single_operation(levels.NONE, plan.count)
         return chain(
             self.operations(RAND_AUGMENT, draws, plan, bins, self.num_magnitude_bins) for _ in range(self.num_ops)
         )
@@ -296,19 +293,25 @@ class AutoAugment(_Policy):
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a pair per sample, and for each of its changes whether it is made and its sign."""
-        pairs = POLICIES[self.policy]
-        pair = whole_numbers(draws.uniform(1)[:, 0], len(pairs))
-        names = [change.name for change in AUTO_AUGMENT]
+        which, bins, shares = _pair_tables(self.policy)
+        pair = whole_numbers(draws.uniform(1)[:, 0], len(which))
         parts = []
         for place in range(2):
-            column = [one[place] for one in pairs]
-            which = _table([names.index(name) for name, _, _ in column], plan)[pair].to(torch.int64)
-            share = _table([probability for _, probability, _ in column], plan)[pair]
-            bins = _table([place or 0 for _, _, place in column], plan)[pair].to(torch.int64)
             uniform = draws.uniform(2)
-            part = self.changes(AUTO_AUGMENT, which, uniform[:, 1] < 0.5, plan, bins, 10)
-            parts.append(part.masked(uniform[:, 0] < share))
+            negative = uniform[:, 1] < 0.5
+            part = self.changes(AUTO_AUGMENT, which[pair, place], negative, plan, bins[pair, place], 10)
+            parts.append(part.masked(uniform[:, 0] < shares[pair, place]))
         return chain(parts)
+
+
+@cache
+def _pair_tables(policy: str) -> tuple[Numbers, Numbers, Floats]:
+    """Returns the changes of a policy's pairs, bins of their magnitudes, and their probabilities: [25, 2] each."""
+    names, pairs = [change.name for change in AUTO_AUGMENT], POLICIES[policy]
+    which = np.array([[names.index(name) for name, _, _ in pair] for pair in pairs], np.int64)
+    bins = np.array([[place or 0 for _, _, place in pair] for pair in pairs], np.int64)
+    shares = np.array([[share for _, share, _ in pair] for pair in pairs], np.float32)
+    return which, bins, shares.astype(np.float64)
 
 
 class AugMix(_Policy):
@@ -349,7 +352,7 @@ class AugMix(_Policy):
         space = AUGMIX if self.all_ops else [change for change in AUGMIX if change.name not in _BLENDS]
         share = dirichlet(draws, self.alpha, 2)
         shares = dirichlet(draws, self.alpha, self.mixture_width) * share[:, 1:]
-        parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, plan.device, share[:, 0])]
+        parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, share[:, 0])]
         for row in range(self.mixture_width):
             most = self.chain_depth if self.chain_depth > 0 else 3
             depth = None if self.chain_depth > 0 else 1 + whole_numbers(draws.uniform(1)[:, 0], 3)
@@ -357,8 +360,8 @@ class AugMix(_Policy):
                 bins = whole_numbers(draws.uniform(1)[:, 0], self.severity)
                 part = self.operations(space, draws, plan, bins, 10)
                 parts.append(part if depth is None else part.masked(depth > place))
-            parts.append(Program.single_operation(levels.MIX_ADD, plan.count, plan.device, shares[:, row]))
-        return chain([*parts, Program.single_operation(levels.MIX_END, plan.count, plan.device)])
+            parts.append(Program.single_operation(levels.MIX_ADD, plan.count, shares[:, row]))
+        return chain([*parts, Program.single_operation(levels.MIX_END, plan.count)])
 
 
 _OPERATIONS = f"an integer from 0 to {_MOST_OPERATIONS}"
@@ -366,11 +369,6 @@ _OPERATIONS = f"an integer from 0 to {_MOST_OPERATIONS}"
 
 def _bins(bins: object) -> int:
     return integer("num_magnitude_bins", bins, least=2, greatest=_MOST_BINS, expected=f"2 to {_MOST_BINS} bins")
-
-
-def _table(values: Sequence[float], plan: Plan) -> Tensor:
-    """Returns a float64 constant on the plan's device."""
-    return constant(tuple(float(value) for value in values), torch.float64, plan.device)
 
 
 RAND_AUGMENT = [Change("Identity"), *_space(0.3, None, 30.0, 0.9, (8, 4))]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fields
 from mmload.augment.checks import check_output, check_values
-from mmload.augment.draws import Draws
+from mmload.augment.draws import Boxes, Draws, Flags
 from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import AfterStep, Step, plan_for, sees_fields, white
@@ -23,6 +24,7 @@ from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
+from mmload.runtime.random_words import Numbers
 
 
 def one_pass(
@@ -94,11 +96,8 @@ def check_passes(
     Raises:
         ValueError, TypeError: as the step that cannot be done.
     """
-    nothing = torch.zeros(1, dtype=torch.int64, device="cpu")
-    no_boxes = (
-        torch.zeros(1, 0, 4, dtype=torch.float32, device="cpu"),
-        torch.zeros(1, 0, dtype=torch.bool, device="cpu"),
-    )
+    nothing = np.zeros(1, np.int64)
+    no_boxes = np.zeros((1, 0, 4), np.float32), np.zeros((1, 0), np.bool_)
 
     def draws_of(place: int) -> Draws:
         ids = nothing if has_ids else None
@@ -106,7 +105,7 @@ def check_passes(
 
     while at < len(steps) and isinstance(steps[at], Step):
         _, channels, height, width = images.plan.shape
-        plan = Plan.unchanged(1, (channels, height, width), white(images.dtype), nothing.device)
+        plan = Plan.unchanged(1, (channels, height, width), white(images.dtype))
         images, at = one_pass(steps, at, plan, images.dtype, dtype, draws_of)
 
 
@@ -182,7 +181,7 @@ class PreparedBatch:
         self,
         collate: Steps,
         batch: Batch,
-        seeds: Tensor,
+        seeds: Numbers,
         start: Plan,
         source: torch.dtype,
         masks: OwnMasks | None,
@@ -230,8 +229,8 @@ class PreparedBatch:
         """Renders all samples, as :meth:`mmload.render.rendering.Rendering.render_batch` does."""
         check_values(images, indices, self._steps)
         if self.tile_rows is not None:
-            rows = self.tile_rows.numbers if indices is None else indices[self.tile_rows.numbers]
-            self.render_lines(0, ImageLines.of_batch(images.contiguous(), rows.numpy()), out)
+            rows = self.tile_rows.numbers if indices is None else indices.numpy()[self.tile_rows.numbers]
+            self.render_lines(0, ImageLines.of_batch(images.contiguous(), rows), out)
             return
         self.rendering.render_batch(images, out, indices)
 
@@ -289,7 +288,7 @@ class PreparedBatch:
         passes = []
         while at < len(self._steps) and isinstance(self._steps[at], Step):
             count, channels, height, width = shape
-            nothing = Plan.unchanged(count, (channels, height, width), white(dtype), torch.device("cpu"))
+            nothing = Plan.unchanged(count, (channels, height, width), white(dtype))
             rendering, at = self._described(at, nothing, dtype)
             self._follow(rendering.plan)
             passes.append(rendering)
@@ -347,7 +346,8 @@ class PreparedBatch:
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
         boxes = None if self._batch.boxes is None else self._boxes_in
-        return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids, boxes=boxes)
+        ids = None if self._batch.ids is None else self._batch.ids.numpy()
+        return Draws(self._seeds, at, epoch=self._epoch, ids=ids, boxes=boxes)
 
-    def _boxes_in(self, plan: Plan) -> tuple[Tensor, Tensor]:
+    def _boxes_in(self, plan: Plan) -> tuple[Boxes, Flags]:
         return boxes_in(self._batch, plan, self._trail)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
@@ -25,15 +24,18 @@ from mmload.augment.arguments import (
     ratios,
     shares,
 )
-from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.draws import Draws, Floats
 from mmload.augment.step import Step, arguments_of
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Placement, Resampling
+from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ATTEMPTS = 10
 """Number of times that torchvision draws an area and a ratio before it falls back."""
 
-Side: TypeAlias = Tensor | int
+Sides = tuple[Numbers | int, Numbers | int]
+"""Height and width: one number for all samples, or int64 [B] each."""
 
 SizeOfEpoch = Callable[[int], Any]
 """An epoch's number -> the ``size`` that a step has in it."""
@@ -121,31 +123,16 @@ class RandomResizedCrop(ResizingStep):
         """Draws one window per sample: the first of ten that lies inside, else the center."""
         if not isinstance(self.size, tuple):
             return self.in_epoch_of(draws).describe(plan, draws)
-        return plan.resized(self._windows(plan, draws), self.resampling(self.size, exact_masks=False))
+        window = drawn_windows(draws, plan.frame, self.scale, self.ratio, self._fallback(*plan.frame))
+        return plan.resized(window, self.resampling(self.size, exact_masks=False))
 
-    def _windows(self, plan: Plan, draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Draws top, left, rows and cols: int64 [B]."""
-        high, wide = plan.frame
-        area = high * wide
-        cols, rows = rectangles(draws, _column(area), self.scale, self.ratio)
-        fitting = (rows > 0) & (rows <= _column(high)) & (cols > 0) & (cols <= _column(wide))
-        height, width = self._fallback(high, wide)
-        found = fitting.any(1)
-        h = torch.where(found, first(rows, fitting), height)
-        w = torch.where(found, first(cols, fitting), width)
-        corners = draws.uniform(2)
-        top = torch.where(found, whole_numbers(corners[:, 0], high - h + 1), (high - height) // 2)
-        left = torch.where(found, whole_numbers(corners[:, 1], wide - w + 1), (wide - width) // 2)
-        return top, left, h, w
-
-    def _fallback(self, height: Side, width: Side) -> tuple[Side, Side]:
+    def _fallback(self, height: Numbers | int, width: Numbers | int) -> tuple[Any, Any]:
         """Returns the size of the largest centered window within the ratios, torchvision's fallback."""
         narrowest, widest = self.ratio
-        high, wide = exactly(height), exactly(width)
-        aspect = wide / high
-        rows = pick(aspect < narrowest, to_pixels(wide / narrowest), height)
-        cols = pick(aspect > widest, to_pixels(high * widest), width)
-        check_leaves_pixels("ratio", self.ratio, smaller(rows, cols), (height, width), "allow squarer crops")
+        aspect = width / height
+        rows = np.where(aspect < narrowest, np.rint(width / narrowest), height)
+        cols = np.where(aspect > widest, np.rint(height * widest), width)
+        check_leaves_pixels("ratio", self.ratio, np.minimum(rows, cols), (height, width), "allow squarer crops")
         return rows, cols
 
 
@@ -198,62 +185,89 @@ class Resize(ResizingStep):
         """Adds the resize to one size for every sample, if they do not have it already; nothing is drawn."""
         if callable(self.size):
             return self.in_epoch_of(draws).describe(plan, draws)
-        size: tuple[Side, Side] | int | None = self.size
-        if not isinstance(size, tuple):
-            if plan.is_variable_size and plan.sizes is None:
-                raise ValueError("size is one number and the images are variable-size, expected (height, width)")
-            size = self._keeping_aspect(size, *plan.frame)
-        rows, cols = size
-        if isinstance(rows, Tensor) or isinstance(cols, Tensor):  # a crop has to follow
-            rows, cols = plan.per_sample(rows), plan.per_sample(cols)
-            zero = torch.zeros_like(rows)
+        rows, cols = self.size if isinstance(self.size, tuple) else self._keeping_aspect(self.size, plan)
+        if np.ndim(rows):  # a crop has to follow
+            zero = np.zeros_like(rows)
             placed = Placement(rows=rows, cols=cols, top=zero, left=zero, fill=(0.0,), mask_fill=255)
             return plan.resized(None, self.resampling((0, 0), placement=placed))
-        if (rows, cols) == (plan.height, plan.width) and not plan.is_variable_size:
+        size = int(rows), int(cols)
+        if size == (plan.height, plan.width) and not plan.is_variable_size:
             return plan
-        return plan.resized(None, self.resampling((rows, cols)))
+        return plan.resized(None, self.resampling(size))
 
-    def _keeping_aspect(self, short: int | None, height: Side, width: Side) -> tuple[Side, Side]:
+    def _keeping_aspect(self, short: int | None, plan: Plan) -> tuple[Any, Any]:
         """Returns the size with ``short`` as the shorter side as torchvision computes it, rounded down to pixels."""
+        if plan.is_variable_size and plan.sizes is None:
+            raise ValueError("size is one number and the images are variable-size, expected (height, width)")
+        height, width = plan.frame
+        new_short, new_long = np.minimum(height, width), np.maximum(height, width)
+        if short is not None:
+            new_short, new_long = short, (short * new_long / new_short).astype(np.int64)
+        if self.max_size is not None:
+            cut = (new_long > self.max_size) | (short is None)
+            new_short = np.where(cut, (self.max_size * new_short / new_long).astype(np.int64), new_short)
+            new_long = np.where(cut, self.max_size, new_long)
+            advice = "make it larger, or give size as (height, width)"
+            check_leaves_pixels("max_size", self.max_size, new_short, (height, width), advice)
         upright = width <= height
-        shorter, longer = pick(upright, width, height), pick(upright, height, width)
-        new_short: Side
-        new_long: Side
-        if short is None:
-            new_long = self.max_size or longer
-            new_short = _cut(new_long * shorter, longer)
-        else:
-            new_short, new_long = short, _cut(short * longer, shorter)
-            if self.max_size is not None:
-                beyond = new_long > self.max_size
-                new_short = pick(beyond, _cut(self.max_size * new_short, new_long), new_short)
-                new_long = pick(beyond, self.max_size, new_long)
-        advice = "make it larger, or give size as (height, width)"
-        check_leaves_pixels("max_size", self.max_size, new_short, (height, width), advice)
-        return pick(upright, new_long, new_short), pick(upright, new_short, new_long)
+        return np.where(upright, new_long, new_short), np.where(upright, new_short, new_long)
 
 
-def rectangles(
-    draws: Draws, area: Side, scale: tuple[float, float], ratio: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
-    """Draws ten rectangles per sample: sides int64 [B, 10] of a share ``scale`` of ``area``, one or [B, 1].
+def drawn_windows(
+    draws: Draws,
+    frame: Sides,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    fallback: Sides,
+    *,
+    are_holes: bool = False,
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Draws a window per sample as torchvision does: the first of ten sizes that fits, at a random place.
 
-    The first side over the second is ``ratio``, uniform in its logarithm, as in torchvision.
+    Args:
+        draws: draws of the step; it takes 22.
+        frame: height and width of the images.
+        scale: least and greatest share of an image's area.
+        ratio: least and greatest width / height, of holes height / width; drawn uniformly in its logarithm.
+        fallback: height and width of the window in the middle where no size fits.
+        are_holes: whether windows are smaller than the image and may have no pixel; else they have one and may be all
+            of the image.
+
+    Returns:
+        Top, left, rows and cols: int64 [B] each.
     """
-    uniform = draws.uniform(2 * ATTEMPTS)
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    target = area * (scale[0] + (scale[1] - scale[0]) * uniform[:, :ATTEMPTS])
-    aspect = (low + (high - low) * uniform[:, ATTEMPTS:]).exp()
-    return _rounded(target * aspect), _rounded(target / aspect)
+    words = draws.bits(2 * ATTEMPTS + 2).view(np.uint64)
+    frames, windows = np.empty((2, len(words)), np.int64), np.empty((4, len(words)), np.int64)
+    frames[0], frames[1] = frame
+    windows[2], windows[3] = fallback
+    _write_windows(words, frames, np.array([*scale, *map(math.log, ratio)]), are_holes, windows)
+    top, left, rows, cols = windows
+    return top, left, rows, cols
 
 
-def first(values: Tensor, chosen: Tensor) -> Tensor:
-    """Returns the first of ``values`` [B, N] in each row where ``chosen`` is true; the first of all if none is."""
-    return values.gather(1, chosen.to(torch.uint8).argmax(1, keepdim=True))[:, 0]
+@numba_compiled("void(uint64[:, ::1], int64[:, ::1], float64[::1], boolean, int64[:, ::1])", nogil=False)
+def _write_windows(words: Words, frames: Numbers, bounds: Floats, are_holes: bool, windows: Numbers) -> None:
+    """Writes the first window per sample that fits; else that of the size in ``windows``, in the middle.
 
-
-def _rounded(square: Tensor) -> Tensor:
-    return square.sqrt().round().to(torch.int64)
+    Of words [B, 2 n + 2], n draw shares of the area, n draw ratios, and two draw the place. Bounds are the extreme
+    shares, and the logarithms of the extreme ratios.
+    """
+    tries, smallest = words.shape[1] // 2 - 1, 0 if are_holes else 1
+    least, greatest, low, up = bounds[0], bounds[1], bounds[2], bounds[3]
+    for k in range(len(words)):
+        high, wide = frames[0, k], frames[1, k]
+        for attempt in range(tries):
+            area = high * wide * (least + (greatest - least) * unit_of_word(words[k, attempt]))
+            ratio = math.exp(low + (up - low) * unit_of_word(words[k, tries + attempt]))
+            first, second = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            rows, cols = (first, second) if are_holes else (second, first)
+            if 0 <= rows - smallest < high and 0 <= cols - smallest < wide:
+                windows[0, k] = np.int64(unit_of_word(words[k, 2 * tries]) * (high - rows + 1))
+                windows[1, k] = np.int64(unit_of_word(words[k, 2 * tries + 1]) * (wide - cols + 1))
+                windows[2, k], windows[3, k] = rows, cols
+                break
+        else:
+            windows[0, k], windows[1, k] = (high - windows[2, k]) // 2, (wide - windows[3, k]) // 2
 
 
 @dataclass(frozen=True)
@@ -303,72 +317,15 @@ class ProgressiveSize:
         return min(max(round(size / self.multiple) * self.multiple, self.min_size), self.max_size)
 
 
-def least(side: Side) -> int:
-    """Returns the smallest side; 0 of an empty batch."""
-    return side if isinstance(side, int) else int(side.min()) if len(side) else 0
-
-
-def greatest(side: Side) -> int:
-    """Returns the largest side; 0 of an empty batch."""
-    return side if isinstance(side, int) else int(side.max()) if len(side) else 0
-
-
-def missing(wanted: int, side: Side) -> Side:
-    """Returns the pixels by which a side is shorter than wanted."""
-    return max(wanted - side, 0) if isinstance(side, int) else (wanted - side).clamp(min=0)
-
-
-def smaller(first: Any, second: Any) -> Any:
-    """Returns the smaller of two numbers, or of two tensors by element."""
-    return torch.minimum(first, second) if isinstance(first, Tensor) else min(first, second)
-
-
-def pick(condition: Tensor | bool, yes: Any, no: Any) -> Any:
-    """Returns one of two values, or by element."""
-    return torch.where(condition, yes, no) if isinstance(condition, Tensor) else yes if condition else no
-
-
-def exactly(side: Side) -> Any:
-    """Converts a side to a float or float64, for quotients and products as Python computes them, not as float32."""
-    return side.to(torch.float64) if isinstance(side, Tensor) else float(side)
-
-
-def over(number: Side, side: Side) -> Any:
-    """Divides a number by a side, or by each side: float64, rounded as Python rounds it.
-
-    Torch makes ``number / side`` the product with the reciprocal: another number for a quarter of all sizes.
-    """
-    return (
-        torch.as_tensor(number, dtype=torch.float64, device="cpu") / side if isinstance(side, Tensor) else number / side
-    )
-
-
-def _cut(product: Side, divisor: Side) -> Side:
-    """Rounds a quotient down to pixels."""
-    quotient = over(product, divisor)
-    return quotient.to(torch.int64) if isinstance(quotient, Tensor) else int(quotient)
-
-
-def to_pixels(side: Tensor | float) -> Side:
-    """Rounds to pixels, halves to even."""
-    return side.round().to(torch.int64) if isinstance(side, Tensor) else round(side)
-
-
-def _column(side: Side) -> Side:
-    """Returns one number, or [B, 1], to compare with several numbers per sample."""
-    return side[:, None] if isinstance(side, Tensor) else side
-
-
-def check_leaves_pixels(name: str, value: Any, short: Tensor | float, size: tuple[Side, Side], advice: str) -> None:
+def check_leaves_pixels(name: str, value: Any, short: Any, frame: Sides, advice: str) -> None:
     """Rejects a setting that leaves no pixel of an image, of which ``short`` is the shorter side afterwards."""
-    if (float(short.min()) if len(short) else 1.0) < 1 if isinstance(short, Tensor) else short < 1:
-        images = "images" if isinstance(size[0], int) else "an image"
-        raise ValueError(f"{name} {value} leaves no pixel of {images} of {size_with_least(short, *size)}: {advice}")
+    if np.any(np.asarray(short) < 1):
+        images = "images" if isinstance(frame[0], int) else "an image"
+        raise ValueError(f"{name} {value} leaves no pixel of {images} of {size_with_least(short, frame)}: {advice}")
 
 
-def size_with_least(measure: Tensor | float, height: Side, width: Side) -> str:
+def size_with_least(measure: Any, frame: Sides) -> str:
     """Returns a size to name in a message: that of all samples, or of the one with the least ``measure``, [B]."""
-    if not isinstance(measure, Tensor) or isinstance(height, int) or isinstance(width, int):
-        return f"{height} x {width}"
-    place = int(measure.argmin())
-    return f"{int(height[place])} x {int(width[place])}"
+    measures, heights, widths = np.broadcast_arrays(measure, *frame)
+    place = measures.argmin()
+    return f"{heights.flat[place]} x {widths.flat[place]}"

@@ -19,6 +19,7 @@ from mmload.batch import Batch
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
+from mmload.runtime.random_words import Numbers
 
 if TYPE_CHECKING:
     from mmload.augment.boxes import BoxRule
@@ -96,8 +97,8 @@ class Step(nn.Module, ABC):
         Raises:
             ValueError: if ``images`` has another shape, or the step cannot be done at its size.
         """
-        seeds = seeds_for(images, seeds, generator)
-        plan = self.describe(plan_for(images), Draws(seeds, 0))
+        numbers = seeds_for(images, seeds, generator)
+        plan = self.describe(plan_for(images), Draws(numbers, 0))
         dtype = torch.float32 if images.dtype == torch.uint8 and plan.shift is not None else images.dtype
         out = torch.empty(plan.shape, dtype=dtype, device=images.device)
         Rendering(plan, dtype).render_batch(images, out)
@@ -157,10 +158,10 @@ class TargetStep(nn.Module):
         Raises:
             ValueError: if ``images`` has another shape or dtype.
         """
-        seeds = seeds_for(images, seeds, generator)
+        numbers = seeds_for(images, seeds, generator)
         if images.dtype == torch.uint8 and self.makes_floats:
             raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
-        changed, mixed = self.change(images, targets, Draws(seeds, 0))
+        changed, mixed = self.change(images, targets, Draws(numbers, 0))
         return changed if targets is None else (changed, mixed)
 
 
@@ -210,17 +211,18 @@ def sees_fields(step: nn.Module) -> bool:
     return isinstance(step, AfterStep) and type(step).changed is not AfterStep.changed
 
 
-def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    """Checks a batch that a step renders alone and its seeds, and returns the seeds."""
+def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Numbers:
+    """Checks a batch that a step renders alone and its seeds, and returns the seeds; a device is waited for."""
     if images.dim() != 4:
         raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
     check_dtype(images.dtype)
     check_shape(images.shape[1:])
     if seeds is None:
-        return fresh_seeds(len(images), images.device, generator)
+        return fresh_seeds(len(images), generator)
     if seeds.shape != (len(images),):
         raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(images)},): one per image")
-    return seeds
+    numbers: Numbers = seeds.cpu().numpy()
+    return numbers
 
 
 def check_dtype(dtype: torch.dtype) -> None:
@@ -246,7 +248,7 @@ def check_shape(shape: Sequence[int]) -> None:
 def plan_for(images: Tensor) -> Plan:
     """Returns the plan that changes nothing of a batch [B, C, H, W]."""
     count, *shape = images.shape
-    return Plan.unchanged(count, (shape[0], shape[1], shape[2]), white(images.dtype), images.device)
+    return Plan.unchanged(count, (shape[0], shape[1], shape[2]), white(images.dtype))
 
 
 def white(dtype: torch.dtype) -> float:

@@ -7,23 +7,22 @@ or of the output is cut off, as no pixels of it are there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.boxes import Trail, check_counts
-from mmload.augment.points import move_tile_points, without_runs
-from mmload.augment.tile_geometry import MovingTiles, moved_tile_boxes
+from mmload.augment.boxes import Trail, check_counts, tensor_of, values_of
+from mmload.augment.motion import move_boxes
+from mmload.augment.points import POLYGONS, moved_fields, points_in, without_runs
+from mmload.augment.tile_geometry import MovingTiles
 from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING
 from mmload.render.kernel_arguments import NEAR, Numbers
-from mmload.runtime.memory_pool import constant
-
-Array = npt.NDArray[Any]
+from mmload.render.plan import Plan
+from mmload.render.plan_parts import Array
 
 
 class _Outlines(NamedTuple):
@@ -56,9 +55,7 @@ class _Outlines(NamedTuple):
         return _Outlines(np.stack((self.points, cut), 1)[stays], np.stack((self.ring, self.ring), 1)[stays])
 
 
-def composed_boxes(
-    batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTiles, size: Sequence[int]
-) -> tuple[Batch, Trail]:
+def composed_boxes(batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTiles, plan: Plan) -> tuple[Batch, Trail]:
     """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
 
     Keypoints, corners of rotated boxes and masks of instances move with them.
@@ -68,38 +65,36 @@ def composed_boxes(
         fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element
             per box, [T, M, ...].
         tiles: the tiles' geometry.
-        size: height and width of the output.
+        plan: the plan that begins with the canvases.
 
     Raises:
         ValueError: if a tile has a number of boxes that there is no room for.
     """
-    boxes, count = fields["boxes"], batch.batch_size[0]
-    counts = np.full(len(boxes), boxes.shape[1])
+    shape, size, samples = fields["boxes"].shape[:2], plan.source[1:], plan.count
+    is_real = np.ones(shape, np.bool_)
     if "counts" in fields:
-        check_counts(fields["counts"], boxes.shape[1])
-        counts = fields["counts"].to(torch.int64).numpy()
-    moved = moved_tile_boxes(boxes, counts, tiles, count, size)
-    longest = moved.boxes.shape[1]
-    tile, place, samples, column = (torch.from_numpy(each) for each in moved[2:])
-    packed = {
-        "counts": torch.from_numpy(np.bincount(moved.samples, minlength=count)),
-        "boxes": torch.from_numpy(moved.boxes).to(boxes.dtype),
-    }
+        check_counts(fields["counts"], shape[1])
+        is_real = np.arange(shape[1]) < fields["counts"].numpy()[:, None]
+    tile, place = is_real.nonzero()
+    owners = tiles.samples[tile]
+    totals, motion = np.bincount(owners, minlength=samples), tiles.motion(*size)
+    boxes, cut, shares = fields["boxes"].to(torch.float64, copy=True).numpy(), np.zeros(shape, np.bool_), np.ones(shape)
+    move_boxes(boxes, motion, cut, shares)
+    exact = {name: value.double() for name, value in points_in(fields).items() if name != POLYGONS}
+    moved = {"boxes": torch.from_numpy(boxes), **moved_fields(exact, motion)}
+    made = {"counts": torch.from_numpy(totals)}
     if "rings" in fields:
-        columns = np.full(boxes.shape[:2], -1)
-        columns[moved.tiles, moved.places] = moved.columns
-        packed |= _composed_segments(fields, tiles, columns, count, size)
+        columns = np.full(shape, -1)
+        columns[tile, place] = np.arange(len(tile)) - (np.cumsum(totals) - totals)[owners]
+        made |= _composed_segments(fields, tiles, columns, samples, size)
     for name, value in fields.items():
-        if name not in packed:
-            packed[name] = value.new_full((count, longest, *value.shape[2:]), PADDING.get(name, 0))
-            own = move_tile_points(name, value[tile, place], tiles, moved.tiles, size)
-            packed[name][samples, column] = own
-    nothing, whole = (
-        torch.zeros((count, longest), dtype=torch.bool, device="cpu"),
-        torch.ones(count, dtype=torch.bool, device="cpu"),
-    )
-    frames = constant((0.0, 0.0, float(size[1]), float(size[0])), boxes.dtype, boxes.device).expand(count, 1, 4)
-    return with_fields(batch, packed), Trail(frames, whole, nothing, torch.from_numpy(moved.shares), nothing)
+        if name not in made:
+            values = values_of(moved.get(name, value).to(value.dtype))[tile, place]
+            made[name] = tensor_of(_packed(owners, values, samples, PADDING.get(name, 0)), value)
+    trail = Trail.before(made["boxes"], plan)
+    trail.cut[:, -1] = True
+    trail.share[:, :-1] = _packed(owners, shares[tile, place].astype(np.float32), samples)
+    return with_fields(batch, made), trail
 
 
 def _composed_segments(
@@ -131,18 +126,19 @@ def _composed_segments(
     samples, is_shown = tiles.samples[tile], stays[outlines.ring]
     points = outlines.points[is_shown, 2:4] / outlines.points[is_shown, 4:]
     entries = np.stack((column, length), 1)[stays].astype(np.int32)
+    points = points.astype(arrays["polygons"].dtype)
     packed = {
-        "rings": _packed(samples[stays], entries, count),
-        "polygons": _packed(samples[outlines.ring[is_shown]], points.astype(arrays["polygons"].dtype), count),
+        "rings": torch.from_numpy(_packed(samples[stays], entries, count)),
+        "polygons": torch.from_numpy(_packed(samples[outlines.ring[is_shown]], points, count)),
     }
     return packed | {name: fields[name].new_zeros((count, *fields[name].shape[1:])) for name in names[2:]}
 
 
 def _moved(drawn: Array, ring: Array, tile: Array, tiles: MovingTiles, size: Sequence[int]) -> _Outlines:
     """Moves points [N, 2] of polygons, each of a tile, and clips the polygons to the canvas and to the output."""
-    own = tiles.selected(tile[ring])
-    on_canvas = drawn * own.factors + own.corners
-    seen = np.einsum("nij,nj->ni", own.maps, np.column_stack((on_canvas, np.ones(len(drawn)))))
+    own, maps = tile[ring], tiles.maps[tile[ring]]
+    on_canvas = drawn * tiles.factors[own] + tiles.corners[own]
+    seen = maps[..., 0] * on_canvas[:, :1] + maps[..., 2] + maps[..., 1] * on_canvas[:, 1:]
     outlines, canvas = _Outlines(np.column_stack((on_canvas, seen)), ring), tiles.canvas[tile]
     outlines = outlines.clipped(outlines.points[:, 4] - NEAR)
     for axis in (0, 1):
@@ -153,9 +149,9 @@ def _moved(drawn: Array, ring: Array, tile: Array, tiles: MovingTiles, size: Seq
     return outlines
 
 
-def _packed(samples: Array, values: Array, count: int) -> Tensor:
-    """Puts values [N, ...] of samples, in ascending order, into rows: [B, M, ...], and zeros behind them."""
+def _packed(samples: Array, values: Array, count: int, padding: int = 0) -> Array:
+    """Puts values [N, ...] of samples, in ascending order, into rows: [B, M, ...], with padding behind them."""
     counts = np.bincount(samples, minlength=count)
-    rows = np.zeros((count, max(int(counts.max(initial=0)), 1), *values.shape[1:]), values.dtype)
+    rows = np.full((count, max(int(counts.max(initial=0)), 1), *values.shape[1:]), padding, values.dtype)
     rows[samples, np.arange(len(samples)) - (np.cumsum(counts) - counts)[samples]] = values
-    return torch.from_numpy(rows)
+    return rows

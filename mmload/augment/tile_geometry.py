@@ -1,7 +1,7 @@
-"""Geometry of the tiles of mosaics, compiled: which rows they show, where they lie, and where their boxes go.
+"""Geometry of the tiles of mosaics, compiled: which rows they show, where they lie, and how their points move.
 
-These are few numbers per tile and per box. Operations of torch and numpy on them took a quarter of the time of a batch,
-for each acquires and checks more than it computes. All arithmetic is float64 in a fixed order, without fused products,
+These are few numbers per tile. Operations of torch and numpy on them took a quarter of the time of a batch, for each
+acquires and checks more than it computes. All arithmetic is float64 in a fixed order, without fused products,
 so the results do not depend on the processor. The kernels keep the interpreter lock: they take some microseconds.
 """
 
@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from mmload.augment.motion import SCALE, SHIFT, VIEW, Motion, Move
 from mmload.render.antialiased_resize import SHRINKS
-from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Floats, Numbers, Places, Records
+from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.runtime.declarations import RecordArray, Signature, divides, inlined, tuple_type, void
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -30,7 +29,7 @@ _HALVES, _QUARTERS = SHRINKS
 
 
 class TileRows(NamedTuple):
-    """Rows that the samples of a batch are composed of: one per tile, sample after sample. Kernels take one of arrays.
+    """Rows that the samples of a batch are composed of: one per tile, sample after sample.
 
     Attributes:
         numbers: int64 [T], row of each tile.
@@ -40,11 +39,11 @@ class TileRows(NamedTuple):
         alone: bool [T], whether the tile is the only one of its canvas.
     """
 
-    numbers: Tensor
-    samples: Tensor
-    layers: Tensor
-    places: Tensor
-    alone: Tensor
+    numbers: Numbers
+    samples: Numbers
+    layers: Numbers
+    places: Numbers
+    alone: Flags
 
 
 class MapRanges(NamedTuple):
@@ -88,46 +87,28 @@ class MovingTiles(NamedTuple):
     canvas: Doubles
     maps: Doubles
 
-    def selected(self, tile: Numbers) -> MovingTiles:
-        """Returns the geometry of some tiles, int64 [R]."""
-        samples, heights, factors = self.samples[tile], self.heights[tile], self.factors[tile]
-        return MovingTiles(samples, heights, factors, self.corners[tile], self.canvas[tile], self.maps[tile])
+    def motion(self, height: int, width: int) -> Motion:
+        """Returns the motion of points from the tiles' images to the output, whose size is given."""
+        moves: list[Move] = [
+            (SCALE, self.factors.T, (0, 0)),
+            (SHIFT, -self.corners.T, self.canvas.T),
+            (VIEW, self.maps.reshape(-1, 9).T, (width, height)),
+        ]
+        return Motion.of_moves(len(self.samples), moves)
 
 
-class MovedBoxes(NamedTuple):
-    """Boxes of tiles where they are in the output: R boxes of B samples, N at most of each.
-
-    Attributes:
-        boxes: float64 [B, N, 4], clipped to the canvas and to the output; zeros behind the last.
-        shares: float32 [B, N], visible share of each box's area.
-        tiles: int64 [R], tile of each box.
-        places: int64 [R], its number among the boxes of its tile.
-        samples: int64 [R], its sample.
-        columns: int64 [R], its number among the boxes of its sample.
-    """
-
-    boxes: Doubles
-    shares: Floats
-    tiles: Numbers
-    places: Numbers
-    samples: Numbers
-    columns: Numbers
-
-
-_NUMBERS, _DOUBLES, _PAIRS = "int64[::1]", "float64[::1]", "float64[:, ::1]"
+_NUMBERS, _PAIRS = "int64[::1]", "float64[:, ::1]"
 _RANGES = tuple_type(MapRanges, "int64", "int64", *["float64"] * 5)
 _MOVING = tuple_type(MovingTiles, _NUMBERS, _NUMBERS, _PAIRS, _PAIRS, _PAIRS, "float64[:, :, ::1]")
 _ROWS = tuple_type(TileRows, *[_NUMBERS] * 4, "boolean[::1]")
-_MOVED = tuple_type(MovedBoxes, "float64[:, :, ::1]", "float32[:, ::1]", *[_NUMBERS] * 4)
 _LIST = Signature("int64", ("int64[:, :, ::1]", "boolean[:, ::1]", "boolean[:, ::1]", _ROWS))
 _PLACE = void(
     _ROWS, "int64[:, ::1]", "float64[:, :, ::1]", _RANGES, "int64[:, :, ::1]", _MOVING, RecordArray(TILE),
     RecordArray(NEEDED),
 )  # fmt: skip
-_MOVE = void("float64[:, :, ::1]", _NUMBERS, _MOVING, "float64", "float64", _MOVED)
 
 
-def listed_tiles(rows: list[Tensor], composed: list[Tensor], blended: list[Tensor]) -> TileRows:
+def listed_tiles(rows: list[Numbers], composed: list[Flags], blended: list[Flags]) -> TileRows:
     """Returns the rows of the tiles that are shown.
 
     Args:
@@ -135,10 +116,10 @@ def listed_tiles(rows: list[Tensor], composed: list[Tensor], blended: list[Tenso
         composed: per layer bool [B], whether there is a mosaic; else the first place is alone.
         blended: per layer bool [B], whether the layer is there; the first one always is.
     """
-    drawn, made, shown = (np.stack([each.numpy() for each in layers]) for layers in (rows, composed, blended))
-    out: Any = TileRows._make([*(np.empty(drawn.size, np.int64) for _ in range(4)), np.empty(drawn.size, np.bool_)])
-    count = _list_tiles(drawn, made, shown, out)
-    return TileRows(*(torch.from_numpy(each[:count]) for each in out))
+    drawn = np.stack(rows)
+    out = TileRows._make([*np.empty((4, drawn.size), np.int64), np.empty(drawn.size, np.bool_)])
+    count = _list_tiles(drawn, np.stack(composed), np.stack(blended), out)
+    return TileRows._make(each[:count] for each in out)
 
 
 @numba_compiled(_LIST, nogil=False)
@@ -178,9 +159,8 @@ def placed_tiles(
     count = len(sizes)
     tiles, needed = np.zeros(count, TILE), np.empty(count, NEEDED)
     pairs = np.empty((count, 2)), np.empty((count, 2)), np.empty((count, 2))
-    arrays: Any = TileRows._make(each.numpy() for each in rows)
-    moving = MovingTiles(arrays.samples, np.empty(count, np.int64), *pairs, np.empty((count, 3, 3)))
-    _place_tiles(arrays, sizes, uniform, ranges, layout, moving, tiles, needed)
+    moving = MovingTiles(rows.samples, np.empty(count, np.int64), *pairs, np.empty((count, 3, 3)))
+    _place_tiles(rows, sizes, uniform, ranges, layout, moving, tiles, needed)
     return tiles, needed, moving
 
 
@@ -318,63 +298,3 @@ def _place_tiles(
         before_it = t > 0 and rows.samples[t - 1] == rows.samples[t] and rows.layers[t - 1] == rows.layers[t]
         tile.begins = 0 if before_it else 1
         _show(tile, needed[t], ranges, size)
-
-
-def moved_tile_boxes(boxes: Tensor, counts: Numbers, tiles: MovingTiles, samples: int, size: Any) -> MovedBoxes:
-    """Moves the boxes of tiles to the samples that they are composed to.
-
-    Args:
-        boxes: [T, M, 4] xyxy.
-        counts: int64 [T], number of real boxes of each tile.
-        tiles: geometry of the tiles.
-        samples: B.
-        size: height and width of the output.
-    """
-    totals = np.bincount(tiles.samples, counts, samples).astype(np.int64)
-    longest, found = max(int(totals.max(initial=0)), 1), [np.empty(int(totals.sum()), np.int64) for _ in range(4)]
-    moved = MovedBoxes(np.zeros((samples, longest, 4)), np.zeros((samples, longest), np.float32), *found)
-    _move_boxes(boxes.to(torch.float64).contiguous().numpy(), counts, tiles, float(size[1]), float(size[0]), moved)
-    return moved
-
-
-@inlined
-def _area(left: float, top: float, right: float, bottom: float) -> float:
-    return max((right - left) * (bottom - top), 0.0)
-
-
-@inlined
-def _clamp(value: float, most: float) -> float:
-    return min(max(value, 0.0), most)
-
-
-@numba_compiled(_MOVE, nogil=False)
-def _move_boxes(boxes: Doubles, counts: Numbers, tiles: Any, wide: float, high: float, out: Any) -> None:
-    """Writes the boxes around the mapped corners of boxes, clipped before and after."""
-    count, column = 0, 0
-    for t in range(len(counts)):
-        sample, matrix = tiles.samples[t], tiles.maps[t]
-        if t == 0 or tiles.samples[t - 1] != sample:
-            column = 0
-        (across, over), (left, top), (right, bottom) = tiles.factors[t], tiles.corners[t], tiles.canvas[t]
-        for place in range(counts[t]):
-            x0, y0 = boxes[t, place, 0] * across + left, boxes[t, place, 1] * over + top
-            x1, y1 = boxes[t, place, 2] * across + left, boxes[t, place, 3] * over + top
-            whole = _area(x0, y0, x1, y1)
-            x0, y0, x1, y1 = _clamp(x0, right), _clamp(y0, bottom), _clamp(x1, right), _clamp(y1, bottom)
-            shown = _area(x0, y0, x1, y1) / max(whole, 1e-12) if whole > 0 else 0.0
-            u0, v0, u1, v1 = np.inf, np.inf, -np.inf, -np.inf
-            for corner in range(4):
-                x, y = x1 if corner & 1 else x0, y1 if corner & 2 else y0
-                below = max(matrix[2, 0] * x + matrix[2, 1] * y + matrix[2, 2], NEAR)
-                u = (matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]) / below
-                v = (matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]) / below
-                u0, v0, u1, v1 = min(u0, u), min(v0, v), max(u1, u), max(v1, v)
-            around = _area(u0, v0, u1, v1)
-            u0, v0, u1, v1 = _clamp(u0, wide), _clamp(v0, high), _clamp(u1, wide), _clamp(v1, high)
-            still = _area(u0, v0, u1, v1) / max(around, 1e-12) if around > 0 else 0.0
-            box = out.boxes[sample, column]
-            box[0], box[1], box[2], box[3] = u0, v0, u1, v1
-            out.shares[sample, column] = shown * still
-            out.tiles[count], out.places[count] = t, place
-            out.samples[count], out.columns[count] = sample, column
-            count, column = count + 1, column + 1

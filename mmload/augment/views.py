@@ -7,12 +7,13 @@ never read files: a :class:`mmload.loader.Loader` reads each row once and render
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.collate import Collate, fields_on_host, split_rows, stacked_rows, variable_size_rows
+from mmload.augment.collate import Collate, batch_given, fields_on_host
 from mmload.augment.draws import view_seeds
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.prepared_batch import PreparedBatch
@@ -69,16 +70,16 @@ class Views(nn.Module):
             view.set_epoch(epoch)
 
     @overload
-    def forward(self, batch: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, ...]: ...
+    def forward(
+        self, batch: Tensor | np.ndarray[Any, Any], generator: torch.Generator | None = None
+    ) -> tuple[Tensor, ...]: ...
 
     @overload
-    def forward(
-        self, batch: Batch | Sequence[Batch], generator: torch.Generator | None = None
-    ) -> tuple[Batch, ...]: ...
+    def forward(self, batch: Batch | Sequence[Any], generator: torch.Generator | None = None) -> tuple[Batch, ...]: ...
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
     def forward(
-        self, batch: Tensor | Batch | Sequence[Batch], generator: torch.Generator | None = None
+        self, batch: Tensor | np.ndarray[Any, Any] | Batch | Sequence[Any], generator: torch.Generator | None = None
     ) -> tuple[Tensor, ...] | tuple[Batch, ...]:
         """Renders all views of a batch, each as :class:`Collate` does.
 
@@ -86,19 +87,12 @@ class Views(nn.Module):
             batch: what :class:`Collate` takes; its images are read once per view and not changed.
             generator: generator of seeds if the batch has none, new ones per view; None: torch's default one.
         """
-        if isinstance(batch, Tensor):
-            if batch.dim() != 4:
-                raise ValueError(f"images have the shape {tuple(batch.shape)}, expected [B, C, H, W]")
-            stacked = Batch(images=batch, batch_size=[len(batch)])
-            return tuple(view.images for view in self.forward(stacked, generator))
-        if rows := variable_size_rows(batch):
-            rest, images, masks = split_rows(rows)
-            views = zip(self.collates, self._view_batches(rest), strict=True)
-            return tuple(
-                view.render_sizes(view_batch, images, masks, generator=generator) for view, view_batch in views
-            )
-        stacked = stacked_rows(batch)
-        return self.render(stacked, stacked.images, generator=generator)
+        given, images, masks = batch_given(batch)
+        if images is not None:
+            views = zip(self.collates, self._view_batches(given), strict=True)
+            return tuple(view.render_sizes(one, images, masks, generator=generator) for view, one in views)
+        made = self.render(given, given.images, generator=generator)
+        return tuple(view.images for view in made) if isinstance(batch, Tensor | np.ndarray) else made
 
     def render(
         self,
@@ -139,20 +133,6 @@ class Views(nn.Module):
             return [batch] * len(self.views)
         others = range(1, len(self.views))
         return [batch, *(batch.replace(seeds=view_seeds(batch.seeds, number)) for number in others)]
-
-
-class TwoViews(Views):
-    """Two independently drawn views of every sample, for contrastive training.
-
-    Args:
-        first: renders the first view, with the samples' own seeds.
-        second: renders the other; None: ``first`` again, with other draws.
-    """
-
-    def __init__(self, first: Collate, second: Collate | None = None) -> None:
-        _check_collate_type("first", first)
-        _check_collate_type("second", first if second is None else second)
-        super().__init__(first, first if second is None else second)
 
 
 def collates_of(collate: object) -> tuple[Collate, ...]:

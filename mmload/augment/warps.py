@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
@@ -27,14 +26,14 @@ from mmload.augment.arguments import (
     per_channel,
     span,
 )
-from mmload.augment.draws import Draws, whole_numbers
+from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
 from mmload.augment.step import LevelStep
 from mmload.errors import counted
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import check_levels
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.exact_math import cos, sin, solve, tan
 
 _MOST_PIXELS = 2**31 - 1
 """Upper bound on the pixels of an image with a frame of one pixel: a warp counts them in 32 bits."""
@@ -73,17 +72,11 @@ class _Warp(WarpingStep):
         super().__init__(interpolation, fill)
         self.mask_fill = mask_level(mask_fill)
 
-    def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Tensor, on: Tensor | None = None) -> Program:
+    def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Floats, on: Flags | None = None) -> Program:
         """Returns the operation of this interpolation with a matrix per sample, [B, N]."""
         operation = nearest if self.interpolation == "nearest" else bilinear
         return Program.single_operation(
-            operation,
-            plan.count,
-            plan.device,
-            *matrix.to(torch.float32).unbind(1),
-            apply_mask=on,
-            fill=self.fill,
-            mask_fill=self.mask_fill,
+            operation, plan.count, *matrix.T, apply_mask=on, fill=self.fill, mask_fill=self.mask_fill
         )
 
 
@@ -120,7 +113,7 @@ class RandomRotation(_Warp):
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws one angle per sample."""
         angle = _between(self.degrees, draws.uniform(1)[:, 0])
-        nothing = torch.zeros_like(angle)
+        nothing = np.zeros_like(angle)
         matrix = affine_matrix(
             -angle, (nothing, nothing), nothing + 1, (nothing, nothing), _from_center(self.center, plan)
         )
@@ -215,11 +208,10 @@ class RandomPerspective(_Warp):
         wide = int(self.distortion_scale * (width // 2)) + 1
         high = int(self.distortion_scale * (height // 2)) + 1
         left, low = whole_numbers(uniform[:, :4], wide), whole_numbers(uniform[:, 4:], high)
-        x = torch.stack((left[:, 0], width - 1 - left[:, 1], width - 1 - left[:, 2], left[:, 3]), 1)
-        y = torch.stack((low[:, 0], low[:, 1], height - 1 - low[:, 2], height - 1 - low[:, 3]), 1)
-        ends = (0.0, 0.0, width - 1.0, 0.0, width - 1.0, height - 1.0, 0.0, height - 1.0)
-        start = constant(ends, torch.float64, plan.device).view(4, 2)
-        matrix = perspective_coefficients(start, torch.stack((x, y), 2).to(torch.float64))
+        x = np.stack((left[:, 0], width - 1 - left[:, 1], width - 1 - left[:, 2], left[:, 3]), 1)
+        y = np.stack((low[:, 0], low[:, 1], height - 1 - low[:, 2], height - 1 - low[:, 3]), 1)
+        start = np.array([(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)], np.float64)
+        matrix = perspective_coefficients(start, np.stack((x, y), 2).astype(np.float64))
         return self.warp(levels.PERSPECTIVE_NEAREST, levels.PERSPECTIVE_BILINEAR, plan, matrix, on)
 
     def check_images(self, plan: Plan) -> None:
@@ -230,8 +222,9 @@ class RandomPerspective(_Warp):
             )
 
 
-def _between(ends: Sequence[float], uniform: Tensor) -> Tensor:
-    return ends[0] + (ends[1] - ends[0]) * uniform
+def _between(ends: Sequence[float], uniform: Floats) -> Floats:
+    drawn: Floats = ends[0] + (ends[1] - ends[0]) * uniform
+    return drawn
 
 
 def _angles(name: str, degrees: object) -> tuple[float, float]:
@@ -254,38 +247,42 @@ def _center(center: object) -> tuple[float, ...] | None:
     return None if center is None else numbers("center", center, **bounds, count=2, expected="(x, y) in pixels")
 
 
-def _from_center(center: tuple[float, ...] | None, plan: Plan) -> Tensor:
-    """Returns a point relative to the image's center, float64 [2]."""
+def _from_center(center: tuple[float, ...] | None, plan: Plan) -> tuple[float, float]:
+    """Returns a point (x, y) relative to the image's center, rounded to float32."""
     x, y = (0.0, 0.0) if center is None else (center[0] - 0.5 * plan.width, center[1] - 0.5 * plan.height)
-    return constant((x, y), torch.float64, plan.device)
+    return float(np.float32(x)), float(np.float32(y))
 
 
 def affine_matrix(
-    angle: Tensor, translate: tuple[Tensor, Tensor], scale: Tensor, shear: tuple[Tensor, Tensor], center: Tensor
-) -> Tensor:
+    angle: Floats,
+    translate: tuple[Floats, Floats],
+    scale: Floats,
+    shear: tuple[Floats, Floats],
+    center: tuple[float, float],
+) -> Floats:
     """Returns matrices from output to input coordinates, as torchvision's ``_get_inverse_affine_matrix``.
 
-    Numbers are float64 [B]: angle and shears (x, y) in degrees, the move (x, y) in pixels; the center is float64 [2], x
-    and y from the image's center in pixels.
+    Numbers are float64 [B]: angle and shears (x, y) in degrees, the move (x, y) in pixels; the center is (x, y) from
+    the image's center in pixels.
 
     Returns:
         float64 [B, 6], rows of a 2 x 3 matrix.
     """
     rotation, shear_x, shear_y = (value * (math.pi / 180) for value in (angle, *shear))
-    cos_y, tan_x, turned = shear_y.cos(), shear_x.tan(), rotation - shear_y
-    a = turned.cos() / cos_y
-    b = -(a * tan_x + rotation.sin())
-    c = turned.sin() / cos_y
-    d = rotation.cos() - c * tan_x
-    x, y = center.unbind(0)
+    cos_y, tan_x, turned = cos(shear_y), tan(shear_x), rotation - shear_y
+    a = cos(turned) / cos_y
+    b = -(a * tan_x + sin(rotation))
+    c = sin(turned) / cos_y
+    d = cos(rotation) - c * tan_x
+    x, y = center
     moved_x, moved_y = x + translate[0], y + translate[1]
     rows = []
     for first, second, middle in ((d / scale, -b / scale, x), (-c / scale, a / scale, y)):
         rows += [first, second, middle - first * moved_x - second * moved_y]
-    return torch.stack(rows, 1)
+    return np.stack(rows, 1)
 
 
-def perspective_coefficients(start: Tensor, end: Tensor) -> Tensor:
+def perspective_coefficients(start: Floats, end: Floats) -> Floats:
     """Returns coefficients from output to input coordinates, as torchvision's ``_get_perspective_coeffs``.
 
     The corners, x and y, are float64 [4, 2] in the input and [B, 4, 2] in the output.
@@ -293,12 +290,11 @@ def perspective_coefficients(start: Tensor, end: Tensor) -> Tensor:
     Returns:
         float64 [B, 8].
     """
-    count = len(end)
-    x, y = end.unbind(2)
-    ones, zeros = torch.ones_like(x), torch.zeros_like(x)
-    u, v = (values.expand(count, 4) for values in start.unbind(1))
-    first = torch.stack((x, y, ones, zeros, zeros, zeros, -u * x, -u * y), 2)
-    second = torch.stack((zeros, zeros, zeros, x, y, ones, -v * x, -v * y), 2)
-    system, wanted = torch.cat((first, second), 1), torch.cat((u, v), 1)
-    coefficients: Tensor = torch.linalg.solve_ex(system, wanted).result  # does not wait for a device
-    return coefficients
+    x, y = end[:, :, 0], end[:, :, 1]
+    u, v = start.T
+    systems = np.zeros((len(end), 8, 8))
+    systems[:, :4, 0], systems[:, :4, 1], systems[:, :4, 2] = x, y, 1.0
+    systems[:, 4:, 3], systems[:, 4:, 4], systems[:, 4:, 5] = x, y, 1.0
+    systems[:, :4, 6], systems[:, :4, 7] = -u * x, -u * y
+    systems[:, 4:, 6], systems[:, 4:, 7] = -v * x, -v * y
+    return solve(systems, np.broadcast_to(np.concatenate((u, v)), (len(end), 8)))

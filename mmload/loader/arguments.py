@@ -246,10 +246,11 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
     batch = make_batch(row, len(one), ids=one, seeds=one)
     for each in collates_of(collate):
         if all(step.at_epoch(0) is step for step in each.steps if isinstance(step, Step)):
-            places, seeds = each.with_partners(torch.arange(len(one), device="cpu"), one, len(one), lambda drawn: drawn)
+            chosen, own = each.with_partners(np.arange(len(one)), one.numpy(), len(one), lambda drawn: drawn)
+            places = torch.from_numpy(chosen)
             with batch_of_epoch(0):
                 each.prepare(
-                    batch[places].replace(seeds=seeds),
+                    batch[places].replace(seeds=torch.from_numpy(own)),
                     (channels, height, width),
                     source=images.torch_dtype,
                     sizes=None if sizes is None else sizes[places],

@@ -220,12 +220,13 @@ class BatchWorker:
     def _begun(self, rows: Tensor, seeds: Tensor, epoch: int) -> Delivery:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
         collate, view = self._collate, self._settings.view
-        if isinstance(collate, Collate) and self._tier is not None:
-            rows, seeds = collate.with_partners(rows, seeds, len(view), view.ids)
+        if isinstance(collate, Collate) and collate.has_partners and self._tier is not None:
+            numbers, own = collate.with_partners(rows.numpy(), seeds.numpy(), len(view), self._drawn_rows)
+            rows, seeds = torch.from_numpy(numbers), torch.from_numpy(own)
         tiles = self._tiles(rows, seeds, epoch)
         batch = self._without_images(rows, seeds, tiles)
         if self._tier is not None and isinstance(collate, Collate | Views):
-            read = rows if tiles is None else tiles.rows.numbers
+            read = rows if tiles is None else torch.from_numpy(tiles.rows.numbers)
             views = self._prepared(batch, rows, epoch, tiles)
             return partial(self._finished_views, views, self._rendered(views, read))
         if self._tier is not None:
@@ -251,9 +252,16 @@ class BatchWorker:
         if self._tier is None or self._composer is None:
             return None
         view = self._settings.view
-        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
-        fields = {name: self._read(name, drawn.numbers) for name in self._composed}
-        return Tiles(drawn, sizes_of(self._tier.rows, drawn.numbers), fields)
+        draws = Draws(seeds.numpy(), 0, epoch=epoch)
+        drawn = self._composer.tile_rows(draws, rows.numpy(), len(view), self._drawn_rows)
+        numbers = torch.from_numpy(drawn.numbers)
+        fields = {name: self._read(name, numbers) for name in self._composed}
+        return Tiles(drawn, sizes_of(self._tier.rows, numbers).numpy(), fields)
+
+    def _drawn_rows(self, places: Numbers) -> Numbers:
+        """Returns the rows at places of the view that a collate has drawn."""
+        found: Numbers = self._settings.view.ids(torch.from_numpy(places)).numpy()
+        return found
 
     def _prepared(self, batch: Batch, rows: Tensor, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""

@@ -71,7 +71,7 @@ def followable(collate: Collate, *, alone: bool) -> tuple[list[nn.Module], str]:
 
 
 def _blank(count: int, shape: Shape) -> Plan:
-    return Plan.unchanged(count, shape, 255.0, torch.device("cpu"))
+    return Plan.unchanged(count, shape, 255.0)
 
 
 def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, ids: Tensor) -> list[StepDraws]:
@@ -86,7 +86,7 @@ def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, 
             raise TypeError(f"{type(step).__name__} cannot be replayed in torchvision")
         boxes = None if rows.boxes is None else partial(boxes_in, rows, trail=trail)
         start = plan if plan.is_variable_size else _blank(len(seeds), (channels, plan.height, plan.width))
-        plan = step.describe(start, Draws(seeds, index, epoch=epoch, ids=ids, boxes=boxes))
+        plan = step.describe(start, Draws(seeds.numpy(), index, epoch=epoch, ids=ids.numpy(), boxes=boxes))
         after = windows(plan)
         if start.is_variable_size:
             after = [_within(old, new) for old, new in zip(windows(start), after, strict=True)]

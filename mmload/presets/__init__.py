@@ -32,7 +32,6 @@ from mmload.augment import (
     RandomSolarize,
     Resize,
     TrivialAugmentWide,
-    TwoViews,
     Views,
 )
 from mmload.augment.arguments import LONGEST_SIDE, integer, number, numbers
@@ -296,7 +295,7 @@ _MOST_CROPS = 1000
 
 def simclr(
     *, size: int = 224, strength: float = 1.0, normalize: Normalize | None = None, **options: Unpack[Options]
-) -> TwoViews:
+) -> Views:
     """Makes SimCLR's two views: resized crop, flip, strong color jitter, gray, blur.
 
     Source: ``data_util.py`` of google-research/simclr at commit 244e712 (``preprocess_for_train``,
@@ -325,7 +324,7 @@ def simclr(
         RandomGrayscale(0.2),
         RandomApply([GaussianBlur(2 * (size // 20) + 1, _BLUR)], p=0.5),
     ]
-    return TwoViews(Collate(*steps, *_normalize(normalize, None), **options))
+    return Views(*[Collate(*steps, *_normalize(normalize, None), **options)] * 2)
 
 
 def dinov2(

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.render.kernel_arguments import NEEDED, Places
 from mmload.render.plan import Plan
@@ -298,9 +296,9 @@ def needed_lines(plan: Plan) -> Places:
     """
     if plan.sizes is None:
         raise ValueError("the plan is for fixed-size images")
-    height = plan.sizes[:, 0].numpy()
-    top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top.numpy()
-    rows = plan.per_sample(plan.rows).numpy()
+    height = plan.sizes[:, 0]
+    top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
+    rows = plan.per_sample(plan.rows)
     needed = np.empty(plan.count, NEEDED)
     if plan.resampling is not None and not is_by_kernel(plan.resampling):
         needed["first"], needed["stop"], needed["shrink"] = 0, height, 1
@@ -308,7 +306,7 @@ def needed_lines(plan: Plan) -> Places:
     first, stop = top, top + rows
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is not None and plan.resampling is not None:
-        wanted, down = placed.rows.numpy(), placed.top.numpy()
+        wanted, down = placed.rows, placed.top
         scale = rows / wanted
         reach = max(REACHES.values()) * np.maximum(scale, 1.0) + 1
         begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.resampling.height - down)
@@ -323,7 +321,7 @@ def needed_lines(plan: Plan) -> Places:
     return needed
 
 
-def _shrinks_of(plan: Plan, sizes: Tensor) -> Numbers:
+def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
     """Returns the greatest number of times by which each image may be smaller for its window: int64 [B]."""
     resampling, allowed = plan.resampling, np.ones(plan.count, np.int64)
     if resampling is None:
@@ -331,13 +329,13 @@ def _shrinks_of(plan: Plan, sizes: Tensor) -> Numbers:
     placed = resampling.placement
     down, across = (resampling.height, resampling.width) if placed is None else (placed.rows, placed.cols)
     rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
-    least = torch.minimum(rows / plan.per_sample(down), cols / plan.per_sample(across))
+    least = np.minimum(rows / plan.per_sample(down), cols / plan.per_sample(across))
     if plan.top is not None and plan.left is not None:
         inside = (plan.top >= 0) & (plan.left >= 0)
         inside &= (plan.top + rows <= sizes[:, 0]) & (plan.left + cols <= sizes[:, 1])
-        least = torch.where(inside, least, 1.0)
+        least = np.where(inside, least, 1.0)
     for shrink in SHRINKS:
-        allowed[least.numpy() >= RESERVE * shrink] = shrink
+        allowed[least >= RESERVE * shrink] = shrink
     return allowed
 
 

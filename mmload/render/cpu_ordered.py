@@ -121,12 +121,9 @@ class CpuMixing:
         self, plan: Plan, mixing: Mixing, colors: tuple[Floats, Floats], streams: Callable[[Tensor], bool]
     ) -> None:
         self._shape, self._colors, self._streams = plan.shape, colors, streams
-        ones, empty = (
-            torch.ones(plan.count, dtype=torch.float32, device="cpu"),
-            torch.zeros((plan.count, 4), dtype=torch.int64, device="cpu"),
-        )
-        self._shares = np.ascontiguousarray((ones if mixing.share is None else mixing.share).numpy())
-        self._boxes = np.ascontiguousarray((empty if mixing.boxes is None else mixing.boxes).numpy())
+        ones, empty = np.ones(plan.count, np.float32), np.zeros((plan.count, 4), np.int64)
+        self._shares = np.ascontiguousarray(ones if mixing.share is None else mixing.share)
+        self._boxes = np.ascontiguousarray(empty if mixing.boxes is None else mixing.boxes)
         self._holes = holes_of(plan)
         self._batch: _Batch | None = None
         self._next = 0

@@ -46,7 +46,7 @@ from mmload.render.torch_rendering import Placed, on_canvas_of, placements
 from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.memory_pool import constant, past_caches, scratch
+from mmload.runtime.memory_pool import past_caches, scratch
 
 CHANGED_BYTES = 700_000
 """Bytes of levels that operations change before they are colored: they stay in cache."""
@@ -61,7 +61,7 @@ ColorMap = tuple[Floats, Floats]
 class CpuRendering:
     """Plan of uint8 images as numpy arrays, ready for the kernels; shift and scale of colors are float32 [C]."""
 
-    def __init__(self, plan: Plan, dtype: torch.dtype, shift: Tensor | None, scale: Tensor | None) -> None:
+    def __init__(self, plan: Plan, dtype: torch.dtype, shift: Floats | None, scale: Floats | None) -> None:
         self._plan, self._dtype, self._shift, self._scale = plan, dtype, shift, scale
 
     def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
@@ -97,7 +97,7 @@ class CpuRendering:
         if plan.sizes is not None:
             if plan.resampling is None:
                 raise ValueError("variable-size images are not resized")
-            lines.check_complete(self.needed[samples], plan.sizes[samples].numpy(), plan.source[0])
+            lines.check_complete(self.needed[samples], plan.sizes[samples], plan.source[0])
             self._resize(samples, lines, plan.resampling, out)
             return
         images, indices = lines.batch(plan.source)
@@ -279,10 +279,10 @@ class CpuRendering:
         cut = np.zeros(plan.count, WINDOW)
         for name in ("top", "left"):
             if (starts := getattr(plan if resampling is None else resampling, name)) is not None:
-                cut[name] = starts.numpy()
+                cut[name] = starts
         for flip, bit in ((plan.flip_x, FLIPPED_X), (plan.flip_y, FLIPPED_Y)):
             if flip is not None:
-                cut["flips"] += flip.numpy() * np.uint8(bit)
+                cut["flips"] += flip * np.uint8(bit)
         return cut
 
     @lazy_property
@@ -298,12 +298,12 @@ class CpuRendering:
         plan, resampling, resizes = self._plan, self._plan.resampling, np.zeros(self._plan.count, RESIZED)
         for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
             if value is not None:
-                resizes[name] = value.numpy() if isinstance(value, Tensor) else value
+                resizes[name] = value
         placed = None if resampling is None else resampling.placement
         if placed is not None:
             for name, value in (("high", placed.rows), ("wide", placed.cols), ("down", placed.top)):
-                resizes[name] = value.numpy()
-            resizes["right"] = placed.left.numpy()
+                resizes[name] = value
+            resizes["right"] = placed.left
         elif resampling is not None:
             resizes["high"], resizes["wide"] = resampling.height, resampling.width
         return resizes
@@ -339,8 +339,8 @@ class CpuRendering:
     def _color_map(self) -> ColorMap:
         channels = self._plan.source[0]
         return (
-            np.zeros(channels, np.float32) if self._shift is None else self._shift.numpy(),
-            np.ones(channels, np.float32) if self._scale is None else self._scale.numpy(),
+            np.zeros(channels, np.float32) if self._shift is None else self._shift,
+            np.ones(channels, np.float32) if self._scale is None else self._scale,
         )
 
     @lazy_property
@@ -362,4 +362,4 @@ _NO_OUTPUT = np.empty((0, 0, 0, 0), np.float32)
 @lru_cache(maxsize=64)
 def _levels(fill: tuple[float, ...], channels: int) -> Bytes:
     """Returns a fill as the kernels take it, uint8 [C], shared by all who ask for the same."""
-    return constant(fill, torch.uint8, torch.device("cpu")).expand(channels).contiguous().numpy()
+    return np.full(channels, fill, np.uint8)

@@ -23,7 +23,7 @@ from mmload.render.plan_parts import Hole
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import rounded
 from mmload.runtime.memory_pool import constant, scratch
-from mmload.runtime.random_words import GOLDEN, INCREMENT, mix_word, mixed, shift_right
+from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
 # Coefficients of Cephes' logf, sinf and cosf, highest power first.
 _LOG = (
@@ -99,7 +99,7 @@ def normals(key: Tensor, number: Tensor, second: Tensor) -> Tensor:
         number: int64, which word, counted from 0; broadcast with the key.
         second: bool, whether the word's second value is wanted.
     """
-    word = mixed(key + (number + 1) * INCREMENT)
+    word = mix_tensor(key + (number + 1) * signed(GOLDEN))
     lower = word & 0xFFFFFFFF
     lower = torch.where(lower >= 1 << 31, lower - (1 << 32), lower).to(torch.int32)
     uniform = (shift_right(word, 33).to(torch.float32) + 0.5) * 2.0**-31
@@ -137,7 +137,7 @@ def holes_of(plan: Plan) -> Holes:
     for n, hole in enumerate(plan.holes):
         for name in HOLE.names or ():
             if (numbers := getattr(hole, name)) is not None:
-                sides[name][:, n] = numbers.numpy()
+                sides[name][:, n] = numbers
         if hole.value is not None:
             values[n] = hole.value
     return Holes(sides, values, _NO_MEMORY)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from mmload.render.plan_parts import Array
 
 (
     NONE,
@@ -102,8 +103,8 @@ class Program:
         slots: settings of the K positions.
     """
 
-    codes: Tensor
-    numbers: Tensor
+    codes: Array
+    numbers: Array
     slots: tuple[OperationSlot, ...]
 
     @classmethod
@@ -111,9 +112,8 @@ class Program:
         cls,
         operation: int,
         count: int,
-        device: torch.device,
-        *numbers: Tensor | float,
-        apply_mask: Tensor | None = None,
+        *numbers: Array | float,
+        apply_mask: Array | None = None,
         **settings: Any,
     ) -> Program:
         """Returns a program of one operation.
@@ -121,22 +121,21 @@ class Program:
         Args:
             operation: its code.
             count: number of samples.
-            device: device of the program.
-            numbers: its numbers, tensors [B] or one for all.
+            numbers: its numbers, arrays [B] or one for all.
             apply_mask: bool [B], samples that have it; None: all.
             settings: settings of its :class:`OperationSlot`.
         """
-        codes = torch.full((count, 1), operation, device=device)
-        values = torch.zeros((count, 1, MOST_NUMBERS), dtype=torch.float32, device=device)
+        codes = np.full((count, 1), operation, np.int64)
+        values = np.zeros((count, 1, MOST_NUMBERS), np.float32)
         for place, number in enumerate(numbers):
             values[:, 0, place] = number
         slot = OperationSlot(operations=frozenset({operation}) - {NONE}, **settings)
         program = cls(codes=codes, numbers=values, slots=(slot,))
         return program if apply_mask is None else program.masked(apply_mask)
 
-    def masked(self, apply_mask: Tensor) -> Program:
+    def masked(self, apply_mask: Array) -> Program:
         """Returns a copy that does nothing for samples outside ``apply_mask`` (bool [B])."""
-        return replace(self, codes=self.codes * apply_mask.unsqueeze(1))
+        return replace(self, codes=self.codes * apply_mask[:, None])
 
     @property
     def operations(self) -> frozenset[int]:
@@ -148,13 +147,13 @@ def chain(programs: Iterable[Program]) -> Program:
     """Concatenates programs of the same samples."""
     parts = list(programs)
     return Program(
-        codes=torch.cat([part.codes for part in parts], 1),
-        numbers=torch.cat([part.numbers for part in parts], 1),
+        codes=np.concatenate([part.codes for part in parts], 1),
+        numbers=np.concatenate([part.numbers for part in parts], 1),
         slots=tuple(slot for part in parts for slot in part.slots),
     )
 
 
-def one_of(programs: Sequence[Program], chosen: Tensor) -> Program:
+def one_of(programs: Sequence[Program], chosen: Array) -> Program:
     """Selects one of several programs for each sample, by its number in ``chosen`` (int64 [B]).
 
     The result is as long as the longest of them; as all together if their warps have different fills, as a position
@@ -164,10 +163,9 @@ def one_of(programs: Sequence[Program], chosen: Tensor) -> Program:
         return chain(program.masked(chosen == place) for place, program in enumerate(programs))
     length = max(len(program.slots) for program in programs)
     padded = [pad_program(program, length) for program in programs]
-    place = chosen.view(1, -1, 1).expand(1, -1, length)
-    codes = torch.stack([program.codes for program in padded]).gather(0, place)[0]
-    wide = place.unsqueeze(3).expand(-1, -1, -1, MOST_NUMBERS)
-    numbers = torch.stack([program.numbers for program in padded]).gather(0, wide)[0]
+    samples = np.arange(len(chosen))
+    codes = np.stack([program.codes for program in padded])[chosen, samples]
+    numbers = np.stack([program.numbers for program in padded])[chosen, samples]
     slots = tuple(_merge_slots([program.slots[place] for program in padded]) for place in range(length))
     return Program(codes=codes, numbers=numbers, slots=slots)
 
@@ -177,10 +175,9 @@ def pad_program(program: Program, length: int) -> Program:
     missing = length - len(program.slots)
     if not missing:
         return program
-    count, _, width = program.numbers.shape
     return Program(
-        codes=torch.cat((program.codes, program.codes.new_zeros((count, missing))), 1),
-        numbers=torch.cat((program.numbers, program.numbers.new_zeros((count, missing, width))), 1),
+        codes=np.pad(program.codes, ((0, 0), (0, missing))),
+        numbers=np.pad(program.numbers, ((0, 0), (0, missing), (0, 0))),
         slots=program.slots + (OperationSlot(operations=frozenset()),) * missing,
     )
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from mmload.render.level_program import BY_PIXEL, FLIP_X, FLIP_Y, GRAY, MOVES, Program, chain
-from mmload.render.plan_parts import Canvas, Hole, Mixing, Padding, Placement, Resampling
+from mmload.render.plan_parts import Array, Canvas, Hole, Mixing, Padding, Placement, Resampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,6 @@ class Plan:
         count: B.
         source: (C, H, W) of the images that come in; (C, 0, 0) if they are variable-size.
         peak: value of white: 255 for uint8 images, 1 for floats.
-        device: device of the tensors in this description.
         height: rows of the output.
         width: columns of the output.
         canvas: what the images that come in are composed of; None: they are rows as they are stored.
@@ -55,38 +53,36 @@ class Plan:
     count: int
     source: tuple[int, int, int]
     peak: float
-    device: torch.device
     height: int
     width: int
     canvas: Canvas | None = None
-    top: Tensor | None = None
-    left: Tensor | None = None
-    rows: Tensor | int = 0
-    cols: Tensor | int = 0
+    top: Array | None = None
+    left: Array | None = None
+    rows: Array | int = 0
+    cols: Array | int = 0
     padding: Padding | None = None
     resampling: Resampling | None = None
-    flip_x: Tensor | None = None
-    flip_y: Tensor | None = None
-    gray: Tensor | None = None
+    flip_x: Array | None = None
+    flip_y: Array | None = None
+    gray: Array | None = None
     program: Program | None = None
-    shift: Tensor | None = None
-    scale: Tensor | None = None
+    shift: Array | None = None
+    scale: Array | None = None
     holes: tuple[Hole, ...] = ()
     mixing: Mixing | None = None
-    dropped: Tensor | None = None
-    sizes: Tensor | None = None
+    dropped: Array | None = None
+    sizes: Array | None = None
     is_framed: bool = False
 
     @classmethod
     @lru_cache(maxsize=64)  # to make it takes 7 us a batch
-    def unchanged(cls, count: int, source: tuple[int, int, int], peak: float, device: torch.device) -> Plan:
+    def unchanged(cls, count: int, source: tuple[int, int, int], peak: float) -> Plan:
         """Returns the plan that changes nothing."""
         _, height, width = source
         return cls(
             count=count,
             source=source,
             peak=peak,
-            device=device,
             height=height,
             width=width,
             rows=height,
@@ -94,7 +90,7 @@ class Plan:
         )
 
     @classmethod
-    def unchanged_sizes(cls, sizes: Tensor, channels: int) -> Plan:
+    def unchanged_sizes(cls, sizes: Array, channels: int) -> Plan:
         """Returns the plan that changes nothing of variable-size uint8 images; later steps must give them one size.
 
         Args:
@@ -105,11 +101,10 @@ class Plan:
             count=len(sizes),
             source=(channels, 0, 0),
             peak=255.0,
-            device=sizes.device,
             height=0,
             width=0,
-            rows=sizes[:, 0].contiguous(),
-            cols=sizes[:, 1].contiguous(),
+            rows=np.ascontiguousarray(sizes[:, 0]),
+            cols=np.ascontiguousarray(sizes[:, 1]),
             sizes=sizes,
         )
 
@@ -117,7 +112,7 @@ class Plan:
     def composed(cls, count: int, channels: int, canvas: Canvas) -> Plan:
         """Returns the plan that changes nothing of images composed on canvases of uint8 rows."""
         source = channels, canvas.height, canvas.width
-        return cls.unchanged(count, source, 255.0, torch.device("cpu"))._with(canvas=canvas)
+        return cls.unchanged(count, source, 255.0)._with(canvas=canvas)
 
     def _with(self, **changes: Any) -> Plan:
         """Returns a copy with other values of some attributes: dataclasses.replace takes ten times as long."""
@@ -133,10 +128,10 @@ class Plan:
     @property
     def is_variable_size(self) -> bool:
         """Whether images are variable-size so far, so that there is no output."""
-        return isinstance(self.rows, Tensor) if self.resampling is None else self.resampling.is_open
+        return not isinstance(self.rows, int) if self.resampling is None else self.resampling.is_open
 
     @property
-    def frame(self) -> tuple[Tensor | int, Tensor | int]:
+    def frame(self) -> tuple[Array | int, Array | int]:
         """Height and width of the images so far, one number or int64 [B] each."""
         if not self.is_variable_size:
             return self.height, self.width
@@ -163,12 +158,12 @@ class Plan:
         """Returns all operations on levels, the luma included; None: there are none."""
         if self.gray is None or self.source[0] != 3:
             return self.program
-        gray = Program.single_operation(GRAY, self.count, self.device, apply_mask=self.gray)
+        gray = Program.single_operation(GRAY, self.count, apply_mask=self.gray)
         return gray if self.program is None else chain((gray, self.program))
 
-    def per_sample(self, value: Tensor | int) -> Tensor:
-        """Returns one number per sample, [B], of one for all or one each; made on the device, without a copy to it."""
-        return value if isinstance(value, Tensor) else torch.full((self.count,), value, device=self.device)
+    def per_sample(self, value: Array | int) -> Array:
+        """Returns one number per sample, int64 [B], of one for all or one each."""
+        return np.full(self.count, value, np.int64) if isinstance(value, int) else value
 
     def fits_padding(self) -> bool:
         """Returns whether nothing is cropped so far, so that padding is outside of the image."""
@@ -240,7 +235,7 @@ class Plan:
         """Returns whether samples can still be mixed."""
         return self.mixing is None
 
-    def cropped(self, top: Tensor, left: Tensor, height: int, width: int, padding: Padding | None = None) -> Plan:
+    def cropped(self, top: Array, left: Array, height: int, width: int, padding: Padding | None = None) -> Plan:
         """Adds a crop of height x width at (top, left) [B] of the output so far.
 
         Variable-size images are cropped by a resize to the same size, which copies pixels; or, if they were resized to
@@ -264,7 +259,7 @@ class Plan:
             part = replace(resampling, top=_sum(resampling.top, top), left=_sum(resampling.left, left))
         return self._with(resampling=part, height=height, width=width, is_framed=False)
 
-    def resized(self, window: tuple[Tensor, Tensor, Tensor, Tensor] | None, resampling: Resampling) -> Plan:
+    def resized(self, window: tuple[Array, Array, Array, Array] | None, resampling: Resampling) -> Plan:
         """Adds the crop of a window (top, left, rows, cols: int64 [B]) and its resize."""
         narrowed = {} if window is None else self._narrowed(*window)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
@@ -272,22 +267,22 @@ class Plan:
 
     def windowed(
         self,
-        window: tuple[Tensor, Tensor, Tensor, Tensor],
+        window: tuple[Array, Array, Array, Array],
         padding: Padding | None = None,
-        dropped: Tensor | None = None,
+        dropped: Array | None = None,
     ) -> Plan:
         """Adds windows (top, left, rows, cols: int64 [B]), to be resized later."""
         both = dropped if self.dropped is None or dropped is None else self.dropped | dropped
         return self._with(**self._narrowed(*window), padding=padding or self.padding, dropped=both)
 
-    def _narrowed(self, top: Tensor, left: Tensor, rows: Tensor, cols: Tensor) -> dict[str, Any]:
+    def _narrowed(self, top: Array, left: Array, rows: Array, cols: Array) -> dict[str, Any]:
         """Returns the fields that change when the output so far is narrowed to windows of it."""
         height, width = self.frame
         top = _mirrored(top, self.flip_y, height - rows)
         left = _mirrored(left, self.flip_x, width - cols)
         return self._within(top, left, rows, cols)
 
-    def _within(self, top: Tensor, left: Tensor, rows: Tensor | int, cols: Tensor | int) -> dict[str, Any]:
+    def _within(self, top: Array, left: Array, rows: Array | int, cols: Array | int) -> dict[str, Any]:
         """Returns the fields that change when the source window is narrowed to a window inside of it."""
         return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
 
@@ -307,7 +302,7 @@ class Plan:
         """
         rows, cols = (self.per_sample(side) for side in self.frame)
         height, width = (int(side.max()) if len(side) else 1 for side in (rows, cols))
-        nothing, resampling = torch.zeros_like(rows), self.resampling
+        nothing, resampling = np.zeros_like(rows), self.resampling
         placed = Placement(
             rows=rows,
             cols=cols,
@@ -321,23 +316,23 @@ class Plan:
         resampling = replace(resampling, height=height, width=width, placement=placed)
         return self._with(resampling=resampling, height=height, width=width, is_framed=True)
 
-    def flipped(self, *, x: Tensor | None = None, y: Tensor | None = None) -> Plan:
+    def flipped(self, *, x: Array | None = None, y: Array | None = None) -> Plan:
         """Adds flips, bool [B] each; before the operations on levels where that gives the same pixels."""
         if self.program is not None and not self.program.operations <= BY_PIXEL:
             flips = [(FLIP_X, x), (FLIP_Y, y)]
             return self.followed_by(
                 chain(
-                    Program.single_operation(code, self.count, self.device, apply_mask=mask)
+                    Program.single_operation(code, self.count, apply_mask=mask)
                     for code, mask in flips
                     if mask is not None
                 )
             )
         return self._with(flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y), is_framed=False)
 
-    def grayed(self, gray: Tensor) -> Plan:
+    def grayed(self, gray: Array) -> Plan:
         """Adds the luma of the samples where ``gray`` [B] is true."""
         if self.program is not None:
-            return self.followed_by(Program.single_operation(GRAY, self.count, self.device, apply_mask=gray))
+            return self.followed_by(Program.single_operation(GRAY, self.count, apply_mask=gray))
         return self._with(gray=gray if self.gray is None else self.gray | gray)
 
     def followed_by(self, program: Program) -> Plan:
@@ -345,7 +340,7 @@ class Plan:
         both = program if self.program is None else chain((self.program, program))
         return self._with(program=both, is_framed=self.is_framed and not both.operations & MOVES)
 
-    def scaled(self, shift: Tensor, scale: Tensor) -> Plan:
+    def scaled(self, shift: Array, scale: Array) -> Plan:
         """Adds the color map (x - shift) * scale, float32 [C] each."""
         if self.shift is None or self.scale is None:
             return self._with(shift=shift, scale=scale)
@@ -360,16 +355,16 @@ class Plan:
         return self._with(mixing=mixing)
 
 
-def _mirrored(start: Tensor, flip: Tensor | None, room: Tensor | int) -> Tensor:
+def _mirrored(start: Array, flip: Array | None, room: Array | int) -> Array:
     """Returns a window's start before a flip, where ``room`` is the frame's size less the window's."""
-    return start if flip is None else torch.where(flip, room - start, start)
+    return start if flip is None else np.where(flip, room - start, start)
 
 
-def _sum(first: Tensor | None, second: Tensor) -> Tensor:
+def _sum(first: Array | None, second: Array) -> Array:
     return second if first is None else first + second
 
 
-def _either(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+def _either(first: Array | None, second: Array | None) -> Array | None:
     """Combines one flip after another: the second undoes the first."""
     if first is None or second is None:
         return second if first is None else first

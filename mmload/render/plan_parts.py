@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.render.kernel_arguments import Numbers, Places, Records
+
+Array: TypeAlias = Any
+"""NumPy array on the host; torch's tensor in the copy of a plan that torch's operations render from."""
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 """Names of the ways in which padding is filled."""
@@ -73,10 +75,10 @@ class Placement:
         mask_fill: value of the rest of a mask's canvas.
     """
 
-    rows: Tensor
-    cols: Tensor
-    top: Tensor
-    left: Tensor
+    rows: Array
+    cols: Array
+    top: Array
+    left: Array
     fill: tuple[float, ...]
     mask_fill: int
 
@@ -104,11 +106,11 @@ class Resampling:
     width: int
     mode: str
     antialias: bool
-    top: Tensor | None = None
-    left: Tensor | None = None
+    top: Array | None = None
+    left: Array | None = None
     exact_masks: bool = False
-    mirror_x: Tensor | None = None
-    mirror_y: Tensor | None = None
+    mirror_x: Array | None = None
+    mirror_y: Array | None = None
     placement: Placement | None = None
 
     @property
@@ -130,12 +132,12 @@ class Hole:
         noise: int64 [B], keys of standard normal noise per pixel.
     """
 
-    top: Tensor
-    left: Tensor
-    height: Tensor
-    width: Tensor
+    top: Array
+    left: Array
+    height: Array
+    width: Array
     value: tuple[float, ...] | None
-    noise: Tensor | None = None
+    noise: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,17 +151,17 @@ class Mixing:
             is pasted in any sample.
     """
 
-    share: Tensor | None = None
-    boxes: Tensor | None = None
+    share: Array | None = None
+    boxes: Array | None = None
 
-    def target_share(self, height: int, width: int) -> Tensor:
+    def target_share(self, height: int, width: int) -> Array:
         """Returns the weight of every sample's own target: float32 [B]."""
         if self.boxes is None:
             if self.share is None:
                 raise RuntimeError("a mixing has shares, boxes or both")
             return self.share
-        x1, y1, x2, y2 = self.boxes.unbind(1)
-        uncovered = 1.0 - ((x2 - x1) * (y2 - y1)).to(torch.float32) / (width * height)
+        x1, y1, x2, y2 = self.boxes.T
+        uncovered = np.float32(1) - ((x2 - x1) * (y2 - y1)).astype(np.float32) / np.float32(width * height)
         return uncovered if self.share is None else self.share * uncovered
 
 

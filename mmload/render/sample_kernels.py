@@ -212,8 +212,8 @@ def operations_of(program: Program, channels: int) -> Operations:
         (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in program.slots
     ]
     shape = len(program.codes), len(program.slots), MOST_NUMBERS
-    numbers = np.ascontiguousarray(program.numbers.numpy()).reshape(shape)
-    codes = np.ascontiguousarray(program.codes.numpy())
+    numbers = np.ascontiguousarray(program.numbers).reshape(shape)
+    codes = np.ascontiguousarray(program.codes)
     return Operations(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))
 
 

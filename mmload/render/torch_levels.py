@@ -5,7 +5,7 @@ waits for the device. Values run from 0 to ``white``: 255 for images that were u
 to levels as torchvision does; else 1. Factors of colors are one per sample, with torchvision's numbers.
 
 Grids of affine and perspective warps are torchvision's, in float32; :mod:`mmload.render.warp_kernels` computes the same
-for one image on a CPU. Points are warped, too.
+for one image on a CPU.
 """
 
 from __future__ import annotations
@@ -275,9 +275,6 @@ _OUTSIDE = 4.0
 """Grid coordinate that no pixel is near, whatever the size: for points on the horizon, which are infinitely far or
 undefined, and would be sampled as NaN."""
 
-_FAR = 1e9
-"""Coordinate in pixels to which points on the horizon are moved: outside of every image."""
-
 
 def warped(operation: int, images: Tensor, numbers: Tensor, fill: tuple[float, ...] | None, white: float) -> Tensor:
     """Warps images, float32 [B, C, H, W], by the numbers of an operation, float32 [B, 8].
@@ -325,30 +322,3 @@ def _planes(factors: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Returns a x + b y + c of each sample: [B, h, w] of factors [B, 3]."""
     a, b, c = (factor.view(-1, 1, 1) for factor in factors.unbind(1))
     return a * x + b * y.unsqueeze(1) + c
-
-
-def warped_points(operation: int, numbers: Tensor, points: Tensor, height: int, width: int) -> Tensor:
-    """Moves points [B, M, N, 2], x and y in pixels from the image's corner, as a warp moves the image.
-
-    Its numbers, float32 [B, 8], are from output to input.
-
-    Returns:
-        float64 [B, M, N, 2].
-    """
-    a, b, c, d, e, f, g, h = numbers.to(torch.float64).unbind(1)
-    if operation in (levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR):  # around the center
-        across, over = 0.5 * width, 0.5 * height
-        c, f = c + across - a * across - b * over, f + over - d * across - e * over
-        g, h = torch.zeros_like(a), torch.zeros_like(a)
-    x_rows = (e - f * h, c * h - b, b * f - c * e)
-    y_rows = (f * g - d, a - c * g, c * d - a * f)
-    below = (d * h - e * g, b * g - a * h, a * e - b * d)
-    x, y = points.to(torch.float64).unbind(3)
-    new_x, new_y, scale = (_of_points(row, x, y) for row in (x_rows, y_rows, below))
-    moved = torch.stack((new_x / scale, new_y / scale), 3)
-    return moved.nan_to_num(nan=-_FAR, posinf=_FAR, neginf=-_FAR)
-
-
-def _of_points(row: tuple[Tensor, Tensor, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    first, second, third = (factor.view(-1, 1, 1) for factor in row)
-    return first * x + second * y + third

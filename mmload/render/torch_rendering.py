@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +21,18 @@ from mmload.render.holes import punch_batch
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing, Padding, Resampling
-from mmload.render.torch_sampling import Axis, Window, axes_of, cut, fill_values, on_canvas, picked, positions, windows
+from mmload.render.torch_sampling import (
+    Axis,
+    Window,
+    axes_of,
+    cut,
+    fill_values,
+    on_canvas,
+    per_sample,
+    picked,
+    positions,
+    windows,
+)
 from mmload.runtime.memory_pool import constant
 
 
@@ -66,7 +78,7 @@ def placements(plan: Plan) -> Sequence[Placed | None]:
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is None:
         return [None] * plan.count
-    numbers = torch.stack((placed.rows, placed.cols, placed.top, placed.left), 1).tolist()
+    numbers = np.stack((placed.rows, placed.cols, placed.top, placed.left), 1).tolist()
     return [Placed(*one) for one in numbers]
 
 
@@ -113,7 +125,7 @@ def _weighted(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
     the rows, too. A bicubic that is not clamped there would be several levels off.
     """
     floats, levels = images.float(), images.dtype == torch.uint8
-    over, across = (_weights(axis, resampling, plan) for axis in axes_of(plan))
+    over, across = (_weights(axis, resampling, plan, images.device) for axis in axes_of(plan))
     if levels:
         over, across = _of_15_bits(over), _of_15_bits(across)
     ground = None if plan.padding is None else fill_values(plan.padding, floats)
@@ -140,16 +152,16 @@ def _of_15_bits(weight: Tensor) -> Tensor:
     return (weight / unit).round_() * unit
 
 
-def _weights(axis: Axis, resampling: Resampling, plan: Plan) -> Tensor:
+def _weights(axis: Axis, resampling: Resampling, plan: Plan, device: torch.device) -> Tensor:
     """Returns the weights of source pixels along one axis of a resize: float32 [B, output, source]."""
     resized = axis.resized[:, None, None] if isinstance(axis.resized, Tensor) else axis.resized
     if resized is None:
         raise ValueError("the windows are not resized")
-    size, margin = plan.per_sample(axis.size)[:, None, None], axis.margin
-    place = positions(plan, axis)
+    size, margin = per_sample(axis.size, plan.count, device)[:, None, None], axis.margin
+    place = positions(plan, axis, device)
     step = size.to(torch.float32) / resized
     center = (place[:, :, None] + 0.5) * step - 0.5
-    offset = torch.arange(-margin, axis.source + margin, device=plan.device)[None, None, :]
+    offset = torch.arange(-margin, axis.source + margin, device=device)[None, None, :]
     offset = offset - (0 if axis.start is None else axis.start[:, None, None])
     if resampling.mode == "bicubic" and not resampling.antialias:
         weight = _repeating(center, offset, size - 1)
@@ -214,23 +226,12 @@ def end_by_torch(plan: Plan, work: Tensor, out: Tensor) -> None:
         out.copy_(mixed_batch(plan.mixing, work))
 
 
-def moved_by_torch(plan: Plan, images: Tensor | Sequence[Tensor]) -> Tensor:
-    """Crops, resizes and flips images [B, C, H, W], or uint8 [C, h, w] each, in their dtype and on their device.
-
-    The plan is on the CPU if images are variable-size, whatever their device: its values are read.
-    """
-    resampling = plan.resampling
-    if isinstance(images, Tensor):
-        if resampling is None:
-            return picked(images, plan)
-        if plan.device.type != "cpu":
-            return resized_batch(images, plan, resampling)
-        if not len(images):
-            return images.new_empty(plan.shape)
-    if resampling is None:
-        raise ValueError("variable-size images are not resized")
+def resized_one_by_one(plan: Plan, images: Tensor) -> Tensor:
+    """Crops, resizes and flips images [B, C, H, W] by a plan in host memory, as torchvision does: in their dtype."""
+    if not len(images) or plan.resampling is None:
+        return images.new_empty(plan.shape)
     samples = zip(images, windows(plan), placements(plan), strict=True)
-    return torch.stack([_moved_one(plan, resampling, *sample) for sample in samples])
+    return torch.stack([_moved_one(plan, plan.resampling, *sample) for sample in samples])
 
 
 def _moved_one(plan: Plan, resampling: Resampling, image: Tensor, window: Window, placed: Placed | None) -> Tensor:

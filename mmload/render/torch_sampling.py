@@ -1,4 +1,7 @@
-"""Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible."""
+"""Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible.
+
+Plans are those on the images' device, with tensors in place of arrays: see :func:`mmload.render.plan_copies.on_device`.
+"""
 
 from __future__ import annotations
 
@@ -133,14 +136,14 @@ def gathered_own_masks(masks: OwnMasks, plan: Plan) -> Tensor:
     """Picks the windows of variable-size masks, as :func:`gathered_masks` does, by a plan of such images: [B, h, w]."""
     if plan.sizes is None:
         raise ValueError("the plan is for fixed-size images")
-    y, x = (_sources(plan, axis) for axis in axes_of(plan))
+    y, x = (_sources(plan, axis, masks.memory.device) for axis in axes_of(plan))
     high, wide = plan.sizes[:, :1], plan.sizes[:, 1:]
     mode = "edge" if plan.padding is None else plan.padding.mode
     inside = (y >= 0) & (y < high), (x >= 0) & (x < wide)
     # Where lines around the image are constant, any pixel is read in their place.
     y, x = (reflected(at, size, "edge" if mode == "constant" else mode) for at, size in ((y, high), (x, wide)))
     lines = masks.starts[:, None] + y * wide
-    taken = torch.empty((plan.count, plan.height, plan.width), dtype=masks.memory.dtype, device=plan.device)
+    taken = masks.memory.new_empty((plan.count, plan.height, plan.width))
     for samples in chunks(plan.count, (plan.height, plan.width), PICKED_AT_ONCE):
         torch.take(masks.memory, lines[samples, :, None] + x[samples, None, :], out=taken[samples])
     if plan.padding is not None and mode == "constant":
@@ -160,9 +163,10 @@ def _on_ground(chosen: Tensor, plan: Plan) -> Tensor:
 
 def on_canvas(plan: Plan, placed: Placement) -> Tensor:
     """Returns which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
-    y, x = (positions(plan, axis) for axis in axes_of(plan))
+    y, x = (positions(plan, axis, placed.rows.device) for axis in axes_of(plan))
     over, across = (y >= 0) & (y < placed.rows[:, None]), (x >= 0) & (x < placed.cols[:, None])
-    return over[:, :, None] & across[:, None, :]
+    shown: Tensor = over[:, :, None] & across[:, None, :]
+    return shown
 
 
 def picked(images: Tensor, plan: Plan) -> Tensor:
@@ -174,10 +178,10 @@ def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
     """Picks a source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
     if not plan.moves:
         return images
-    y, x = (_sources(plan, axis) for axis in axes_of(plan))
+    y, x = (_sources(plan, axis, images.device) for axis in axes_of(plan))
     count, channels = images.shape[:2]
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
-    most = PICKED_AT_ONCE if plan.device.type == "cpu" else count * plan.height * plan.width
+    most = PICKED_AT_ONCE if images.device.type == "cpu" else count * plan.height * plan.width
     for samples in chunks(count, (plan.height, plan.width), most):
         source, index = _indexed(images[samples], y[samples], x[samples], plan.padding, fill)
         index = index.flatten(1)[:, None].expand(-1, channels, -1)
@@ -232,6 +236,11 @@ class Axis(NamedTuple):
     mirror: Tensor | None = None
 
 
+def per_sample(value: Tensor | int, count: int, device: torch.device) -> Tensor:
+    """Returns one number per sample, int64 [B], of one for all or one each."""
+    return torch.full((count,), value, device=device) if isinstance(value, int) else value
+
+
 def axes_of(plan: Plan) -> tuple[Axis, Axis]:
     """Returns the plan's rows and columns."""
     (_, height, width), resampling = plan.source, plan.resampling
@@ -256,20 +265,20 @@ def _less(start: Tensor | None, placed: Tensor) -> Tensor:
     return -placed if start is None else start - placed
 
 
-def positions(plan: Plan, axis: Axis) -> Tensor:
+def positions(plan: Plan, axis: Axis, device: torch.device) -> Tensor:
     """Returns the position before flip and crop of each output position: int64 [B, output]."""
-    place = torch.arange(axis.output, device=plan.device).expand(plan.count, -1)
+    place = torch.arange(axis.output, device=device).expand(plan.count, -1)
     if axis.flip is not None:
         place = torch.where(axis.flip[:, None], axis.output - 1 - place, place)
     return place if axis.part is None else place + axis.part[:, None]
 
 
-def _sources(plan: Plan, axis: Axis) -> Tensor:
+def _sources(plan: Plan, axis: Axis, device: torch.device) -> Tensor:
     """Returns the source position of each output position, back through flip, crop, resize and window."""
-    place = positions(plan, axis)
+    place = positions(plan, axis, device)
     if plan.resampling is not None and axis.resized is not None:
         middle = 0.5 * plan.resampling.exact_masks
-        place = _nearest(place, plan.per_sample(axis.size), axis.resized, axis.mirror, middle)
+        place = _nearest(place, per_sample(axis.size, plan.count, device), axis.resized, axis.mirror, middle)
     return place if axis.start is None else place + axis.start[:, None]
 
 

@@ -1,8 +1,8 @@
 """Counter-based random words, the numbers made of them, and keyed permutations of range(n).
 
 All are based on the finalizer of splitmix64 (Steele, Lea and Flood 2014), a bijection of 64-bit words whose every
-output bit is random. There is one version for each type of word, in compiled loops and on a device; all return the same
-bits. A permutation takes O(1) memory, and O(1) time per element.
+output bit is random. There is one version for each type of word, and all return the same bits; that of torch's tensors
+serves what is drawn per pixel on a device. A permutation takes O(1) memory, and O(1) time per element.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ MAX_ROWS = 2**61
 """With more rows, intermediate results could overflow int64."""
 
 Words = NDArray[np.uint64]
+
+Numbers = NDArray[np.int64]
 
 # numpy scalars: Python ints would cost half a microsecond more in each of some hundred small operations.
 _INCREMENT, _HALF = np.uint64(GOLDEN), np.uint64(32)
@@ -139,61 +141,47 @@ def check_integer(name: str, value: int, low: int, high: int) -> None:
         raise ValueError(f"{name} is {value!r}, expected an integer from {low} to {high}")
 
 
-INCREMENT = signed(GOLDEN)
-"""The increment of splitmix64 as torch represents it."""
-
 _11 = np.uint64(11)
 
 
-def mixed(value: Tensor) -> Tensor:
-    """Applies the finalizer of splitmix64 to every element.
-
-    Args:
-        value: int64, any shape.
-
-    Returns:
-        int64 of the same shape; products wrap around.
-    """
-    if value.device.type == "cpu":
-        words = as_words(value)
-        out = np.empty_like(words)
-        _write_mixed(words, out)
-        return torch.from_numpy(out.view(np.int64)).view(value.shape)
-    return mix_tensor(value)
+def mixed(value: Numbers) -> Numbers:
+    """Applies the finalizer of splitmix64 to every element of an int64 array; products wrap around."""
+    words = as_words(value)
+    out = np.empty_like(words)
+    _write_mixed(words, out)
+    return out.view(np.int64).reshape(value.shape)
 
 
-def unit(bits: Tensor) -> Tensor:
+def unit(bits: Numbers) -> NDArray[np.float64]:
     """Converts the upper 53 bits of int64 words to float64 in [0, 1)."""
-    if bits.device.type == "cpu":
-        words = as_words(bits)
-        out = np.empty(len(words))
-        _write_units(words, out)
-        return torch.from_numpy(out).view(bits.shape)
-    return shift_right(bits, 11).to(torch.float64) * 2.0**-53
+    words = as_words(bits)
+    out = np.empty(len(words))
+    _write_units(words, out)
+    return out.reshape(bits.shape)
 
 
-def check_words(value: Tensor) -> None:
+def check_words(value: object, kind: type = np.ndarray) -> None:
     """Rejects values that the compiled functions would misinterpret or read past the end of.
 
     Raises:
-        TypeError: if it is not an int64 tensor.
+        TypeError: if it is no array (or tensor, as ``kind`` says) of int64.
     """
-    if not isinstance(value, Tensor) or value.dtype != torch.int64:
-        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"seeds and ids are {got}, expected torch.int64")
+    dtype = getattr(value, "dtype", None)
+    if not isinstance(value, kind) or dtype not in (np.int64, torch.int64):
+        got = dtype if isinstance(value, np.ndarray | Tensor) else type(value).__name__
+        raise TypeError(f"seeds and ids are {got}, expected int64")
 
 
-def as_words(value: Tensor) -> Words:
-    """Returns a CPU tensor as flat unsigned words."""
+def as_words(value: Numbers) -> Words:
+    """Returns an int64 array as flat unsigned words."""
     check_words(value)
-    array = value.numpy()
-    flat = array if array.ndim == 1 and array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
+    flat = value if value.ndim == 1 and value.flags.c_contiguous else np.ascontiguousarray(value).reshape(-1)
     words: Words = flat.view(np.uint64)
     return words
 
 
-# Compiled, as every torch operation releases the interpreter lock and has to reacquire it: with two threads this took
-# 1.9 ms for the draws of a batch of 64, with one thread 0.25 ms; the pixels take 3. So these functions keep the lock.
+# Compiled, and they keep the interpreter lock: torch's operations, and NumPy's on more than 500 numbers, release it,
+# and then wait for it beside other threads.
 
 
 _mix = inlined(mix_word)

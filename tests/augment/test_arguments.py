@@ -12,7 +12,6 @@ import torch
 from mmload import augment
 from mmload.augment import BoxRule, CutMix, MixUp, Normalize, RandomCrop, RandomErasing, RandomResizedCrop, Resize
 from mmload.augment.collate import Collate
-from mmload.augment.views import TwoViews
 
 NAN, INF = math.nan, math.inf
 SIZED = ("RandomCrop", "CenterCrop", "RandomResizedCrop", "Resize")
@@ -43,8 +42,6 @@ BAD: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (augment.Views, {}),
     *[(lambda *, view: augment.Views(Collate(), view), {"view": view}) for view in (3, augment.Views(Collate()))],
     (lambda *, device: augment.Views(Collate(), Collate(device=device)), {"device": "cpu"}),
-    (TwoViews, {"first": None}),
-    (TwoViews, {"first": Collate(), "second": 3}),
 ]
 
 

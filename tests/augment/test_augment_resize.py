@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2 as v2
 import torchvision.transforms.v2.functional as tv
 from distributions import ks
+from plain_windows import resized_crop
 from torch import Tensor, nn
 from torchvision import tv_tensors
 
@@ -27,6 +29,8 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.step import plan_for
 from mmload.batch import Batch
+from mmload.render.plan import Plan
+from mmload.render.plan_copies import on_device
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import resized_batch
 from mmload.render.torch_sampling import windows
@@ -49,7 +53,7 @@ def seeds_for(count: int) -> Tensor:
 def test_resized_crop_is_torchvisions(shape: tuple[int, int, int], dtype: torch.dtype, mode: str) -> None:
     images, seeds = pictures(12, shape), seeds_for(12)
     step = RandomResizedCrop((32, 47), interpolation=mode)
-    drawn = windows(step.describe(plan_for(images), Draws(seeds, 0)))
+    drawn = windows(step.describe(plan_for(images), Draws(seeds.numpy(), 0)))
     got = Collate(step, dtype=dtype)(Batch(images=images, seeds=seeds, batch_size=[12])).images
     levels = got.float() * (255.0 if dtype.is_floating_point else 1.0)
     for k, (top, left, rows, cols, *_) in enumerate(drawn):
@@ -69,11 +73,12 @@ def test_the_packed_way_gives_the_bits_of_the_plain_way() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_the_batched_resize_is_within_a_level_of_the_float_reference(antialias: bool, dtype: torch.dtype) -> None:
     images, seeds = pictures(16, (3, 61, 72)), seeds_for(16)
-    plan = RandomResizedCrop((40, 55), antialias=antialias).describe(plan_for(images), Draws(seeds, 0))
-    plan = plan.flipped(x=Draws(seeds, 1).chance(0.5), y=Draws(seeds, 2).chance(0.5))
-    plan = plan.cropped(torch.full((16,), 3), torch.full((16,), 5), 30, 41)
+    plan = RandomResizedCrop((40, 55), antialias=antialias).describe(plan_for(images), Draws(seeds.numpy(), 0))
+    plan = plan.flipped(x=Draws(seeds.numpy(), 1).chance(0.5), y=Draws(seeds.numpy(), 2).chance(0.5))
+    plan = plan.cropped(np.full(16, 3), np.full(16, 5), 30, 41)
     rows = torch.empty(plan.shape)
     Rendering(replace(plan, peak=1.0), torch.float32).render_batch(images.float(), rows)
+    plan = on_device(plan, torch.device("cpu"))
     assert plan.resampling is not None
     got = resized_batch(images.to(dtype), plan, plan.resampling).float()
     assert (got - rows).abs().max() <= (1.01 if dtype == torch.uint8 else 1e-3)  # levels are rounded in both directions
@@ -194,7 +199,9 @@ def test_masks_of_a_resized_crop_take_the_nearest_pixel(mode: str) -> None:
     step = RandomResizedCrop((9, 14), interpolation=mode)
     batch = Batch(images=masks[:, None], masks=masks, seeds=seeds, batch_size=[8])
     got = Collate(step, dtype=torch.uint8)(batch).masks
-    for k, (top, left, rows, cols, *_) in enumerate(windows(step.describe(plan_for(masks[:, None]), Draws(seeds, 0)))):
+    for k, (top, left, rows, cols, *_) in enumerate(
+        windows(step.describe(plan_for(masks[:, None]), Draws(seeds.numpy(), 0)))
+    ):
         size = [9, 14]
         wanted = tv.resized_crop(tv_tensors.Mask(masks[k]), top, left, rows, cols, size, v2.InterpolationMode(mode))
         assert torch.equal(got[k], wanted.as_subclass(Tensor))
@@ -223,9 +230,8 @@ def test_one_antialiased_pixel_of_three_channels(mode: str, size: tuple[int, int
 def test_areas_and_ratios_are_distributed_as_torchvisions() -> None:
     count = 4000
     plan = plan_for(torch.empty((count, 1, 200, 160), dtype=torch.uint8))
-    ours = RandomResizedCrop(8).describe(plan, Draws(seeds_for(count), 0))
-    assert isinstance(ours.rows, Tensor)
-    assert isinstance(ours.cols, Tensor)
+    ours = RandomResizedCrop(8).describe(plan, Draws(seeds_for(count).numpy(), 0))
+    found_rows, found_cols, found_tops = (torch.from_numpy(side).double() for side in (ours.rows, ours.cols, ours.top))
     torch.manual_seed(0)
     theirs = v2.RandomResizedCrop(8, antialias=True)
     params = [theirs.make_params([torch.empty(1, 200, 160)]) for _ in range(count)]
@@ -233,18 +239,32 @@ def test_areas_and_ratios_are_distributed_as_torchvisions() -> None:
     cols = torch.tensor([one["width"] for one in params]).double()
     tops = torch.tensor([one["top"] for one in params]).double()
     critical = 1.95  # exceeded by one pair of equal distributions in a thousand
-    assert ks((ours.rows * ours.cols).double(), rows * cols) < critical
-    assert ks((ours.cols / ours.rows).double(), cols / rows) < critical
-    assert ours.top is not None
-    assert ks(ours.top.double(), tops) < critical
-    assert ks((ours.rows * ours.cols).double() * 1.1, rows * cols) > critical
+    assert ks(found_rows * found_cols, rows * cols) < critical
+    assert ks(found_cols / found_rows, cols / rows) < critical
+    assert ks(found_tops, tops) < critical
+    assert ks(found_rows * found_cols * 1.1, rows * cols) > critical
+
+
+@pytest.mark.parametrize("shape", [(60, 80), (10, 400), (3, 2), None])
+@pytest.mark.parametrize(("scale", "ratio"), [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.5, 1.5), (0.2, 6.0))])
+def test_windows_are_those_of_a_plain_loop(
+    shape: tuple[int, int] | None, scale: tuple[float, float], ratio: tuple[float, float]
+) -> None:
+    """Sizes of their own, too, where ``shape`` is None."""
+    count = 1000
+    seeds, sizes = seeds_for(count).numpy(), np.random.default_rng(0).integers(2, 400, (count, 2))
+    start = Plan.unchanged_sizes(sizes, 3) if shape is None else Plan.unchanged(count, (3, *shape), 255.0)
+    plan = RandomResizedCrop(8, scale, ratio).describe(start, Draws(seeds, 5))
+    uniform = Draws(seeds, 5).uniform(22).tolist()
+    for window, numbers, size in zip(windows(plan), uniform, sizes.tolist(), strict=True):
+        assert window[:4] == resized_crop(numbers, *(shape or size), scale, ratio)
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 400), (400, 10)])
 def test_the_fallback_is_torchvisions(height: int, width: int) -> None:
     images = torch.empty((4, 1, height, width), dtype=torch.uint8)
     scale = (0.95, 1.0)
-    plan = RandomResizedCrop(8, scale=scale).describe(plan_for(images), Draws(seeds_for(4), 0))
+    plan = RandomResizedCrop(8, scale=scale).describe(plan_for(images), Draws(seeds_for(4).numpy(), 0))
     theirs = v2.RandomResizedCrop(8, scale=scale).make_params([images[0]])
     expected = (theirs["top"], theirs["left"], theirs["height"], theirs["width"])
     assert all(window[:4] == expected for window in windows(plan))

@@ -54,9 +54,9 @@ def batch_of(count: int) -> Batch:
 
 
 def plan_of(steps: list[Step], batch: Batch) -> Plan:
-    plan = Plan.unchanged(len(batch), (3, HEIGHT, WIDTH), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(len(batch), (3, HEIGHT, WIDTH), 255.0)
     for place, step in enumerate(steps):
-        plan = step.describe(plan, Draws(batch.seeds, place))
+        plan = step.describe(plan, Draws(batch.seeds.numpy(), place))
     return plan
 
 
@@ -279,7 +279,7 @@ class Fixed(Step):
         return self.step.fits(plan)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        return self.step.describe(plan, Draws(self.seeds, self.place))
+        return self.step.describe(plan, Draws(self.seeds.numpy(), self.place))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -292,7 +292,9 @@ def test_drop_boxes_keeps_what_the_rule_permits_box_by_box(dtype: torch.dtype) -
     labels = torch.arange(count * most).view(count, most)
     cut, dropped = (torch.rand((count, most), generator=generator) < chance for chance in (0.5, 0.2))
     cropped, share = torch.rand(count, generator=generator) < 0.5, torch.rand((count, most), generator=generator)
-    trail = Trail(torch.zeros(count, 1, 4), cropped, cut, share.to(dtype), dropped)
+    trail = Trail.before(boxes, Plan.unchanged(count, (3, 20, 20), 255.0))
+    trail.cut[:], trail.dropped[:] = torch.cat((cut, cropped[:, None]), 1).numpy(), dropped.numpy()
+    trail.share[:, :-1] = share.numpy()
     rule = BoxRule(min_size=2, min_visible=0.3, max_aspect=4)
     batch = Batch(boxes=boxes, labels=labels, counts=counts, batch_size=[count])
     made = drop_boxes(batch, trail, rule)
@@ -300,7 +302,7 @@ def test_drop_boxes_keeps_what_the_rule_permits_box_by_box(dtype: torch.dtype) -
     for k in range(count):
         kept = []
         for place in range(int(counts[k])):
-            stays = bool(rule.permits(boxes[k, place])) and bool(trail.share[k, place] >= 0.3)
+            stays = bool(rule.permits(boxes[k, place].numpy())) and bool(trail.share[k, place] >= 0.3)
             if (stays or not (cut[k, place] or cropped[k])) and not dropped[k, place]:
                 kept.append(place)
         total += len(kept)

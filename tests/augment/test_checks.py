@@ -189,7 +189,7 @@ def test_fields_that_do_not_fit_are_refused(fields: dict[str, Tensor], message: 
 
 
 def test_what_the_kernels_would_misread_is_refused() -> None:
-    plan = Plan.unchanged(2, (3, 8, 9), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(2, (3, 8, 9), 255.0)
     rendering, places = Rendering(plan, torch.float32), torch.arange(2)
     images, out = torch.zeros(2, 3, 8, 9, dtype=torch.uint8), torch.empty(2, 3, 8, 9)
     for wrong in (images.float(), images.transpose(2, 3).contiguous().transpose(2, 3)):
@@ -207,14 +207,8 @@ def test_seeds_alone_are_checked_too() -> None:
         for seeds in (torch.zeros(5, dtype=torch.int64), torch.zeros(6, dtype=torch.int32)):
             with pytest.raises((ValueError, TypeError), match="seeds"):
                 step(images, seeds=seeds)
-    with pytest.raises(TypeError, match=r"seeds and ids are torch\.int32, expected torch\.int64"):
+    with pytest.raises(TypeError, match=r"seeds and ids are torch\.int32, expected int64"):
         sample_seeds(0, 0, torch.arange(6, dtype=torch.int32))
-
-
-@pytest.mark.parametrize("given", [[], [torch.zeros(3, 4, 4)], [(1, 2)], [{"images": 1}]])
-def test_lists_of_something_else_are_refused(given: list[object]) -> None:
-    with pytest.raises(TypeError, match="expected a Batch, a list of its rows, or images"):
-        Collate()(given)
 
 
 def test_a_batch_without_images_and_one_row_are_refused() -> None:

@@ -48,10 +48,17 @@ def with_all_fields(count: int) -> Batch:
 
 def partners_of(collate: Collate, batch: Batch) -> tuple[Tensor, Tensor]:
     count = len(batch)
-    rows, seeds = collate.with_partners(torch.arange(count), batch.seeds, count, lambda places: places)
+    rows, seeds = with_partners(collate, batch)
     assert torch.equal(rows[:count], torch.arange(count))
     assert torch.equal(seeds[:count], batch.seeds)
     return rows[count:], seeds[count:]
+
+
+def with_partners(collate: Collate, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Rows and seeds of samples and partners."""
+    count = len(batch)
+    rows, seeds = collate.with_partners(np.arange(count), batch.seeds.numpy(), count, lambda places: places)
+    return torch.from_numpy(rows), torch.from_numpy(seeds)
 
 
 def pasted(
@@ -100,7 +107,7 @@ def test_copy_paste_of_150_draws_is_a_plain_paste(first: list[Any], rule: BoxRul
     own, other = before(batch), before(batch[rows].replace(seeds=seeds))
     made = collate(batch)
     assert len(made) == count
-    draws = Draws(batch.seeds, len(first))
+    draws = Draws(batch.seeds.numpy(), len(first))
     applied, uniform = draws.chance(0.8), draws.uniform(other.boxes.shape[1])
     assert 90 < applied.sum() < 140
     masks, changed = made.instance_masks(), 0
@@ -149,7 +156,9 @@ def test_copy_paste_after_a_mosaic_pastes_of_another_mosaic() -> None:
     batch = with_all_fields(12).replace(masks=None)
     collate = Collate(Mosaic(SIDE), CopyPaste(), dtype=torch.uint8, box_rule=RULE)
     rows, seeds = partners_of(collate, batch)
-    draws = collate.composer.tile_rows(Draws(seeds, 0), rows, 12, lambda places: places)  # type: ignore[union-attr]
+    draws = collate.composer.tile_rows(  # type: ignore[union-attr]
+        Draws(seeds.numpy(), 0), rows.numpy(), 12, lambda places: places
+    )
     assert [int(number) for number in draws.numbers[draws.places == 0]] == rows.tolist()
     made = collate(batch)
     assert len(made) == 12
@@ -158,7 +167,7 @@ def test_copy_paste_after_a_mosaic_pastes_of_another_mosaic() -> None:
     mosaics = Collate(Mosaic(SIDE), dtype=torch.uint8, box_rule=RULE)(both)
     mosaics.masks = torch.zeros((24, SIDE, SIDE), dtype=torch.uint8)
     own, other = mosaics[:12], mosaics[12:]
-    later = Draws(batch.seeds, 1)
+    later = Draws(batch.seeds.numpy(), 1)
     later.chance(1.0)
     uniform, pasted_into = later.uniform(mosaics.boxes.shape[1]), 0
     masks = [[one.numpy().astype(bool) for one in each.instance_masks()] for each in (own, other, made)]
@@ -174,7 +183,7 @@ def test_copy_paste_after_a_mosaic_pastes_of_another_mosaic() -> None:
 
 def test_copy_paste_without_the_partners_behind_the_samples_is_refused() -> None:
     batch, collate = with_all_fields(8), Collate(CopyPaste(0.5))
-    numbers, seeds = collate.with_partners(torch.arange(8), batch.seeds, 8, lambda places: places)
+    numbers, seeds = with_partners(collate, batch)
     both = batch[numbers].replace(seeds=seeds, images=None)
     assert len(collate.prepare(both, (3, SIDE, SIDE)).shape) == 4
     for wrong in (batch, both[:-1], both.replace(seeds=seeds.flip(0)), both[torch.arange(len(both)).flip(0)]):
@@ -261,12 +270,12 @@ def test_copy_paste_what_cannot_be_done_is_refused(make: Any, message: str) -> N
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
 def test_copy_paste_renders_the_partners_that_it_pastes_of(p: float) -> None:
     batch, collate = with_all_fields(50), Collate(CopyPaste(p), dtype=torch.uint8)
-    rows, seeds = collate.with_partners(torch.arange(50), batch.seeds, 50, lambda places: places)
-    applied = Draws(batch.seeds, 0).chance(p)
+    rows, seeds = with_partners(collate, batch)
+    applied = Draws(batch.seeds.numpy(), 0).chance(p)
     assert len(rows) == len(seeds) == 50 + int(applied.sum())
     every, _ = partners_of(Collate(CopyPaste()), batch)
     assert torch.equal(rows[50:], every[applied])
-    assert torch.equal(CopyPaste(p).applied(Draws(seeds, 0)), applied)
+    assert np.array_equal(CopyPaste(p).applied(Draws(seeds.numpy(), 0)), applied)
     assert len(collate(batch)) == 50
     collate.steps[0] = RandomHorizontalFlip()
     assert not collate.has_partners

@@ -34,6 +34,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.render.plan import Plan
+from mmload.render.plan_copies import on_device
 from mmload.render.rendering import Rendering
 
 HEIGHT, WIDTH, MOST = 40, 52, 5
@@ -60,10 +61,10 @@ def batch_of(count: int, height: int = HEIGHT, width: int = WIDTH) -> Batch:
 
 def plans_of(steps: list[Step], batch: Batch) -> list[Plan]:
     """The plan after each of the steps of one pass."""
-    plan = Plan.unchanged(len(batch), tuple(batch.images.shape[1:]), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(len(batch), tuple(batch.images.shape[1:]), 255.0)
     plans = []
     for place, step in enumerate(steps):
-        plan = step.describe(plan, Draws(batch.seeds, place, boxes=lambda seen: boxes_in(batch, seen, None)))
+        plan = step.describe(plan, Draws(batch.seeds.numpy(), place, boxes=lambda seen: boxes_in(batch, seen, None)))
         plans.append(plan)
     return plans
 
@@ -312,7 +313,8 @@ def test_a_device_makes_the_pixels_of_the_cpu(steps: list[Step], monkeypatch: py
     Rendering(plan, torch.uint8).render_batch(batch.images, expected)
     from mmload.render import torch_rendering
 
-    got = torch_rendering.resized_batch(batch.images, plan, plan.resampling)
+    copied = on_device(plan, torch.device("cpu"))
+    got = torch_rendering.resized_batch(batch.images, copied, copied.resampling)
     assert (got.int() - expected.int()).abs().max() <= 1
     by_operations = torch.empty_like(expected)
     Rendering(plan, torch.uint8).by_operations(batch.images, by_operations)

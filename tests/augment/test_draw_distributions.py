@@ -161,7 +161,7 @@ class OffByOne(RandomCrop):
 
 class Centered(RandomCrop):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        start = torch.full((plan.count,), 4)
+        start = np.full(plan.count, 4)
         return plan.cropped(start, start, *self.size)
 
 
@@ -218,23 +218,24 @@ def test_draws_that_every_epoch_repeats_are_caught(monkeypatch: pytest.MonkeyPat
     assert "RandomHorizontalFlip: share flipped, the same an epoch later" in found
 
 
-def test_a_wrong_ratio_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def even(draws: Draws, area: int, scale: tuple[float, float], ratio: tuple[float, float]) -> tuple[Tensor, Tensor]:
-        uniform = draws.uniform(20)
-        target = area * (scale[0] + (scale[1] - scale[0]) * uniform[:, :10])
-        aspect = ratio[0] + (ratio[1] - ratio[0]) * uniform[:, 10:]  # torchvision's is even in the logarithm
-        return (target * aspect).sqrt().round().long(), (target / aspect).sqrt().round().long()
+def with_other_windows(monkeypatch: pytest.MonkeyPatch, **others: tuple[float, float]) -> None:
+    """RandomResizedCrop draws its windows with another scale or ratio than it was given."""
+    right = resize_module.drawn_windows
 
-    monkeypatch.setattr(resize_module, "rectangles", even)
+    def drawn(draws: Draws, frame, scale, ratio, fallback, **more):
+        return right(draws, frame, others.get("scale", scale), others.get("ratio", ratio), fallback, **more)
+
+    monkeypatch.setattr(resize_module, "drawn_windows", drawn)
+
+
+def test_a_wrong_ratio_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_other_windows(monkeypatch, ratio=(0.5, 1.7))
     collate = Collate(RandomResizedCrop(16, ratio=(0.5, 2.0)))
     assert "RandomResizedCrop: width over height" in wrong_draws(collate)
 
 
 def test_a_wrong_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = resize_module.rectangles
-    monkeypatch.setattr(
-        resize_module, "rectangles", lambda draws, area, scale, ratio: right(draws, area, (0.35, 1.0), ratio)
-    )
+    with_other_windows(monkeypatch, scale=(0.35, 1.0))
     assert "RandomResizedCrop: share of the area" in wrong_draws(Collate(RandomResizedCrop(16)))
 
 

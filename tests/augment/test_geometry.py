@@ -36,7 +36,7 @@ def seeds_for(count: int, epoch: int = 0) -> Tensor:
 
 
 def described(step: Step, images: Tensor, seeds: Tensor) -> Plan:
-    return step.describe(plan_for(images), Draws(seeds, 0))
+    return step.describe(plan_for(images), Draws(seeds.numpy(), 0))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -95,8 +95,8 @@ def test_alternating_flips_mirror_half_of_the_rows_in_an_epoch_and_the_others_in
     plan = plan_for(torch.empty((len(ids), 1, 1, 1), dtype=torch.uint8))
 
     def flips(epoch: int, seed: int = 0) -> Tensor:
-        draws = Draws(seeds_for(len(ids), epoch), 2, epoch=epoch, ids=ids)
-        return AlternatingHorizontalFlip(seed).describe(plan, draws).flip_x
+        draws = Draws(seeds_for(len(ids), epoch).numpy(), 2, epoch=epoch, ids=ids.numpy())
+        return torch.from_numpy(AlternatingHorizontalFlip(seed).describe(plan, draws).flip_x)
 
     first = flips(0)
     assert abs(float(first.double().mean()) - 0.5) < 0.015
@@ -136,7 +136,7 @@ def test_steps_compose_as_they_would_run_one_by_one(first_flip: float, then_flip
     ]
     expected = images
     for place, step in enumerate(steps):
-        plan = step.describe(plan_for(expected), Draws(seeds, place))
+        plan = step.describe(plan_for(expected), Draws(seeds.numpy(), place))
         out = torch.empty(plan.shape, dtype=torch.uint8)
         Rendering(plan, torch.uint8).render_batch(expected, out)
         expected = out
@@ -193,7 +193,7 @@ def test_windows_of_any_dtype_are_the_images_own_values(dtype: torch.dtype, size
     seeds = seeds_for(9)
     plan = plan_for(images)
     for number, step in enumerate(steps):
-        plan = step.describe(plan, Draws(seeds, number))
+        plan = step.describe(plan, Draws(seeds.numpy(), number))
     out = torch.empty(plan.shape, dtype=dtype)
     Rendering(plan, dtype).render_batch(images, out)
     for k, window in enumerate(windows(plan)):

@@ -15,6 +15,7 @@ from mmload.augment.draws import Draws
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.render.plan import Plan
+from mmload.render.plan_copies import on_device
 from mmload.render.torch_levels import run_program
 
 
@@ -49,10 +50,10 @@ def test_hsv_kernel_all_colors_are_those_of_the_reference(numbers: tuple[int, fl
 @pytest.mark.parametrize("numbers", CHANGES)
 def test_hsv_by_torch_is_the_kernel(numbers: tuple[int, float, float]) -> None:
     image = all_colors(5)
-    program = Program.single_operation(levels.HSV, 1, image.device, *numbers)
-    made = run_program(program, image[None].float(), 255.0)[0]
+    program = Program.single_operation(levels.HSV, 1, *numbers)
+    made = run_program(on_device(program, image.device), image[None].float(), 255.0)[0]
     assert torch.equal(made.to(torch.uint8), by_kernel(image, *numbers))
-    floats = run_program(program, image[None] / 255, 1.0)[0] * 255
+    floats = run_program(on_device(program, image.device), image[None] / 255, 1.0)[0] * 255
     apart = (floats - made).abs()
     assert apart.mean() < 3  # without the rounding of uint8 HSV
 
@@ -78,7 +79,7 @@ def test_hsv_1000_draws_are_the_reference() -> None:
     images = torch.randint(0, 256, (count, 3, 8, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     step = RandomHSV(0.3, 0.9, 0.5)
     seeds = sample_seeds(3, 0, torch.arange(count))
-    plan = step.describe(Plan.unchanged(count, (3, 8, 9), 255.0, torch.device("cpu")), Draws(seeds, 0))
+    plan = step.describe(Plan.unchanged(count, (3, 8, 9), 255.0), Draws(seeds.numpy(), 0))
     assert plan.program is not None
     numbers = plan.program.numbers[:, 0]
     made = step(images, seeds)

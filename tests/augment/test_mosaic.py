@@ -53,13 +53,19 @@ def batch_of(count: int, height: int = 40, width: int = 40, most: int = 4, chann
 
 def rows_of(step: Mosaic, batch: Batch) -> list[list[int]]:
     """The rows of each sample, own last."""
-    rows = step.tile_rows(Draws(batch.seeds, 0, epoch=0), torch.arange(len(batch)), len(batch), lambda places: places)
+    draws = Draws(batch.seeds.numpy(), 0, epoch=0)
+    rows = step.tile_rows(draws, np.arange(len(batch)), len(batch), lambda places: places)
     return [rows.numbers[rows.samples == k].tolist() for k in range(len(batch))]
+
+
+def drawn(batch: Batch, layer: int = 0) -> Tensor:
+    """The numbers of the canvases' maps, [B, 10]."""
+    return torch.from_numpy(Draws(batch.seeds.numpy(), 0).branch(2 + layer).uniform(10))
 
 
 def centers(batch: Batch) -> Tensor:
     """Rows and columns at which four images of 40 x 40 meet."""
-    return ((0.5 + Draws(batch.seeds, 0).branch(2).uniform(10)[:, :2]) * 40).to(torch.int64)
+    return ((0.5 + drawn(batch)[:, :2]) * 40).to(torch.int64)
 
 
 def real_boxes(batch: Batch, k: int) -> dict[int, Tensor]:
@@ -100,8 +106,7 @@ def test_mosaic_boxes_of_1000_draws_are_those_of_torchvisions_perspective() -> N
     batch = batch_of(count)
     step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
-    uniform = Draws(batch.seeds, 0).branch(2).uniform(10)
-    maps = maps_of(step, uniform, torch.full((count, 2), 40))
+    maps = maps_of(step, drawn(batch), torch.full((count, 2), 40))
     inverse = torch.linalg.inv(maps)
     checked = 0
     for k in range(count):
@@ -125,7 +130,7 @@ def test_mosaic_pixels_are_those_of_torchvisions_perspective() -> None:
     batch.images = smooth.to(torch.uint8)
     step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
     made = Collate(step, dtype=torch.uint8)(batch)
-    inverse = torch.linalg.inv(maps_of(step, Draws(batch.seeds, 0).branch(2).uniform(10), torch.full((60, 2), 40)))
+    inverse = torch.linalg.inv(maps_of(step, drawn(batch), torch.full((60, 2), 40)))
     y, x = torch.meshgrid(torch.arange(40) + 0.5, torch.arange(40) + 0.5, indexing="ij")
     for k in range(60):
         coefficients = (inverse[k] / inverse[k, 2, 2]).reshape(-1)[:8].tolist()
@@ -142,13 +147,12 @@ def test_tiles_have_the_maps_of_plain_matrices_and_their_inverses() -> None:
     count = 50
     step = Mosaic((40, 56), degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
     batch = batch_of(count, 30, 44)
-    draws = Draws(batch.seeds, 0)
-    tiles = step.tiles_of(batch, draws, (3, 30, 44), torch.uint8, None)
-    uniform = draws.branch(2).uniform(10)
-    records, needed, moving = placed_tiles(
-        tiles.rows, tiles.sizes.numpy(), uniform[None].numpy(), step._ranges, _LAYOUTS[4]
+    tiles = step.tiles_of(batch, Draws(batch.seeds.numpy(), 0), (3, 30, 44), torch.uint8, None)
+    uniform = drawn(batch)
+    records, needed, moving = placed_tiles(tiles.rows, tiles.sizes, uniform[None].numpy(), step._ranges, _LAYOUTS[4])
+    wanted = maps_of(
+        step, uniform[torch.from_numpy(tiles.rows.samples)], torch.tensor([80, 112]).expand(len(records), 2)
     )
-    wanted = maps_of(step, uniform[tiles.rows.samples], torch.tensor([80, 112]).expand(len(records), 2))
     torch.testing.assert_close(torch.from_numpy(moving.maps), wanted, rtol=1e-12, atol=1e-9)
     back = torch.from_numpy(np.stack([records[name] for name in "abcdefghi"], 1)).view(-1, 3, 3)
     to_canvas = torch.zeros_like(back)
@@ -157,7 +161,7 @@ def test_tiles_have_the_maps_of_plain_matrices_and_their_inverses() -> None:
     to_canvas[:, 2, 2] = 1
     whole = wanted @ to_canvas @ back
     torch.testing.assert_close(whole, torch.eye(3, dtype=torch.float64).expand_as(whole), rtol=0, atol=1e-9)
-    assert (moving.corners[tiles.rows.places.numpy() == 3] >= 20).all()
+    assert (moving.corners[tiles.rows.places == 3] >= 20).all()
     assert (needed["first"] < needed["stop"]).all()
     assert (needed["stop"] <= 30).all()
 
@@ -329,7 +333,7 @@ def test_mosaic_sizes_of_images_on_a_canvas_do_not_stay(later: list[Any]) -> Non
 @pytest.mark.parametrize("counts", [5, 3_000_000, -1])
 def test_mosaic_counts_of_tiles_that_are_no_numbers_of_boxes_are_refused(counts: int) -> None:
     batch, step = batch_of(4), Mosaic(40)
-    draws = Draws(batch.seeds, 0)
+    draws = Draws(batch.seeds.numpy(), 0)
     tiles = step.tiles_of(batch, draws, (3, 40, 40), torch.uint8, None)
     wrong = tiles._replace(fields={**tiles.fields, "counts": torch.full((len(tiles.sizes),), counts)})
     with pytest.raises(ValueError, match=rf"counts are from {counts} to {counts}, and boxes have room for 4"):

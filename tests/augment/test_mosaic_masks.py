@@ -12,7 +12,7 @@ import torch
 from coco_sets import coco_dataset
 from mosaic_maps import maps_of
 from tensordict import TensorDict
-from test_mosaic import ALL, batch_of, rows_of
+from test_mosaic import ALL, batch_of, drawn, rows_of
 
 from mmload import Loader
 from mmload.augment import BoxRule, CopyPaste, Mosaic, RandomHorizontalFlip, sample_seeds
@@ -89,8 +89,9 @@ def test_mosaic_masks_of_instances_are_where_their_pixels_are(options: dict[str,
     batch, step = instances(count), Mosaic(SIDE, **options)
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
     masks = made.instance_masks()
-    rows = step.tile_rows(Draws(batch.seeds, 0, epoch=0), torch.arange(count), count, lambda places: places)
-    numbers = torch.stack([Draws(batch.seeds, 0).branch(2 + layer).uniform(10) for layer in range(2)], 1)
+    arrays = step.tile_rows(Draws(batch.seeds.numpy(), 0, epoch=0), np.arange(count), count, lambda places: places)
+    rows = arrays._make(torch.from_numpy(each) for each in arrays)
+    numbers = torch.stack([drawn(batch, layer) for layer in range(2)], 1)
     canvas = torch.where(rows.alone, SIDE, 2 * SIDE)[:, None].expand(-1, 2)
     inverse = torch.linalg.inv(maps_of(step, numbers[rows.samples, rows.layers], canvas)).numpy()
     grid = np.mgrid[:SIDE, :SIDE] + 0.5

@@ -14,7 +14,7 @@ from torch import Tensor
 from mmload import augment
 from mmload.augment import BoxRule
 from mmload.augment.collate import Collate
-from mmload.augment.views import TwoViews
+from mmload.augment.views import Views
 from mmload.batch import Batch
 
 ODD: list[Any] = [
@@ -129,7 +129,6 @@ STEPS: list[tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = [
     (augment.PerSample, {}, ("module",)),
     (BoxRule, {}, ("min_size", "min_visible")),
     (Collate, {}, ("device", "dtype", "memory_format", "box_rule")),
-    (TwoViews, {"first": Collate()}, ("first", "second")),
     (augment.sample_seeds, {"seed": 0, "epoch": 0, "ids": torch.arange(3)}, ("seed", "epoch", "ids")),
     (Collate().set_epoch, {}, ("epoch",)),
     (augment.view_seeds, {"seeds": torch.arange(3), "view": 1}, ("seeds", "view")),
@@ -160,9 +159,9 @@ def run(made: Any) -> None:
     """A batch through what was made; its images must be finite."""
     if isinstance(made, BoxRule):
         made = Collate(augment.RandomCrop(4), box_rule=made)
-    if isinstance(made, torch.nn.Module) and not isinstance(made, Collate | TwoViews):
+    if isinstance(made, torch.nn.Module) and not isinstance(made, Collate | Views):
         made = Collate(made)
-    if isinstance(made, Collate | TwoViews):
+    if isinstance(made, Collate | Views):
         made.set_epoch(1)
     batch = batch_of()
     if isinstance(made, Collate) and any(isinstance(step, augment.RandomIoUCrop) for step in made.steps):

@@ -116,8 +116,9 @@ def test_mosaic_of_four_is_opencvs_warp_of_the_canvas() -> None:
     batch = drawn()
     step = Mosaic(SIDE, degrees=20, translate=0.2, scale=0.4, shear=5, perspective=0.0005)
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
-    rows = step.tile_rows(Draws(batch.seeds, 0), torch.arange(COUNT), COUNT, lambda places: places)
-    numbers = Draws(batch.seeds, 0).branch(2).uniform(10)
+    draws = Draws(batch.seeds.numpy(), 0)
+    rows = step.tile_rows(draws, np.arange(COUNT), COUNT, lambda places: places)
+    numbers = torch.from_numpy(draws.branch(2).uniform(10))
     maps = maps_of(step, numbers, torch.full((COUNT, 2), 2 * SIDE)).numpy()
     meeting = ((0.5 + numbers[:, :2]) * SIDE).long().tolist()
     checked = 0
@@ -148,7 +149,8 @@ def test_mosaic_boxes_and_keypoints_are_those_of_albumentations_perspective(albu
 
     batch, step = drawn(), STEPS[0]
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
-    maps = maps_of(step, Draws(batch.seeds, 0).branch(2).uniform(10), torch.full((COUNT, 2), SIDE)).numpy()
+    numbers = torch.from_numpy(Draws(batch.seeds.numpy(), 0).branch(2).uniform(10))
+    maps = maps_of(step, numbers, torch.full((COUNT, 2), SIDE)).numpy()
     for k in range(COUNT):
         shape = SIDE, SIDE
         shares = A.perspective_bboxes(batch.boxes[k].numpy() / SIDE, shape, maps[k], SIDE, SIDE, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -145,8 +146,8 @@ def test_flips_after_operations_on_levels_give_the_mirrored_images(step: nn.Modu
         batch
     ).images
     assert torch.equal(made, plain.flip(2, 3))
-    plan = step.describe(Plan.unchanged(6, (3, 9, 11), 255.0, torch.device("cpu")), Draws(seeds, 0))
-    joined = plan.flipped(x=torch.ones(6, dtype=torch.bool))
+    plan = step.describe(Plan.unchanged(6, (3, 9, 11), 255.0), Draws(seeds.numpy(), 0))
+    joined = plan.flipped(x=np.ones(6, np.bool_))
     assert (joined.flip_x is not None) == isinstance(
         step, augment.RandomHSV
     )  # a part of the copy, not a pass of its own

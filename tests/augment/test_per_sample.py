@@ -26,7 +26,7 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.augment.foreign_modules import drop_ins
-from mmload.augment.views import TwoViews
+from mmload.augment.views import Views
 from mmload.batch import Batch
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.store.dataset import Dataset
@@ -139,7 +139,7 @@ class Fails(nn.Module):
 @pytest.mark.parametrize("views", [False, True])
 def test_loaders_of_any_size_and_threads_give_the_same(dataset: Dataset, views: bool) -> None:
     collate = Collate(PerSample(MODULES[0]), PerSample(Global()), Normalize.imagenet())
-    made = TwoViews(collate) if views else collate
+    made = Views(collate, collate) if views else collate
 
     def epoch(**settings: int) -> Tensor:
         loader = Loader(dataset["train"], collate=made, shuffle=True, seed=3, **settings)

@@ -59,9 +59,9 @@ def people(count: int) -> Batch:
 
 
 def plan_of(steps: list[Step], batch: Batch) -> Plan:
-    plan = Plan.unchanged(len(batch), (3, HEIGHT, WIDTH), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(len(batch), (3, HEIGHT, WIDTH), 255.0)
     for place, step in enumerate(steps):
-        plan = step.describe(plan, Draws(batch.seeds, place))
+        plan = step.describe(plan, Draws(batch.seeds.numpy(), place))
     return plan
 
 

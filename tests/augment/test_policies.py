@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2 as v2
@@ -78,7 +79,7 @@ def test_every_change_and_magnitude_is_torchvisions(ours: Any, theirs: Any, spac
     ]
     image = batch_of(1, height=HEIGHT, width=WIDTH).images
     images = image.expand(len(cases), -1, -1, -1).contiguous()
-    chosen, bin_of, negative = (torch.tensor(column) for column in zip(*cases, strict=True))
+    chosen, bin_of, negative = (np.array(column) for column in zip(*cases, strict=True))
     plan = plan_for(images)
     plan = plan.followed_by(ours.changes(space, chosen, negative, plan, bin_of, bins))
     got = torch.empty_like(images)
@@ -109,7 +110,7 @@ def compared(step: nn.Module, batch: Batch, wanted: list[Tensor], share: float) 
 
 def test_rand_augment_and_trivial_augment_make_what_they_draw() -> None:
     batch = batch_of(40, height=HEIGHT, width=WIDTH)
-    draws, theirs, wanted = Draws(batch.seeds, 0), v2.RandAugment(), list(batch.images)
+    draws, theirs, wanted = Draws(batch.seeds.numpy(), 0), v2.RandAugment(), list(batch.images)
     for _ in range(2):
         uniform = draws.uniform(2)
         for k, (which, sign) in enumerate(uniform.tolist()):
@@ -117,7 +118,7 @@ def test_rand_augment_and_trivial_augment_make_what_they_draw() -> None:
             magnitude = magnitude_of(theirs, name, 9, 31, sign < 0.5)
             wanted[k] = applied(theirs, wanted[k], name, magnitude, "nearest")
     compared(augment.RandAugment(), batch, wanted, 0.01)
-    wide, draws = v2.TrivialAugmentWide(), Draws(batch.seeds, 0)
+    wide, draws = v2.TrivialAugmentWide(), Draws(batch.seeds.numpy(), 0)
     bins, uniform = whole_numbers(draws.uniform(1)[:, 0], 31), draws.uniform(2)
     wanted = []
     for k, (which, sign) in enumerate(uniform.tolist()):
@@ -130,7 +131,7 @@ def test_rand_augment_and_trivial_augment_make_what_they_draw() -> None:
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
 def test_auto_augment_makes_what_it_draws(policy: str) -> None:
     batch, theirs = batch_of(40, height=HEIGHT, width=WIDTH), v2.AutoAugment(v2.AutoAugmentPolicy(policy))
-    draws, wanted = Draws(batch.seeds, 0), list(batch.images)
+    draws, wanted = Draws(batch.seeds.numpy(), 0), list(batch.images)
     pairs = whole_numbers(draws.uniform(1)[:, 0], 25)
     for place in range(2):
         for k, (on, sign) in enumerate(draws.uniform(2).tolist()):
@@ -144,9 +145,9 @@ def test_auto_augment_makes_what_it_draws(policy: str) -> None:
 @pytest.mark.parametrize("depth", [-1, 2])
 def test_augmix_makes_what_it_draws(depth: int) -> None:
     batch, theirs = batch_of(12, height=HEIGHT, width=WIDTH), v2.AugMix()
-    draws = Draws(batch.seeds, 0)
+    draws = Draws(batch.seeds.numpy(), 0)
     kept = dirichlet(draws, 1.0, 2)
-    shares = (dirichlet(draws, 1.0, 3) * kept[:, 1:]).float()
+    shares = (dirichlet(draws, 1.0, 3) * kept[:, 1:]).astype(np.float32)
     mixed = [float(kept[k, 0]) * image for k, image in enumerate(batch.images)]
     for row in range(3):
         chains = list(batch.images)
@@ -158,7 +159,7 @@ def test_augmix_makes_what_it_draws(depth: int) -> None:
                     name = AUGMIX[int(which * len(AUGMIX))].name
                     magnitude = magnitude_of(theirs, name, int(bins[k]), 10, sign < 0.5)
                     chains[k] = applied(theirs, chains[k], name, magnitude, "bilinear")
-        mixed = [one + shares[k, row] * chains[k] for k, one in enumerate(mixed)]
+        mixed = [one + float(shares[k, row]) * chains[k] for k, one in enumerate(mixed)]
     compared(augment.AugMix(chain_depth=depth), batch, [one.to(torch.uint8) for one in mixed], 0.02)
 
 

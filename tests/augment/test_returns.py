@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchvision import tv_tensors
 from torchvision.ops import box_convert
 
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, TwoViews
+from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, Views
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Returns
 from mmload.batch import Batch, make_batch
@@ -78,12 +78,12 @@ def test_arrays_are_all_fields_without_a_copy(form: str) -> None:
 def test_views_give_what_differs_as_a_tuple_and_what_they_share_once() -> None:
     crops = Collate(RandomCrop(9), RandomHorizontalFlip(), Normalize.imagenet())
     batch = detection_batch()
-    views = TwoViews(crops)(batch)
+    views = Views(crops, crops)(batch)
     (first, second), targets = Returns(("images", "targets")).given(views)
     assert first is views[0].images
     assert second is views[1].images
     assert targets is batch.targets
-    named = Returns({"boxes": "boxes", "weight": "weight", "seeds": "seeds"}, TwoViews(crops))(batch)
+    named = Returns({"boxes": "boxes", "weight": "weight", "seeds": "seeds"}, Views(crops, crops))(batch)
     assert [type(value) for value in named.values()] == [tuple, torch.Tensor, tuple]
     assert [array.shape for array in Returns("numpy").given(views)["images"]] == [(2, 3, 9, 9)] * 2
     assert Returns(len).given(views) == 2
@@ -98,7 +98,7 @@ def test_views_that_mix_have_targets_of_their_own() -> None:
 
 
 def test_boxes_come_for_each_view_even_where_no_step_moves_them() -> None:
-    boxes = Returns(("boxes",), TwoViews(Collate(Normalize.imagenet())))(detection_batch())[0]
+    boxes = Returns(("boxes",), Views(*[Collate(Normalize.imagenet())] * 2))(detection_batch())[0]
     assert isinstance(boxes, tuple)
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_given_is_refused() -> None:
     with pytest.raises(ValueError, match="bfloat16"):
         Returns("numpy").given(batch.replace(images=batch.images.bfloat16()))
     with pytest.raises(ValueError, match="one view"):
-        Returns("torchvision", TwoViews(Collate()))
+        Returns("torchvision", Views(*[Collate()] * 2))
     with pytest.raises(ValueError, match="one view"):
         Returns("torchvision").given((batch, batch))
     with pytest.raises(ValueError, match='on cuda; use returns="dlpack"'):
@@ -214,14 +214,14 @@ def test_views_give_what_belongs_to_boxes_of_each_view_whatever_their_steps_are(
     }
     batch.extra = TensorDict(fields, batch_size=[count])
     for first in (Collate(), Collate(RandomHorizontalFlip(1.0))):
-        each, targets = Returns((name, "targets"), TwoViews(first, Collate()))(batch)
+        each, targets = Returns((name, "targets"), Views(first, Collate()))(batch)
         assert isinstance(each, tuple)
         assert len(each) == 2
         assert len(targets) == 2
 
 
 def test_views_give_boxes_of_a_format_of_each_view() -> None:
-    form = Returns(("boxes_xywh", "targets"), TwoViews(Collate(RandomHorizontalFlip(1.0)), Collate()))
+    form = Returns(("boxes_xywh", "targets"), Views(Collate(RandomHorizontalFlip(1.0)), Collate()))
     (first, second), targets = form(detection_batch())
     assert first[0, 0].tolist() == [7, 2, 8, 10]
     assert second[0, 0].tolist() == [1, 2, 8, 10]

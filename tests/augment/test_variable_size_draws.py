@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,11 +19,12 @@ SIZES = torch.tensor([(256, 341), (341, 256), (256, 256), (256, 900), (700, 60),
 
 def windows(step: Step, sizes: Tensor) -> Tensor:
     """Top, left, rows, cols: int64 [B, 4]."""
-    seeds = sample_seeds(5, 0, torch.arange(len(sizes)))
-    plan = step.describe(Plan.unchanged_sizes(sizes, 3), Draws(seeds, 0))
+    seeds = sample_seeds(5, 0, torch.arange(len(sizes))).numpy()
+    plan = step.describe(Plan.unchanged_sizes(sizes.numpy(), 3), Draws(seeds, 0))
     assert plan.top is not None
     assert plan.left is not None
-    return torch.stack([plan.top, plan.left, plan.per_sample(plan.rows), plan.per_sample(plan.cols)], 1)
+    sides = plan.top, plan.left, plan.per_sample(plan.rows), plan.per_sample(plan.cols)
+    return torch.from_numpy(np.stack(sides, 1))
 
 
 def features(window: Tensor, sizes: Tensor) -> dict[str, Tensor]:

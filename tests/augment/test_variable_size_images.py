@@ -29,7 +29,7 @@ from mmload.augment import (
     RandomZoomOut,
     Resize,
     ScaleJitter,
-    TwoViews,
+    Views,
 )
 from mmload.augment.collate import Collate
 from mmload.augment.prepared_batch import PreparedBatch
@@ -261,7 +261,7 @@ def test_the_shortest_size_gives_sizes_until_a_step_moves_the_images(is_variable
 def test_views_of_images_of_a_size_each() -> None:
     rows = rows_of(images_of())
     crop = Collate(RandomResizedCrop(16))
-    first, second = TwoViews(crop)(rows)
+    first, second = Views(crop, crop)(rows)
     assert torch.equal(first.images, crop(rows).images)
     assert not torch.equal(first.images, second.images)
 

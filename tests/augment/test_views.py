@@ -14,13 +14,11 @@ from torchvision.transforms import v2
 
 from mmload.augment import (
     CutMix,
-    GaussianBlur,
     Normalize,
     PerSample,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
-    TwoViews,
     Views,
     view_seeds,
 )
@@ -87,15 +85,6 @@ def test_any_form_and_any_part_of_a_batch_gives_the_same() -> None:
     seeded = views(batch.replace(seeds=None), torch.Generator().manual_seed(3))
     assert all(torch.equal(one, other.images) for one, other in zip(bare, seeded, strict=True))
     assert not torch.equal(bare[8], bare[9])
-
-
-def test_two_views_are_the_case_of_two() -> None:
-    batch = batch_of(COUNT)
-    weak, strong = Collate(RandomResizedCrop(28)), Collate(RandomResizedCrop(28), GaussianBlur(5))
-    assert_same(TwoViews(weak)(batch), Views(weak, weak)(batch))
-    assert_same(TwoViews(weak, strong)(batch), Views(weak, strong)(batch))
-    assert_same(TwoViews(weak, strong)(batch), one_by_one(Views(weak, strong), batch))
-    assert isinstance(TwoViews(weak), Views)
 
 
 def test_steps_after_the_pass_run_for_each_view() -> None:

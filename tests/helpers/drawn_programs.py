@@ -48,19 +48,19 @@ _SAME = 1e-3
 
 
 def _program(step: LevelStep, shape: Shape, draws: Draws, count: int) -> Program:
-    return step.program(Plan.unchanged(count, shape, 255.0, torch.device("cpu")), draws)
+    return step.program(Plan.unchanged(count, shape, 255.0), draws)
 
 
 def with_probability(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     """Samples whether a step with a probability applies."""
-    ours = (_program(step, shape, draws, count).codes != levels.NONE).any(1).to(torch.int64).numpy()
+    ours = (_program(step, shape, draws, count).codes != levels.NONE).any(1).astype(np.int64)
     yield "share changed", "probability", ours, _changed_shares(step, shape, count)
 
 
 def blur(step: augment.GaussianBlur, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     """Samples the standard deviation."""
     if step.sigma[0] < step.sigma[1]:
-        ours = _program(step, shape, draws, count).numbers[:, 0, 2].to(torch.float64).numpy()
+        ours = _program(step, shape, draws, count).numbers[:, 0, 2].astype(np.float64)
         transform, image = equivalent_of(step), torch.empty(shape)
         yield "sigma", "real", ours, np.array([transform.make_params([image])["sigma"][0] for _ in range(count)])
 
@@ -70,7 +70,7 @@ def distort(step: augment.RandomPhotometricDistort, shape: Shape, draws: Draws, 
     program = _program(step, shape, draws, count)
     transform, image = equivalent_of(step), torch.empty(shape)
     theirs = [transform.make_params([image]) for _ in range(count)]
-    codes, numbers = program.codes.numpy(), program.numbers.to(torch.float64).numpy()
+    codes, numbers = program.codes, program.numbers.astype(np.float64)
     for name, places in (("brightness", [0]), ("contrast", [1, 4]), ("saturation", [2]), ("hue", [3])):
         factors = [one[f"{name}_factor"] for one in theirs]
         on = (codes[:, places] != levels.NONE).any(1)
@@ -131,10 +131,10 @@ def perspective(step: augment.RandomPerspective, shape: Shape, draws: Draws, cou
     """Samples whether the step applies, and the new positions of the corners."""
     program = _program(step, shape, draws, count)
     on = program.codes[:, 0] != levels.NONE
-    yield "share distorted", "probability", on.to(torch.int64).numpy(), _changed_shares(step, shape, count)
+    yield "share distorted", "probability", on.astype(np.int64), _changed_shares(step, shape, count)
     transform, image = equivalent_of(step), torch.empty(shape)
     theirs = np.array([transform.make_params([image])["coefficients"] for _ in range(count)])
-    ours = _corners(program.numbers[:, 0].to(torch.float64).numpy()[on.numpy()], shape)
+    ours = _corners(program.numbers[on, 0].astype(np.float64), shape)
     if len(ours):
         for which, name in enumerate(("top left", "top right", "bottom right", "bottom left")):
             for axis, line in enumerate(("column", "row")):
@@ -153,8 +153,8 @@ def policy(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
         if mine and other:
             yield f"{kind}", "integer", *_grouped(np.array(mine), np.array(other))
     if isinstance(step, augment.AugMix):
-        numbers = program.numbers[:, :, 0].to(torch.float64).numpy()
-        codes = program.codes[0].numpy()
+        numbers = program.numbers[:, :, 0].astype(np.float64)
+        codes = program.codes[0]
         yield "share of the image", "real", numbers[:, codes == levels.MIX_BEGIN][:, 0], shares[:, 0]
         yield "share of the first chain", "real", numbers[:, codes == levels.MIX_ADD][:, 0], shares[:, 1]
 
@@ -164,7 +164,7 @@ def of_steps(step: Any, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     marked = copy.copy(step)
     marked._modules = {"transforms": nn.ModuleList(_Mark(place) for place in range(len(step.transforms)))}
     program = _program(marked, shape, draws, count)
-    places = torch.where(program.codes != levels.NONE, program.numbers[:, :, 0].to(torch.int64) + 1, 0).tolist()
+    places = np.where(program.codes != levels.NONE, program.numbers[:, :, 0].astype(np.int64) + 1, 0).tolist()
     seen: list[int] = []
     transform = equivalent_of(step)
     transform.transforms = [Seen(place + 1, seen) for place in range(len(step.transforms))]
@@ -186,7 +186,7 @@ class _Mark(LevelStep):
         self.place = place
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        return Program.single_operation(levels.BRIGHTNESS, plan.count, plan.device, float(self.place))
+        return Program.single_operation(levels.BRIGHTNESS, plan.count, float(self.place))
 
 
 class Seen(v2.Transform):
@@ -284,7 +284,7 @@ def _event(code: int, numbers: Sequence[float], shape: Shape) -> Event | None:
 
 def _parts(program: Program, center: Any, shape: Shape) -> tuple[Sample, Sample, Sample, Sample, Sample]:
     """Returns translation [2, N], angle in degrees, scale, slant and stretch of affine operations."""
-    matrix = program.numbers[:, 0, :6].to(torch.float64).numpy().reshape(-1, 2, 3)
+    matrix = program.numbers[:, 0, :6].astype(np.float64).reshape(-1, 2, 3)
     forward = np.linalg.inv(matrix[:, :, :2])
     scale = np.sqrt(np.linalg.det(forward))
     x, y = (0.0, 0.0) if center is None else (center[0] - 0.5 * shape[2], center[1] - 0.5 * shape[1])

@@ -124,16 +124,16 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, index: int, seed: i
         return []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        draws = Draws(seeds, index, boxes=example_boxes(shape, len(seeds)))
+        draws = Draws(seeds.numpy(), index, boxes=example_boxes(shape, len(seeds)))
         found = list(read(step, shape, draws, len(seeds)))
     name = type(step).__name__
     return [Property(name=f"{name}: {what}", kind=kind, ours=ours, theirs=other) for what, kind, ours, other in found]
 
 
-def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Tensor, Tensor]]:
+def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[np.ndarray, np.ndarray]]:
     """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
-    boxes = torch.tensor(_BOXES) * torch.tensor([shape[2], shape[1], shape[2], shape[1]])
-    return lambda plan: (boxes.expand(count, 3, 4), torch.ones(count, 3, dtype=torch.bool))
+    boxes = np.array(_BOXES, np.float32) * np.array([shape[2], shape[1], shape[2], shape[1]], np.float32)
+    return lambda plan: (np.broadcast_to(boxes, (count, 3, 4)), np.ones((count, 3), np.bool_))
 
 
 def run_seeds(rows: int, count: int, seed: int) -> Tensor:
@@ -147,7 +147,7 @@ def _shape_after(step: nn.Module, shape: Shape) -> Shape:
     """Returns the shape of a step's output images for input images of ``shape``."""
     if not isinstance(step, Step):
         return shape
-    nothing = torch.zeros(1, dtype=torch.int64)
+    nothing = np.zeros(1, np.int64)
     draws = Draws(nothing, 0, epoch=0, ids=nothing, boxes=example_boxes(shape, 1))
     plan = step.describe(_blank(1, shape), draws)
     return shape[0], plan.height, plan.width
@@ -167,7 +167,7 @@ def _resized_crop(step: augment.RandomResizedCrop, shape: Shape, draws: Draws, c
     theirs = _params(equivalent_of(step), shape, count)
     if plan.top is None or plan.left is None:
         return
-    rows, cols = _int_array(torch.as_tensor(plan.rows)), _int_array(torch.as_tensor(plan.cols))
+    rows, cols = _int_array(plan.rows), _int_array(plan.cols)
     their_rows, their_cols = _column(theirs, "height"), _column(theirs, "width")
     area = float(shape[1] * shape[2])
     yield "share of the area", "real", rows * cols / area, their_rows * their_cols / area
@@ -211,16 +211,16 @@ def _jitter(step: augment.ColorJitter, shape: Shape, draws: Draws, count: int) -
     theirs = _params(equivalent_of(step), shape, count)
     for which, name in enumerate(("brightness", "contrast", "saturation", "hue")):
         if step.ranges[which] is not None:
-            ours = factors.values[:, which].to(torch.float64).numpy()
+            ours = factors.values[:, which].astype(np.float64)
             yield name, "real", ours, np.array([each[f"{name}_factor"] for each in theirs], dtype=np.float64)
-    weights = torch.tensor([64, 16, 4, 1])
-    orders = torch.stack([each["fn_idx"] for each in theirs])
+    weights = np.array([64, 16, 4, 1])
+    orders = np.stack([each["fn_idx"].numpy() for each in theirs])
     yield "order", "integer", _int_array((factors.order * weights).sum(1)), _int_array((orders * weights).sum(1))
 
 
 def _hsv(step: augment.RandomHSV, shape: Shape, draws: Draws, count: int) -> DrawSamples:
     """YOLO's: a draw from -1 to 1 for each of the three; torchvision has no such step."""
-    numbers = step.program(_blank(count, shape), draws).numbers[:, 0].to(torch.float64).numpy()
+    numbers = step.program(_blank(count, shape), draws).numbers[:, 0].astype(np.float64)
     uniform = (2 * torch.rand((count, 3), dtype=torch.float64) - 1).numpy()
     yield "hue", "integer", (numbers[:, 0] + 90) % 180, np.floor(uniform[:, 0] * step.hue * 180) + 90
     yield "saturation", "real", numbers[:, 1], 1 + uniform[:, 1] * step.saturation
@@ -234,10 +234,10 @@ def _placed(step: augment.ScaleJitter | augment.RandomShortestSize, shape: Shape
     transform, image = equivalent_of(step), torch.empty(shape)
     theirs = [transform.make_params([image]) for _ in range(n)]
     sizes = _int_list([one["size"] for one in theirs])
-    yield "rows", "integer", how.placement.rows.numpy(), sizes[:, 0]
-    yield "columns", "integer", how.placement.cols.numpy(), sizes[:, 1]
-    yield "first row", "integer", -how.placement.top.numpy(), _int_list([one["top"] for one in theirs])
-    yield "first column", "integer", -how.placement.left.numpy(), _int_list([one["left"] for one in theirs])
+    yield "rows", "integer", how.placement.rows, sizes[:, 0]
+    yield "columns", "integer", how.placement.cols, sizes[:, 1]
+    yield "first row", "integer", -how.placement.top, _int_list([one["top"] for one in theirs])
+    yield "first column", "integer", -how.placement.left, _int_list([one["left"] for one in theirs])
 
 
 def _zoom_out(step: augment.RandomZoomOut, shape: Shape, draws: Draws, count: int) -> DrawSamples:
@@ -248,7 +248,7 @@ def _zoom_out(step: augment.RandomZoomOut, shape: Shape, draws: Draws, count: in
     transform, image = equivalent_of(step), torch.zeros(shape)
     theirs = _int_list([transform.make_params([image])["padding"] for _ in range(count)])
     applied = _int_list([bool(torch.rand(1) < transform.p) for _ in range(count)])
-    rows, cols = (torch.as_tensor(side).numpy() for side in (plan.rows, plan.cols))
+    rows, cols = (plan.rows, plan.cols)
     on = (rows > height) | (cols > width)
     some = (theirs.reshape(-1, 4)[:, :2] + theirs.reshape(-1, 4)[:, 2:]).max(1) > 0
     yield "share zoomed out", "probability", on.astype(np.int64), applied * some
@@ -256,8 +256,8 @@ def _zoom_out(step: augment.RandomZoomOut, shape: Shape, draws: Draws, count: in
         theirs = theirs[some]
         yield "rows", "integer", rows[on], theirs[:, 1] + theirs[:, 3] + height
         yield "columns", "integer", cols[on], theirs[:, 0] + theirs[:, 2] + width
-        yield "first row", "integer", -plan.top.numpy()[on], theirs[:, 1]
-        yield "first column", "integer", -plan.left.numpy()[on], theirs[:, 0]
+        yield "first row", "integer", -plan.top[on], theirs[:, 1]
+        yield "first column", "integer", -plan.left[on], theirs[:, 0]
 
 
 def _iou_crop(step: augment.RandomIoUCrop, shape: Shape, draws: Draws, count: int) -> DrawSamples:
@@ -266,11 +266,14 @@ def _iou_crop(step: augment.RandomIoUCrop, shape: Shape, draws: Draws, count: in
         return
     boxes, _ = example_boxes(shape, 1)(plan)
     fewer, transform = min(count, _FEWER), equivalent_of(step)
-    given = [torch.empty(shape), tv_tensors.BoundingBoxes(boxes[0], format="XYXY", canvas_size=shape[1:])]
+    given = [
+        torch.empty(shape),
+        tv_tensors.BoundingBoxes(torch.from_numpy(boxes[0].copy()), format="XYXY", canvas_size=shape[1:]),
+    ]
     theirs = [transform.make_params(given) for _ in range(fewer)]
     ours = {"top": plan.top, "left": plan.left, "height": plan.rows, "width": plan.cols}
-    whole = (torch.as_tensor(plan.rows) == shape[1]) & (torch.as_tensor(plan.cols) == shape[2])
-    crops = (~whole).numpy()[:fewer]
+    whole = (plan.rows == shape[1]) & (plan.cols == shape[2])
+    crops = (~whole)[:fewer]
     yield "share cropped", "probability", crops.astype(np.int64), _int_list([bool(one) for one in theirs])
     params = [one for one in theirs if one]
     if crops.any() and params:
@@ -278,7 +281,7 @@ def _iou_crop(step: augment.RandomIoUCrop, shape: Shape, draws: Draws, count: in
             yield (
                 name,
                 "integer",
-                torch.as_tensor(values).numpy()[:fewer][crops],
+                np.asarray(values)[:fewer][crops],
                 _int_list([one[name] for one in params]),
             )
 
@@ -288,12 +291,12 @@ def _mixes(step: MixStep, shape: Shape, draws: Draws, count: int) -> DrawSamples
     make, image = _torchvision_mix(step), torch.empty(2, *shape)
     theirs = [make(image) for _ in range(count)]
     if mixing.share is not None:
-        ours, other = mixing.share.to(torch.float64).numpy(), np.array([share for share, _ in theirs])
+        ours, other = mixing.share.astype(np.float64), np.array([share for share, _ in theirs])
         yield "share blended", "probability", _int_list(ours != 1), _int_list(other != 1)
         if (ours != 1).any() and (other != 1).any():
             yield "lam", "real", ours[ours != 1], other[other != 1].astype(np.float32).astype(np.float64)
     if mixing.boxes is not None:
-        boxes, others = mixing.boxes.numpy(), np.array([box for _, box in theirs], dtype=np.int64)
+        boxes, others = mixing.boxes, np.array([box for _, box in theirs], dtype=np.int64)
         pasted, into = _area(boxes) > 0, _area(others) > 0
         yield "share pasted into", "probability", _int_list(pasted), _int_list(into)
         if pasted.any() and into.any():
@@ -359,12 +362,12 @@ def _applied(step: nn.Module, count: int) -> Sample:
 
 
 def _blank(count: int, shape: Shape) -> Plan:
-    return Plan.unchanged(count, shape, 255.0, torch.device("cpu"))
+    return Plan.unchanged(count, shape, 255.0)
 
 
-def _int_array(values: Tensor | None) -> Sample:
+def _int_array(values: np.ndarray | None) -> Sample:
     assert values is not None, "the step described nothing"
-    return values.to(torch.int64).numpy()
+    return values.astype(np.int64)
 
 
 def _column(params: Sequence[dict[str, Any]], name: str) -> Sample:

@@ -40,7 +40,8 @@ def collated(collate: Collate, rows: Fields, seeds: Tensor, epoch: int) -> Expec
     for place, step in enumerate(collate.steps):
         if place == at and collate.dtype != torch.uint8 and not isinstance(step, augment.Normalize):
             _to_floats(samples, made)
-        draws = Draws(seeds, place, epoch=epoch, ids=rows.get("ids"))
+        ids = rows.get("ids")
+        draws = Draws(seeds.numpy(), place, epoch=epoch, ids=None if ids is None else ids.numpy())
         _apply(step.at_epoch(epoch) if isinstance(step, augment.Step) else step, samples, made, draws, collate)
     if collate.dtype != torch.uint8:
         _to_floats(samples, made)
@@ -110,7 +111,7 @@ def _apply(step: Any, samples: list[dict[str, Any]], made: Expected, draws: Draw
         made.rounded = made.rounded or samples[0]["images"].dtype != torch.uint8
         made.unit = made.unit / step.std.double().view(-1, 1, 1) / (1 if made.unit.min() < 1 else 255)
     shape: Any = tuple(samples[0]["images"].shape)
-    plan = step.describe(Plan.unchanged(len(samples), shape, 255.0, torch.device("cpu")), draws)
+    plan = step.describe(Plan.unchanged(len(samples), shape, 255.0), draws)
     for k, sample in enumerate(samples):
         if "boxes" in sample:
             _see_cuts(step, plan, k, sample)
@@ -285,13 +286,13 @@ def _mixes(step: Any, count: int, draws: Draws, height: int, width: int) -> list
     """Of each sample the share that it keeps, and the box that is pasted into it."""
     mine = draws
     if step.per == "batch":
-        mine = Draws(draws._seeds[:1].repeat(count), draws._place)
+        mine = Draws(np.repeat(draws._seeds[:1], count), draws._place)
     if isinstance(step, MixChoice):
         parts = [_mixes(one, count, draws.branch(place), height, width) for place, one in enumerate(step.transforms)]
         return [parts[place][k] for k, place in enumerate(mine.weighted(step.p).tolist())]
     if isinstance(step, augment.MixUp):
         applied = mine.chance(step.p)
-        shares = torch.where(applied, beta(mine, step.alpha), 1.0).to(torch.float32).tolist()
+        shares = np.where(applied, beta(mine, step.alpha), 1.0).astype(np.float32).tolist()
         return [(share, [0, 0, 0, 0]) for share in shares]
     return [(1.0, box) for box in step.boxes(mine, height, width).tolist()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 from numba.core import config
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Hole, Padding
+from mmload.runtime.random_words import Numbers
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
@@ -37,12 +39,12 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
     height, width, rows, cols = (draw(st.integers(1, 40)) for _ in range(4))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
 
-    def numbers(least: int, most: int) -> Tensor:
-        return torch.randint(least, most + 1, (count,), generator=generator)
+    def numbers(least: int, most: int) -> Numbers:
+        return torch.randint(least, most + 1, (count,), generator=generator).numpy()
 
     margin = draw(st.integers(0, 9))
     fill = tuple(float(draw(st.integers(0, 255))) for _ in range(draw(st.sampled_from([1, channels]))))
-    plan = Plan.unchanged(count, (channels, height, width), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(count, (channels, height, width), 255.0)
     plan = replace(
         plan,
         top=numbers(-margin, max(height + margin - rows, -margin)),
@@ -52,21 +54,21 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
         height=rows,
         width=cols,
         padding=Padding(mode=draw(st.sampled_from(PADDING_MODES)), fill=fill, margin=(margin + rows, margin + cols)),
-        flip_x=numbers(0, 1).bool() if draw(st.booleans()) else None,
-        flip_y=numbers(0, 1).bool() if draw(st.booleans()) else None,
-        gray=numbers(0, 1).bool() if draw(st.booleans()) else None,
+        flip_x=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
+        flip_y=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
+        gray=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
     )
     if draw(st.booleans()):
-        plan = plan.scaled(torch.randn(channels, generator=generator), torch.randn(channels, generator=generator))
+        plan = plan.scaled(*torch.randn((2, channels), generator=generator).numpy())
     images = torch.randint(0, 256, (count + 3, channels, height, width), dtype=torch.uint8, generator=generator)
-    return plan, images, numbers(0, count + 2)
+    return plan, images, torch.from_numpy(numbers(0, count + 2))
 
 
 def hole_of(plan: Plan, kind: str, generator: torch.Generator) -> Hole:
     """A hole in most samples."""
 
-    def below(limit: Tensor | int) -> Tensor:
-        return (torch.rand(plan.count, generator=generator) * limit).long()
+    def below(limit: Numbers | int) -> Numbers:
+        return (torch.rand(plan.count, generator=generator).numpy() * limit).astype(np.int64)
 
     rows, cols = below(plan.height + 1), below(plan.width + 1)
     values = {"one": (7.0,), "each": tuple(float(3 * c) for c in range(plan.source[0])), "noise": None}
@@ -76,5 +78,7 @@ def hole_of(plan: Plan, kind: str, generator: torch.Generator) -> Hole:
         height=rows,
         width=cols,
         value=values[kind],
-        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator) if kind == "noise" else None,
+        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator).numpy()
+        if kind == "noise"
+        else None,
     )

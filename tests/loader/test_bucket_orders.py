@@ -23,7 +23,7 @@ from mmload.augment import (
     RandomShortestSize,
     RandomVerticalFlip,
     Resize,
-    TwoViews,
+    Views,
 )
 from mmload.batch import Batch, make_batch
 from mmload.errors import UsageError
@@ -274,7 +274,7 @@ def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatc
 def test_views_of_jpegs_with_boxes_and_labels_keep_their_own_sizes(tmp_path: Path) -> None:
     split = open_dataset(build_variable_stores(tmp_path)["whole jpeg"])["train"]
     plain, flipped = Collate(dtype=torch.uint8), Collate(RandomHorizontalFlip(1.0), dtype=torch.uint8)
-    with Loader(split, collate=TwoViews(plain, flipped), order=by_aspect(), batch_size=3) as loader:
+    with Loader(split, collate=Views(plain, flipped), order=by_aspect(), batch_size=3) as loader:
         for views in loader:
             for view, turned in zip(views, (False, True), strict=True):
                 for i, image, target in zip(view.ids.tolist(), *view.to_torchvision(), strict=True):

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
-from mmload.augment import CenterCrop, Resize, TwoViews
+from mmload.augment import CenterCrop, Resize, Views
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Returns
 from mmload.batch import Batch
@@ -115,7 +115,7 @@ def test_collate_given_rows_in_any_documented_way_makes_the_same_batches(split: 
 
 @pytest.mark.parametrize("way", ["DataLoader", "DataLoader of Subset", "split[list]", "list of rows", "Loader"])
 def test_views_given_rows_in_any_documented_way_make_the_same_batches(split: Split, way: str) -> None:
-    both = list(WAYS[way](split, TwoViews(collate())))
+    both = list(WAYS[way](split, Views(*[collate()] * 2)))
     for view in range(2):
         assert_rows([views[view] for views in both], split, collate())
 

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from mmload.augment import AlternatingHorizontalFlip, Normalize, PerSample, RandomHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
-from mmload.augment.views import TwoViews
+from mmload.augment.views import Views
 from mmload.batch import Batch
 from mmload.loader import Loader
 from mmload.store.dataset import Dataset, Split
@@ -123,12 +123,12 @@ def test_any_function_views_and_steps_of_the_training_thread_know_the_epoch(
     collate = collate_of()
     by_function = epochs_of(rows, collate=lambda batch: collate(batch))
     assert all(same(got, wanted) for got, wanted in zip(by_function, expected, strict=True))
-    by_views = epochs_of(rows, collate=lambda batch: TwoViews(collate)(batch)[0])
+    by_views = epochs_of(rows, collate=lambda batch: Views(collate, collate)(batch)[0])
     assert all(same(got, wanted) for got, wanted in zip(by_views, expected, strict=True))
     last = Collate(PerSample(v2.Identity()), RandomResizedCrop(side), AlternatingHorizontalFlip(), Normalize.imagenet())
     for epoch, got in enumerate(epochs_of(rows, collate=last)):
         assert {image.shape for image in got.values()} == {(3, side(epoch), side(epoch))}
-    views = TwoViews(Collate(RandomResizedCrop(side), PerSample(v2.Identity())))
+    views = Views(*[Collate(RandomResizedCrop(side), PerSample(v2.Identity()))] * 2)
     with Loader(rows, batch_size=9, collate=views) as loader:
         for epoch in range(2):
             for first, second in loader:
@@ -178,7 +178,7 @@ def test_dataloader_without_set_epoch_raises(rows: Split) -> None:
 
 
 def test_views_in_worker_processes_see_the_epoch(rows: Split) -> None:
-    views = TwoViews(Collate(RandomResizedCrop(side)), Collate(RandomHorizontalFlip(), RandomResizedCrop(side)))
+    views = Views(Collate(RandomResizedCrop(side)), Collate(RandomHorizontalFlip(), RandomResizedCrop(side)))
     views.set_epoch(0)
     stock: Any = DataLoader(rows, batch_size=9, num_workers=1, persistent_workers=True, collate_fn=views)
     for epoch in (0, 3):

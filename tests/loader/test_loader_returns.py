@@ -14,7 +14,7 @@ from conftest import crop_collate
 from device_batches import stored_at
 from torch.utils.data import DataLoader
 
-from mmload.augment import RandomCrop, TwoViews
+from mmload.augment import RandomCrop, Views
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Returns
 from mmload.batch import Batch
@@ -63,7 +63,7 @@ def test_lists_for_detection_models_and_tuples_of_views(tmp_path: Path) -> None:
         expected, annotations = batch.to_torchvision()
         assert all(map(torch.equal, images, expected))
         assert [target["boxes"].tolist() for target in targets] == [one["boxes"].tolist() for one in annotations]
-    views: Any = loader(split, ("images", "targets"), TwoViews(Collate(RandomCrop(9))))
+    views: Any = loader(split, ("images", "targets"), Views(*[Collate(RandomCrop(9))] * 2))
     for (first, second), targets in views:
         assert first.shape == second.shape == (len(targets), 3, 9, 9)
         assert not torch.equal(first, second)
@@ -174,4 +174,4 @@ def test_other_arguments_are_refused_when_the_loader_is_made(dataset: Dataset) -
     with pytest.raises(TypeError, match="collate is a Returns"):
         loader(dataset, None, Returns(("images",), crop_collate()))
     with pytest.raises(ValueError, match="one view"):
-        loader(dataset, "torchvision", TwoViews(crop_collate()))
+        loader(dataset, "torchvision", Views(*[crop_collate()] * 2))

@@ -27,7 +27,7 @@ from mmload.augment import (
     RandomResizedCrop,
     RandomZoomOut,
     Resize,
-    TwoViews,
+    Views,
 )
 from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
@@ -90,7 +90,7 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
         batch = Batch(seeds=sample_seeds(3, 0, torch.tensor([row])), ids=torch.tensor([row]), batch_size=[1])
         prepared = collate.prepare(batch, (3, 0, 0), sizes=torch.tensor([[height, width]]))
         plan: Any = prepared.rendering.plan
-        window = int(plan.top), int(plan.left), int(plan.rows), int(plan.cols)
+        window = int(plan.top[0]), int(plan.left[0]), int(plan.rows[0]), int(plan.cols[0])
         shrink = 4 if min(window[2:]) >= 6 * out else 2 if min(window[2:]) >= 3 * out else 1
         assert prepared.needed["shrink"].tolist() == [shrink]
         if whole.index.encodings[row] != JPEG or shrink == 1:
@@ -130,8 +130,8 @@ def test_batches_are_the_same_however_they_are_read(dataset: Path, steps: list[n
 
 def test_views_take_what_all_of_them_can(dataset: Path) -> None:
     small, large = Collate(Resize((12, 12))), Collate(CenterCrop((16, 40)))
-    assert equal(pixels_of(dataset, TwoViews(small, large)), pixels_of(dataset, small, decode="cpu"))
-    assert equal(pixels_of(dataset, TwoViews(small, small)), pixels_of(dataset, small))
+    assert equal(pixels_of(dataset, Views(small, large)), pixels_of(dataset, small, decode="cpu"))
+    assert equal(pixels_of(dataset, Views(small, small)), pixels_of(dataset, small))
 
 
 def test_scaled_decoding_without_a_kernel_decodes_all_lines(dataset: Path) -> None:

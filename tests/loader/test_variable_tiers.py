@@ -24,7 +24,7 @@ from mmload.augment import (
     RandomVerticalFlip,
     Resize,
     ScaleJitter,
-    TwoViews,
+    Views,
 )
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
@@ -107,7 +107,7 @@ def test_memory_is_populated_once_and_counts_rows(dataset: Path) -> None:
 
 
 def test_views_are_rendered_from_one_read(dataset: Path) -> None:
-    with Loader(dataset, collate=TwoViews(crop(), Collate(CenterCrop(20))), seed=3, batch_size=6) as loader:
+    with Loader(dataset, collate=Views(crop(), Collate(CenterCrop(20))), seed=3, batch_size=6) as loader:
         for first, second in loader:
             center = expected(dataset, Collate(CenterCrop(20)))
             assert all(torch.equal(center[int(i)], image) for i, image in zip(second.ids, second.images, strict=True))

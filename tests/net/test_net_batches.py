@@ -56,7 +56,6 @@ from mmload.augment import (
     Resize,
     ScaleJitter,
     TrivialAugmentWide,
-    TwoViews,
     Views,
 )
 from mmload.loader import orders
@@ -228,7 +227,7 @@ OUTPUTS: Mapping[str, Case] = {
     "lists of instances": Case("instances of sizes", OBJECTS["letterbox"], loader={"returns": "torchvision"}),
     "views": Case("rgb", views),
     "tuple of views": Case("rgb", views, loader={"returns": ("images", "targets")}),
-    "two views": Case("raw sizes", lambda: TwoViews(mmload.Collate(*resized()))),
+    "two views": Case("raw sizes", lambda: Views(*[mmload.Collate(*resized())] * 2)),
     "views of boxes": Case("boxes", lambda: Views(mmload.Collate(*cropped()), mmload.Collate(*zoomed()))),
     "foreign modules": Case("rgb", foreign),
     "growing size": Case("rgb", lambda: [RandomResizedCrop(lambda epoch: 20 + 3 * epoch)]),

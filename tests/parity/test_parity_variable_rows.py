@@ -12,7 +12,7 @@ from parity_stores import failed
 from PIL import Image
 
 from mmload import parity
-from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop, TwoViews
+from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop, Views
 from mmload.augment.collate import Collate
 from mmload.builder import chunk_assembly
 from mmload.builder.pipeline import build
@@ -45,7 +45,7 @@ def built(source: Path, out: Path, size: int | None = SHORT, **options: object) 
     return out
 
 
-def check(out: Path, source: Path, collate: Collate | TwoViews | None = COLLATE) -> parity.ParityReport:
+def check(out: Path, source: Path, collate: Collate | Views | None = COLLATE) -> parity.ParityReport:
     return parity.run(out, source, threads=2, collate=collate)
 
 
@@ -77,7 +77,7 @@ def test_rows_that_are_jpegs_are_exact(
 
 def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: Path) -> None:
     out = built(wide, tmp_path / "out")
-    for collate in (Collate(), TwoViews(COLLATE, Collate(RandomHorizontalFlip()))):
+    for collate in (Collate(), Views(COLLATE, Collate(RandomHorizontalFlip()))):
         with pytest.raises(ValueError, match="the images are variable-size"):
             check(out, wide, collate)
 

@@ -62,7 +62,7 @@ def test_a_planted_fault_fails(
     right = replay.changed
 
     def changed(items, program, k, allowance):
-        numbers = program.numbers.clone()
+        numbers = program.numbers.copy()
         numbers[..., place] += by * (program.codes == code)
         return right(items, replace(program, numbers=numbers), k, allowance)
 

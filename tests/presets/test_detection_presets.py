@@ -74,7 +74,7 @@ def test_rt_detr_crops_four_images_in_five_by_an_overlap_of_torchvisions() -> No
 def test_box_rule_drops_boxes_by_their_aspect() -> None:
     rule = BoxRule(max_aspect=4)
     boxes = torch.tensor([[0.0, 0, 8, 2], [0, 0, 9, 2], [0, 0, 2, 9], [0, 0, 5, 5]])
-    assert rule.permits(boxes).tolist() == [True, False, False, True]
+    assert rule.permits(boxes.numpy()).tolist() == [True, False, False, True]
     assert rule.beyond_torchvision == "max_aspect, here 4"
     with pytest.raises(ValueError, match="max_aspect is 0.5"):
         BoxRule(max_aspect=0.5)

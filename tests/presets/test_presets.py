@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from mmload import Collate, Loader, presets, torchvision_equivalent
 from mmload import open as open_dataset
-from mmload.augment import AlternatingHorizontalFlip, Normalize, TwoViews, Views
+from mmload.augment import AlternatingHorizontalFlip, Normalize, Views
 from mmload.augment.views import collates_of
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
@@ -241,7 +241,7 @@ def test_rows_go_through(name: str, rows: Split) -> None:
 
 def test_settings_reach_their_steps() -> None:
     small = presets.simclr(size=32, strength=0.5, normalize=Normalize.cifar10(), dtype=torch.float16)
-    assert isinstance(small, TwoViews)
+    assert isinstance(small, Views)
     text = repr(small)
     assert "(32, 32)" in text
     assert "brightness=(0.6, 1.4)" in text

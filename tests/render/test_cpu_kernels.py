@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -57,15 +58,13 @@ def test_kernels_give_the_bits_of_torchs_operations(
 
 @pytest.mark.parametrize("shape", [(3, 0, 8), (3, 8, 0), (0, 8, 8)])
 def test_images_without_pixels_are_refused(shape: tuple[int, int, int]) -> None:
-    plan = replace(
-        Plan.unchanged(2, shape, 255.0, torch.device("cpu")), padding=Padding(mode="reflect"), height=4, width=4
-    )
+    plan = replace(Plan.unchanged(2, shape, 255.0), padding=Padding(mode="reflect"), height=4, width=4)
     with pytest.raises(ValueError, match="expected .* with a pixel at least"):
         Rendering(plan, torch.float32)
 
 
 def test_what_was_not_planned_is_refused() -> None:
-    plan = Plan.unchanged(2, (3, 8, 9), 255.0, torch.device("cpu"))
+    plan = Plan.unchanged(2, (3, 8, 9), 255.0)
     rendering, images = Rendering(plan, torch.float32), torch.zeros(4, 3, 8, 9, dtype=torch.uint8)
     with pytest.raises(ValueError, match="not what was planned"):
         rendering.on_cpu.render_rows(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
@@ -95,13 +94,13 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
     count, generator = 5, torch.Generator().manual_seed(height)
     images = torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
     plan = replace(
-        Plan.unchanged(count, (3, height, width), 255.0, torch.device("cpu")),
-        top=torch.randint(-9, 10, (count,), generator=generator),
-        left=torch.randint(-9, 10, (count,), generator=generator),
+        Plan.unchanged(count, (3, height, width), 255.0),
+        top=torch.randint(-9, 10, (count,), generator=generator).numpy(),
+        left=torch.randint(-9, 10, (count,), generator=generator).numpy(),
         padding=Padding(mode=mode, fill=(7.0, 8.0, 9.0), margin=(9, 9)),
-        flip_x=torch.arange(count) % 2 == 0,
-        flip_y=torch.arange(count) % 3 == 0,
-        gray=torch.arange(count) == 1 if gray else None,
+        flip_x=np.arange(count) % 2 == 0,
+        flip_y=np.arange(count) % 3 == 0,
+        gray=np.arange(count) == 1 if gray else None,
     )
     for kind in HOLES[: 3 if dtype.is_floating_point else 2] if gray else ():
         plan = plan.with_hole(hole_of(plan, kind, generator))
@@ -119,7 +118,7 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
 
 def test_only_large_batches_of_large_samples_are_written_past_the_caches() -> None:
     def streams(count: int, side: int, first: int = 0) -> bool:
-        plan = Plan.unchanged(count, (3, side, side), 255.0, torch.device("cpu"))
+        plan = Plan.unchanged(count, (3, side, side), 255.0)
         out = MemoryPool(spare=1).empty((count + 1, 3, side, side), torch.float32)
         return Rendering(plan, torch.float32).on_cpu._streams(
             out.view(-1)[first : first + plan.count * 3 * side**2].view(plan.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -26,7 +27,7 @@ def mixed_plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     if draw(st.booleans()):
         on = torch.rand(plan.count, generator=generator) < 0.5
-        plan = plan.followed_by(Program.single_operation(FLIP_X, plan.count, plan.device, apply_mask=on))
+        plan = plan.followed_by(Program.single_operation(FLIP_X, plan.count, apply_mask=on.numpy()))
     for kind in draw(st.lists(st.sampled_from(HOLES), max_size=2)):
         plan = plan.with_hole(hole_of(plan, kind, generator))
     share = torch.rand(plan.count, generator=generator)
@@ -35,8 +36,8 @@ def mixed_plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
     (x1, x2), (y1, y2) = (one.sort(1).values.unbind(1) for one in corners)
     kinds = draw(st.sampled_from(["blended", "pasted", "either"]))
     mixing = Mixing(
-        share=share if kinds != "pasted" else None,
-        boxes=torch.stack((x1, y1, x2, y2), 1) if kinds != "blended" else None,
+        share=share.numpy() if kinds != "pasted" else None,
+        boxes=torch.stack((x1, y1, x2, y2), 1).numpy() if kinds != "blended" else None,
     )
     return plan.mixed(mixing), images, places
 
@@ -49,7 +50,7 @@ def by_formula(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
     Rendering(replace(plan, mixing=None), work).by_operations(images, rendered)
     others, out = rendered.roll(1, 0), rendered
     if mixing.share is not None:
-        own = mixing.share.view(-1, 1, 1, 1)
+        own = torch.from_numpy(mixing.share).view(-1, 1, 1, 1)
         out = rendered * own + others * (1 - own)
     if mixing.boxes is not None:
         out = out.clone()
@@ -96,13 +97,13 @@ def mixed_plan(count: int, height: int, width: int) -> tuple[Plan, Tensor]:
     """A plan that crops, flips, blends and pastes, and its images."""
     generator = torch.Generator().manual_seed(height)
     images = torch.randint(0, 256, (count, 3, height + 5, width + 5), dtype=torch.uint8, generator=generator)
-    plan = Plan.unchanged(count, (3, height + 5, width + 5), 255.0, torch.device("cpu"))
-    starts = torch.randint(0, 6, (2, count), generator=generator)
-    plan = plan.cropped(starts[0], starts[1], height, width).flipped(x=torch.arange(count) % 2 == 0)
+    plan = Plan.unchanged(count, (3, height + 5, width + 5), 255.0)
+    starts = torch.randint(0, 6, (2, count), generator=generator).numpy()
+    plan = plan.cropped(starts[0], starts[1], height, width).flipped(x=np.arange(count) % 2 == 0)
     plan = plan.with_hole(hole_of(plan, "each", generator)) if height % 2 else plan
-    box = torch.tensor([width // 4, height // 3, width // 2, height - 1])
-    share = torch.tensor([1.0, 0.3, 0.9])[torch.arange(count) % 3]
-    return plan.mixed(Mixing(share=share, boxes=box * (torch.arange(count)[:, None] % 2))), images
+    box = np.array([width // 4, height // 3, width // 2, height - 1])
+    share = np.array([1.0, 0.3, 0.9], np.float32)[np.arange(count) % 3]
+    return plan.mixed(Mixing(share=share, boxes=box * (np.arange(count)[:, None] % 2))), images
 
 
 @pytest.mark.parametrize("memory_format", FORMATS)

@@ -89,7 +89,7 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     out = np.full((1, 3, *canvas), 99, np.uint8)
     windows, lines = np.array([(*corner, *window, *size, *place)], RESIZED), ImageLines.of_batch(images, np.array([1]))
     resize(Resizes(*lines, windows, levels[0], padding, levels[1], REACHES[mode]), out)
-    nothing = torch.zeros(1, dtype=torch.int64)
+    nothing = np.zeros(1, np.int64)
     placement = Placement(rows=nothing, cols=nothing, top=nothing, left=nothing, fill=ground, mask_fill=255)
     how = Resampling(height=canvas[0], width=canvas[1], mode=mode, antialias=True, placement=placement)
     around = Padding(mode=outside, fill=fill)

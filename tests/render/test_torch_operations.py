@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from device_batches import STEPS as LISTS
@@ -15,12 +16,11 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch
 from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, fields_of
-from mmload.render.rendering import copied_to
+from mmload.render.plan_copies import _copied, copied, on_device
 
 COUNT = 8
-CPU, ANOTHER, META = (torch.device(name) for name in ("cpu", "cpu:0", "meta"))
-"""The CPU; the CPU by a name that no tensor's device has, so that everything is copied to it; a device without values,
-where whatever reads one is an error."""
+CPU, META = torch.device("cpu"), torch.device("meta")
+"""The CPU, and a device without values, where whatever reads one is an error."""
 
 RAGGED = ("RandomIoUCrop", "RandomZoomOut")
 MIXED = ("MixUp", "MixChoice", "MixChoice of a batch")
@@ -63,7 +63,7 @@ def collate_of(name: str, dtype: torch.dtype) -> Collate:
 def by_operations(collate: Collate, batch: Batch) -> Batch:
     """The batch by torch's operations on the CPU, from a copy of the plan."""
     prepared = collate.prepare(batch.replace(images=None), tuple(batch.images.shape[1:]))
-    prepared.copy_to(ANOTHER)
+    prepared.copy_to(CPU)
     return prepared.finish(prepared.render_images(batch.images, CPU))
 
 
@@ -142,9 +142,19 @@ def test_seeds_of_images_on_a_device_come_from_the_generator_of_the_cpu() -> Non
 
 
 def test_a_description_is_copied_with_its_values() -> None:
-    parts = torch.arange(3), torch.tensor([True, False]), torch.rand(2, 1).expand(2, 5), torch.rand(()), (1.5, "x")
-    *tensors, others = copied_to(parts, ANOTHER)
-    assert all(torch.equal(*pair) for pair in zip(tensors, parts, strict=False))
-    assert all(mine.data_ptr() != own.data_ptr() for mine, own in zip(tensors, parts, strict=False))  # type: ignore[union-attr]
-    assert others == (1.5, "x")
-    assert copied_to(parts, CPU) is parts
+    arrays = [
+        np.arange(3),
+        np.array([True, False]),
+        np.arange(20, dtype=np.float32).reshape(4, 5)[:, ::2],
+        np.broadcast_to(np.array([[1.5], [2.5]]), (2, 5)),
+        np.array(0.25),
+        np.zeros((0, 4), np.float32),
+    ]
+    for tensors in (_copied(arrays, CPU), copied(tuple(arrays), CPU).tensors):
+        for tensor, array in zip(tensors, arrays, strict=True):
+            assert tensor.dtype == torch.from_numpy(array.copy()).dtype
+            assert np.array_equal(tensor.numpy(), array)
+    records = np.zeros(2, [("a", np.int64)])
+    made = on_device((arrays[0], (1.5, "x"), records), META)
+    assert made[0].device == META
+    assert made[1:] == ((1.5, "x"), records)

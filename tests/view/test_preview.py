@@ -13,7 +13,7 @@ from devkits import voc_dataset
 from PIL import Image
 
 from mmload import presets
-from mmload.augment import CenterCrop, MixUp, Normalize, RandomHorizontalFlip, TwoViews
+from mmload.augment import CenterCrop, MixUp, Normalize, RandomHorizontalFlip, Views
 from mmload.augment.collate import Collate
 from mmload.errors import UsageError
 from mmload.records import FieldSpec
@@ -85,7 +85,7 @@ def test_what_training_sees_is_what_the_collate_draws_without_its_normalization(
 
 def test_views_are_shown_beside_each_other(dataset: Dataset) -> None:
     split = dataset["train"]
-    sheet = augmented_sheet(split, TwoViews(Collate(CenterCrop(16)), Collate(CenterCrop(24))), [0], draws=1)
+    sheet = augmented_sheet(split, Views(Collate(CenterCrop(16)), Collate(CenterCrop(24))), [0], draws=1)
     assert contains(sheet, split[0].images[:, 8:24, 8:24], 8)
     assert contains(sheet, split[0].images[:, 4:28, 4:28], 5)
 
@@ -115,7 +115,7 @@ def test_steps_are_written_as_in_python(dataset: Dataset, tmp_path: Path) -> Non
         "RandomCrop(-1)",
         "RandomCrop(24, nothing=1)",
         "RandomCrop(**{'size': 3})",
-        "TwoViews(3)",
+        "Views(3)",
         "sample_seeds(1, 2)",
         "torch.nn.Flatten()",
         "(RandomCrop(4))()",

@@ -1,0 +1,110 @@
+"""Elementary functions and small linear systems whose bits do not depend on the processor, as NumPy's and torch's do.
+
+The functions are those of the C library. They keep the interpreter lock: they take microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmload.runtime.declarations import divides
+from mmload.runtime.numba_compile import numba_compiled
+
+Floats = NDArray[np.float64]
+
+
+def exp(values: Floats) -> Floats:
+    """Returns the exponentials of float64 values of any shape."""
+    return _each(_write_exp, values)
+
+
+def sin(values: Floats) -> Floats:
+    """Returns the sines of float64 angles of any shape, in radians."""
+    return _each(_write_sin, values)
+
+
+def cos(values: Floats) -> Floats:
+    """Returns the cosines of float64 angles of any shape, in radians."""
+    return _each(_write_cos, values)
+
+
+def tan(values: Floats) -> Floats:
+    """Returns the tangents of float64 angles of any shape, in radians."""
+    return _each(_write_tan, values)
+
+
+def _each(write: Any, values: Floats) -> Floats:
+    flat = np.ascontiguousarray(values, np.float64).reshape(-1)
+    out = np.empty_like(flat)
+    write(flat, out)
+    return out.reshape(np.shape(values))
+
+
+@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
+def _write_exp(values: Floats, out: Floats) -> None:
+    for k in range(len(values)):
+        out[k] = math.exp(values[k])
+
+
+@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
+def _write_sin(values: Floats, out: Floats) -> None:
+    for k in range(len(values)):
+        out[k] = math.sin(values[k])
+
+
+@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
+def _write_cos(values: Floats, out: Floats) -> None:
+    for k in range(len(values)):
+        out[k] = math.cos(values[k])
+
+
+@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
+def _write_tan(values: Floats, out: Floats) -> None:
+    for k in range(len(values)):
+        out[k] = math.tan(values[k])
+
+
+def solve(systems: Floats, wanted: Floats) -> Floats:
+    """Solves linear systems, float64 [B, N, N] and [B, N]: float64 [B, N], infinite or NaN where one is singular."""
+    solved = np.array(wanted, np.float64, order="C")
+    _eliminate(np.array(systems, np.float64, order="C"), solved)
+    return solved
+
+
+@numba_compiled("void(float64[:, :, ::1], float64[:, ::1])", nogil=False)
+def _eliminate(systems: Floats, solved: Floats) -> None:
+    """Replaces the right-hand sides by the solutions; destroys systems."""
+    for k in range(len(systems)):
+        _eliminate_one(systems[k], solved[k])
+
+
+@divides
+def _eliminate_one(system: Floats, solved: Floats) -> None:
+    """Replaces a right-hand side by the solution: Gaussian elimination with partial pivoting."""
+    size = len(system)
+    for column in range(size):
+        pivot = column
+        for row in range(column + 1, size):
+            if abs(system[row, column]) > abs(system[pivot, column]):
+                pivot = row
+        for place in range(column, size):
+            kept = system[column, place]
+            system[column, place] = system[pivot, place]
+            system[pivot, place] = kept
+        kept = solved[column]
+        solved[column] = solved[pivot]
+        solved[pivot] = kept
+        for row in range(column + 1, size):
+            factor = system[row, column] / system[column, column]
+            for place in range(column, size):
+                system[row, place] -= factor * system[column, place]
+            solved[row] -= factor * solved[column]
+    for column in range(size - 1, -1, -1):
+        total = solved[column]
+        for place in range(column + 1, size):
+            total -= system[column, place] * solved[place]
+        solved[column] = total / system[column, column]
