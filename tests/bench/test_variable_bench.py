@@ -120,7 +120,7 @@ def test_a_record_is_written_before_anything_is_shown(done: tuple[Done, Path], m
         raise OSError(28, "No space left on device")
 
     record = Record(settings={}, machine={}, versions={}, rows=[])
-    monkeypatch.setattr("mmload.cli.bench._measure", lambda *_: record)
+    monkeypatch.setattr("mmload.bench.run.run_on_dataset", lambda *_, **__: record)
     monkeypatch.setattr("mmload.cli.bench.show", full)
     assert mmload("bench", "nowhere", "--json", done[1] / "again.json").returncode == 1
     assert json.loads((done[1] / "again.json").read_text()) == record.as_json()

@@ -40,7 +40,7 @@ def test_kernels_give_the_bits_of_torchs_operations(
         plan, holes = replace(plan, shift=None, scale=None), [kind for kind in holes if kind != "noise"]
     if inverted:
         on = torch.rand(plan.count, generator=generator) < 0.5
-        plan = plan.followed_by(Program.single_operation(INVERT, plan.count, plan.device, apply_mask=on))
+        plan = plan.followed_by(Program.single_operation(INVERT, plan.count, apply_mask=on.numpy()))
     for kind in holes:
         plan = plan.with_hole(hole_of(plan, kind, generator))
     rendering = Rendering(plan, dtype)
