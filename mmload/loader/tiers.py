@@ -122,8 +122,6 @@ def split_by_size(room: Numbers, most: int) -> list[slice]:
 def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
     """Returns the lines of rows, with JPEGs decoded; valid until the next call in this thread.
 
-    If some rows are JPEGs, the lines of the others are copied next to theirs.
-
     Raises:
         DamagedError: if a JPEG is broken, or has another size.
     """
@@ -133,13 +131,11 @@ def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
     from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels
 
     channels, lengths, decoded = field.spec.channels, stored.lengths, places.copy()
-    room = np.where(jpeg, pixel_bytes(places, channels), lengths)
-    decoded["start"] = np.cumsum(room) - room
+    room = np.where(jpeg, pixel_bytes(places, channels), 0)
+    decoded["start"][jpeg] = (np.cumsum(room) - room)[jpeg]
     decoded["layout"][jpeg], decoded["shrink"][jpeg] = PIXELS, stored.needed["shrink"][jpeg]
     pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
     spare = scratch("strip", (int(lengths[jpeg].max()) + 2,), torch.uint8).numpy()
-    raw = np.flatnonzero(~jpeg)
-    copy_ranges(stored.memory, places["start"][raw], lengths[raw], pixels, decoded["start"][raw])
     for k in np.flatnonzero(jpeg).tolist():  # a call of the decoder for each image, of which none does several
         start, size = decoded["start"][k], (int(places["height"][k]), int(places["width"][k]))
         first, stop, shrink = stored.needed[k].tolist()
@@ -149,7 +145,7 @@ def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
             )
         except DamagedError as error:
             raise field.damaged(int(stored.rows[k]), str(error)) from error
-    return ImageLines(pixels, decoded)
+    return ImageLines(stored.memory, decoded, pixels)
 
 
 @numba_compiled("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])")

@@ -93,7 +93,7 @@ class CpuCanvas:
         begin = int(canvas.samples[first]) if stop > first else 0
         done = slice(begin, begin + len(ends))
         tiles, shares = canvas.tiles[first:stop], canvas.shares[done]
-        return done, Composed(lines, tiles, starts, self._ground, self._levels, shares)
+        return done, Composed(*lines[:3], tiles, starts, self._ground, self._levels, shares)
 
 
 class _Batch(NamedTuple):

@@ -27,6 +27,7 @@ from mmload.render.kernel_arguments import (
     RESIZED,
     WINDOW,
     Addresses,
+    Arrival,
     Bytes,
     Composed,
     Crops,
@@ -82,10 +83,17 @@ class CpuRendering:
             raise ValueError(f"indices are {indices.dtype}, expected int64")
         self.render_lines(first, ImageLines.of_batch(images, indices.numpy()), out)
 
+    @property
+    def waits(self) -> bool:
+        """Whether images may arrive while they are rendered, each when it is needed."""
+        resampling = self._plan.resampling
+        return self._mixing is None and (resampling is None or is_by_kernel(resampling))
+
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Renders samples from ``first`` on into ``out`` [b, C, h, w], from the lines of their images.
 
-        Of variable-size images, at least the lines of :attr:`needed` are there.
+        Of variable-size images, at least the lines of :attr:`needed` are there. Lines arrive meanwhile only if the
+        rendering :attr:`waits`; the samples from one on that cannot arrive are not rendered.
 
         Raises:
             IndexError: if there is no such sample, or its window needs other lines.
@@ -106,7 +114,11 @@ class CpuRendering:
             return
         crops = self._crops(samples, images)
         crops.windows["index"] = indices
-        self._change(samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
+        origin = INSIDE if self._are_inside else ANYWHERE
+        if lines.arrival.address:
+            self._store(samples, lines.arrival, crops, origin, out)
+        else:
+            self._change(samples, crops, origin, out)
 
     def render_tiles(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Paints tiles from ``first`` on, and finishes the samples of which the last tile is painted.
@@ -128,7 +140,8 @@ class CpuRendering:
         if pixels is None:
             pixels = scratch("composed", done.shape, torch.float32).numpy()
         addresses, streamed = compose_addresses(pixels, self._operations is not None), own and self._streams(out)
-        self._finish_at_once(compose_into(pixels), composed, samples, full, streamed, addresses, pixels)
+        source = composed, lines.arrival
+        self._finish_at_once(compose_into(pixels), source, samples, full, streamed, addresses, pixels)
         if not own:
             done.copy_(torch.from_numpy(pixels))
 
@@ -155,10 +168,11 @@ class CpuRendering:
             full = scratch("resized", (1, *shape), torch.uint8)
             for part, pixels, is_own in targets(out):
                 here = slice(samples.start + part.start, samples.start + part.stop)
-                resizes = self._resizes(here, ImageLines(lines.memory, lines.places[part]), resampling)
+                own = lines.part(part)
+                source = self._resizes(here, own, resampling), own.arrival
                 addresses = resize_addresses(pixels, self._operations is not None)
                 streamed = is_own and self._streams(out)
-                self._finish_at_once(resize_into(pixels), resizes, here, full, streamed, addresses, pixels)
+                self._finish_at_once(resize_into(pixels), source, here, full, streamed, addresses, pixels)
             return
         for part in chunks(len(out), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
@@ -166,7 +180,7 @@ class CpuRendering:
             if by_kernel:
                 from mmload.render.resized_windows import resize  # compiled only by those who resize
 
-                resize(self._resizes(here, ImageLines(lines.memory, lines.places[part]), resampling), full.numpy())
+                resize(self._resizes(here, lines.part(part), resampling), full.numpy())
             else:
                 for k, target in enumerate(full):
                     image, sample = lines.image(part.start + k, shape[0]), here.start + k
@@ -179,7 +193,7 @@ class CpuRendering:
     def _finish_at_once(
         self,
         kernel: Callable[..., None],
-        source: Resizes | Composed,
+        source: tuple[Resizes | Composed, Arrival],
         samples: slice,
         full: Tensor,
         streamed: bool,
@@ -193,7 +207,7 @@ class CpuRendering:
         levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
         operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
         kernel(
-            source,
+            *source,
             self._crops(samples, full.numpy()),
             self._paint(samples, streamed),
             changes_of(operations, samples, levels, origin, out),
@@ -204,7 +218,8 @@ class CpuRendering:
     def _resizes(self, samples: slice, lines: ImageLines, resampling: Resampling) -> Resizes:
         placed = resampling.placement
         ground = self._fill if placed is None else _levels(placed.fill, self._plan.source[0])
-        return Resizes(*lines, self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
+        windows, reach = self._resized_windows[samples], REACHES[resampling.mode]
+        return Resizes(*lines[:3], windows, self._fill, self._mode, ground, reach)
 
     @property
     def _origin(self) -> int:
@@ -244,6 +259,23 @@ class CpuRendering:
 
             room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
             change_into(pixels)(own, paint, changes_of(operations, here, room, origin, pixels), pixels)
+
+    def _store(self, samples: slice, arrival: Arrival, crops: Crops, origin: int, out: Tensor) -> None:
+        """Renders samples as :meth:`_change` does, each when its image has arrived."""
+        from mmload.render.sample_kernels import changes_of, no_operations, store_addresses, store_into
+
+        operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
+        room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
+        for part, pixels, is_own in targets(out):
+            here = slice(samples.start + part.start, samples.start + part.stop)
+            store_into(pixels)(
+                arrival._replace(first=arrival.first + part.start),
+                crops._replace(windows=crops.windows[part]),
+                self._paint(here, is_own and self._streams(out)),
+                changes_of(operations, here, room, origin, pixels),
+                store_addresses(pixels, self._operations is not None),
+                pixels,
+            )
 
     def _mix(self, mixing: CpuMixing, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
         """Runs samples' operations on their levels, some samples at a time, and mixes them with the samples before."""
