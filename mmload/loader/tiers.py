@@ -134,8 +134,8 @@ def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
     room = np.where(jpeg, pixel_bytes(places, channels), 0)
     decoded["start"][jpeg] = (np.cumsum(room) - room)[jpeg]
     decoded["layout"][jpeg], decoded["shrink"][jpeg] = PIXELS, stored.needed["shrink"][jpeg]
-    pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
-    spare = scratch("strip", (int(lengths[jpeg].max()) + 2,), torch.uint8).numpy()
+    pixels = scratch("decoded rows", (int(room.sum()),))
+    spare = scratch("strip", (int(lengths[jpeg].max()) + 2,))
     for k in np.flatnonzero(jpeg).tolist():  # a call of the decoder for each image, of which none does several
         start, size = decoded["start"][k], (int(places["height"][k]), int(places["width"][k]))
         first, stop, shrink = stored.needed[k].tolist()
@@ -228,10 +228,10 @@ class ReadTier(HitCounter):
         firsts = np.array([ends[group.start] - lengths[group.start] for group in groups], np.int64)
         starts: Numbers = ends - lengths - np.repeat(firsts, [group.stop - group.start for group in groups])
         stored.places["start"] = starts
-        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),), torch.uint8)
-        stored = stored._replace(memory=room.numpy())
+        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),))
+        stored = stored._replace(memory=room)
         stops = [group.stop for group in groups]
-        arriving = self.rows.arriving(stored.rows, located, memory_of(room), starts, stops)
+        arriving = self.rows.arriving(stored.rows, located, room.data, starts, stops)
         for group, _ in zip(groups, arriving, strict=True):
             yield stored.part(group)
 

@@ -13,9 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-
 from mmload.render.arrival import is_there
 from mmload.render.cpu_kernels import crop, crop_interleaved, crop_into
 from mmload.render.holes import no_holes
@@ -32,6 +29,7 @@ from mmload.render.kernel_arguments import (
     WINDOW,
     Addresses,
     Arrival,
+    Bytes,
     Changes,
     Composed,
     Crops,
@@ -270,7 +268,7 @@ def no_operations(count: int, channels: int) -> Operations:
     return Operations(*nothing, np.zeros((0, channels), np.int64))
 
 
-def changes_of(operations: Operations, samples: slice, levels: Tensor, origin: int, out: Pixels | None) -> Changes:
+def changes_of(operations: Operations, samples: slice, levels: Bytes, origin: int, out: Pixels | None) -> Changes:
     """Returns what :func:`render_changed` takes for some samples, with working memory of the calling thread.
 
     Args:
@@ -287,9 +285,8 @@ def changes_of(operations: Operations, samples: slice, levels: Tensor, origin: i
     scratch_memory, addresses = _NO_SCRATCH, _NO_ADDRESSES
     if own.codes.shape[1]:
         size, framed = channels * height * width, (height + 2) * (width + 2)
-        spare, floats = scratch("spare", (size,), torch.uint8), scratch("floats", (size,), torch.float32)
-        packed = scratch("packed", (framed,), torch.int32).numpy().view(np.uint32)
-        scratch_memory = Scratch(spare.numpy(), floats.numpy(), packed)
+        floats, packed = scratch("floats", (size,), np.float32), scratch("packed", (framed,), np.uint32)
+        scratch_memory = Scratch(scratch("spare", (size,)), floats, packed)
         kind, color = (None, crop) if out is None else ((out.dtype, out.ndim), crop_into(out))
         addresses = _change_addresses(kind, color)
-    return Changes(own, scratch_memory, levels.numpy(), np.zeros(1, WINDOW), plain, origin, addresses)
+    return Changes(own, scratch_memory, levels, np.zeros(1, WINDOW), plain, origin, addresses)
