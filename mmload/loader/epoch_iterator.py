@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -31,7 +31,7 @@ _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than fe
 
 
 class Prefetcher:
-    """Prefetch of a loader's epochs from object storage; a copy has prefetched none yet.
+    """Prefetch of a loader's epochs from object storage.
 
     Rows of a sampler are not known ahead, and not prefetched. One thread may be ``margin`` positions behind all others.
     """
@@ -40,9 +40,6 @@ class Prefetcher:
         self._order, self._view, self._fields, self._margin = order, view, fields, margin
         self._takes: list[Callable[[int, int, int], Any]] = []
         self._prefetch: Any = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Prefetcher, (self._order, self._view, self._fields, self._margin)
 
     def prefetch(self, epoch: int, offset: int) -> None:
         """Starts the prefetch of an epoch, after ``offset`` of its samples, and ends that of an earlier epoch."""
@@ -64,32 +61,6 @@ class Prefetcher:
 def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Any:
     """Returns the rows at positions of an epoch, int64 [B]."""
     return view.ids(order.take(epoch, start, stop).rows).numpy()
-
-
-class BatchPool(Protocol):
-    """Maker of batches in threads or in a subprocess. Thread-safe."""
-
-    @property
-    def usable(self) -> bool:
-        """Whether batches can be submitted in this process."""
-
-    def check_open(self) -> None:
-        """Raises UsageError unless the pool is :attr:`usable`."""
-
-    def submit(self, selection: RowSelection, epoch: int) -> Any:
-        """Starts making a batch; returns what :meth:`receive` waits for."""
-
-    def receive(self, reply: Any) -> Any:
-        """Waits for a batch and returns it, or raises the error of making it."""
-
-    def prefetch(self, epoch: int, offset: int) -> None:
-        """Prefetches the rows of an epoch from object storage, after ``offset`` of its samples."""
-
-    def statistics(self) -> Statistics:
-        """Returns counters since the pool was made."""
-
-    def close(self) -> None:
-        """Ends the threads or the subprocess, after the batches that they are making."""
 
 
 class BatchJob:
@@ -163,6 +134,7 @@ class WorkerPool:
 
     @property
     def usable(self) -> bool:
+        """Whether batches can be submitted in this process."""
         return not self._closed and self._process == os.getpid()
 
     def check_open(self) -> None:
@@ -372,7 +344,7 @@ class EpochIterator:
 
     def __init__(
         self,
-        pool: BatchPool,
+        pool: WorkerPool,
         rows: BatchRows,
         position: Position,
         counts: Counts,
