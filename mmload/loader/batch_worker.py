@@ -131,10 +131,8 @@ class BatchWorker:
         The epoch seeds the samples, with the loader's seed and the rows; and it is for steps that follow it.
 
         Raises:
-            StoreError: if the dataset was overwritten by another since it was opened.
             Exception: from reading or the collate, with a note that names the dataset and the rows.
         """
-        self._split.check_changed()  # rows in memory are not read, so no file would show it
         try:
             rows = selection.rows
             seeds = sample_seeds(self._settings.seed, epoch, rows, selection.occurrences)

@@ -25,7 +25,7 @@ from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
 from mmload.runtime.resources import single_op_threads
-from mmload.store.split_views import View
+from mmload.store.split_views import AnySplit, View
 
 _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
 
@@ -340,10 +340,16 @@ class EpochIterator:
     A batch is a function of its rows and epoch. So after an error, or an interruption such as Ctrl-C, the next call
     makes the same batch again, and no batch is lost. ``ahead`` batches are prepared besides the one that is yielded
     next; each batch advances the position and the counts.
+
+    The files of the split are compared with those that were opened where an epoch begins, and after its last batch.
+
+    Raises:
+        DamagedError, StoreError: if one was truncated or written to, or the dataset was replaced by another.
     """
 
     def __init__(
         self,
+        split: AnySplit,
         pool: WorkerPool,
         rows: BatchRows,
         position: Position,
@@ -352,7 +358,8 @@ class EpochIterator:
         ahead: int,
         returns: Returns | None = None,
     ) -> None:
-        self._pool, self._rows, self._ahead, self._returns = pool, rows, ahead, returns
+        split.check_files()
+        self._split, self._pool, self._rows, self._ahead, self._returns = split, pool, rows, ahead, returns
         self._position, self._counts = position, counts
         self._pending: deque[_Pending] = deque()
         self._lock = threading.Lock()
@@ -365,12 +372,14 @@ class EpochIterator:
 
         Raises:
             UsageError: if the loader was closed, or this is another process than the one that began the epoch.
+            DamagedError, StoreError: at the end of the epoch, if a file has changed since it was opened.
             Exception: the error of making the batch.
         """
         self._pool.check_open()  # before the lock, which a fork may have left locked
         with self._lock:
             self._submit()
             if not self._pending:
+                self._split.check_files()
                 raise StopIteration
             began = perf_counter()
             batch = self._received(self._pending[0])

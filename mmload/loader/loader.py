@@ -367,12 +367,15 @@ class Loader:
             batches = self._batches_in(order.remaining(position.offset))
             rows = rows_of_batches(order, self._view, self._listed_again, position, self.batch_size, batches)
             pool = self._usable_pool()
-            pool.prefetch(position.epoch, position.offset)  # first: after an error the next try is the same epoch
+            pool.prefetch(
+                position.epoch, position.offset
+            )  # before the epoch counts: after an error the next try is the same epoch
+            ahead, returns = self.threads + self.prefetch, self._returns
+            epoch = EpochIterator(self.split, pool, rows, position, self._counts, ahead=ahead, returns=returns)
             self._epoch, self._offset, self._resumed = position.epoch + 1, 0, (-1, 0)
             self._epoch_is_given = False
             self._position, self._chosen = position, (None, 0)
-            ahead, returns = self.threads + self.prefetch, self._returns
-            return EpochIterator(pool, rows, position, self._counts, ahead=ahead, returns=returns)
+            return epoch
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns everything but the threads: a copy starts its own."""
