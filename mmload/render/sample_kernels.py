@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
 from mmload.render.arrival import is_there
 from mmload.render.cpu_kernels import crop, crop_interleaved, crop_into
 from mmload.render.holes import no_holes
