@@ -1,4 +1,4 @@
-"""Rows that arrive while a batch is rendered, compiled: JPEGs are decoded, without the interpreter lock.
+"""Rows that arrive while a batch is rendered, compiled: from disk, and decoded, without the interpreter lock.
 
 A loop over samples asks :func:`is_there` before it reads the row of a sample. The kernel that waits for a row is called
 by its address, so what is in memory already needs none of it. JPEGs are decoded by TurboJPEG's functions, which are
@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.jpeg_strips import WORTH, cut_strip
-from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, Arrival
+from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, UNREADABLE, Arrival
 from mmload.runtime.declarations import CallBy, CallC, called, inlined
 from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.resident_pages import bring_in
 from mmload.runtime.turbojpeg import DECODE, DESTROY, GRAY, HANDLE, HEADER, INIT, MOST_COLORS, RGB
 
 _arrive = CallBy(ARRIVE)
@@ -74,7 +75,15 @@ def _is_decoded(arrival: Arrival, row: int) -> bool:
 
 @numba_compiled(ARRIVE)
 def arrive(arrival: Arrival, row: int) -> None:
-    """Decodes a row if it is a JPEG. After one that is refused the decoder is made anew, as its state is undefined."""
+    """Waits until a row is in memory, and decodes it if it is a JPEG.
+
+    After a JPEG that is refused the decoder is made anew, as its state is undefined.
+    """
+    if arrival.absent[row]:
+        base, start, length = arrival.memory.ctypes.data, arrival.starts[row], arrival.lengths[row]
+        if not bring_in(base, arrival.ranges, arrival.files[row], start, length):
+            arrival.failed[0], arrival.failed[1] = row, UNREADABLE
+            return
     if not arrival.jpeg[row]:
         return
     decoder = arrival.decoder

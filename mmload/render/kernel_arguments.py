@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mmload.runtime.declarations import RecordArray, Signature, Type, tuple_type, void
 from mmload.runtime.numba_compile import variant
+from mmload.runtime.resident_pages import NO_FILES, RANGES, FileRanges
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -45,10 +46,12 @@ NEEDED = np.dtype([(name, np.int64) for name in ("first", "stop", "shrink")])
 PLANES, LINES, PIXELS = range(3)
 """Layouts: [C, H, W] of fixed-size rows; [H, C, W] of variable-size pixels; [H, W, C] of decoded JPEGs."""
 
-REFUSED = -1
-"""Why a row has not arrived: TurboJPEG refuses it."""
+UNREADABLE, REFUSED = 1, 2
+"""Why a row has not arrived: its file cannot be read; TurboJPEG refuses it."""
 
-_NOWHERE: Bytes = np.empty(0, np.uint8)
+NOWHERE: Bytes = np.empty(0, np.uint8)
+"""No memory."""
+
 _NO_PLACES: Places = np.empty(0, PLACE)
 
 
@@ -60,6 +63,9 @@ class Arrival(NamedTuple):
         first: the row of the first sample of a call.
         memory: uint8 [n], where the rows are as they are stored.
         places: :data:`PLACE` [B]. Those of JPEGs get their start, lines and layout when they arrive.
+        ranges: files that ``memory`` maps.
+        files: int64 [B], the file of each row.
+        absent: int64 [B], what :func:`~mmload.runtime.resident_pages.announce` returns: 0: a row is in memory.
         jpeg: bool [B], which rows are JPEGs.
         starts: int64 [B], the first byte of each row in ``memory``.
         lengths: int64 [B], the bytes of each row.
@@ -69,13 +75,17 @@ class Arrival(NamedTuple):
         decoded: uint8 [m], memory for pixels.
         spare: uint8, two bytes more than a JPEG has: working memory.
         decoder: uintp, a :attr:`mmload.runtime.turbojpeg.Decoder.state`.
-        failed: int64 [2], the row that cannot arrive, or -1; and :data:`REFUSED`. No later row is rendered.
+        failed: int64 [2], the row that cannot arrive, or -1; and :data:`UNREADABLE` or :data:`REFUSED`. No later row is
+            rendered.
     """
 
     address: int
     first: int
     memory: Bytes
     places: Places
+    ranges: FileRanges
+    files: Numbers
+    absent: Numbers
     jpeg: npt.NDArray[np.bool_]
     starts: Numbers
     lengths: Numbers
@@ -93,16 +103,19 @@ _NO_NUMBERS: Numbers = np.empty(0, np.int64)
 PRESENT = Arrival(
     address=0,
     first=0,
-    memory=_NOWHERE,
+    memory=NOWHERE,
     places=_NO_PLACES,
+    ranges=NO_FILES,
+    files=_NO_NUMBERS,
+    absent=_NO_NUMBERS,
     jpeg=np.empty(0, np.bool_),
     starts=_NO_NUMBERS,
     lengths=_NO_NUMBERS,
     needed=np.empty(0, NEEDED),
     rooms=_NO_NUMBERS,
     channels=0,
-    decoded=_NOWHERE,
-    spare=_NOWHERE,
+    decoded=NOWHERE,
+    spare=NOWHERE,
     decoder=np.empty(0, np.uintp),
     failed=np.array([-1, 0]),
 )
@@ -121,7 +134,7 @@ class ImageLines(NamedTuple):
 
     memory: Bytes
     places: Places
-    decoded: Bytes = _NOWHERE
+    decoded: Bytes = NOWHERE
     arrival: Arrival = PRESENT
 
     @classmethod
@@ -444,6 +457,9 @@ _ARRIVAL = tuple_type(
     "int64",
     _BYTES,
     RecordArray(PLACE),
+    RANGES,
+    _NUMBERS,
+    _NUMBERS,
     "boolean[::1]",
     _NUMBERS,
     _NUMBERS,

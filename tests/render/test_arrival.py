@@ -42,6 +42,8 @@ def arrival_of(
         address=address_of(arrive, ARRIVE),
         memory=np.frombuffer(b"".join(rows), np.uint8).copy(),
         places=np.array(places, PLACE),
+        files=np.zeros(len(rows), np.int64),
+        absent=np.zeros(len(rows), np.int64),
         jpeg=np.ones(len(rows), np.bool_),
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
