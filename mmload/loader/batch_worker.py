@@ -60,7 +60,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSettings:
-    """Settings of the batches of a loader. Picklable.
+    """Settings of the batches of a loader.
 
     Attributes:
         view: source of the rows, and which of them are read.
@@ -90,12 +90,9 @@ class BatchSettings:
 
 
 class BatchWorker:
-    """Work of a loader's threads, which share memory, tier and device. Thread-safe.
+    """Work of a loader's threads, which share memory, tier and device. Thread-safe."""
 
-    ``new_pool`` makes the memory of images, once per view; None: ordinary memory.
-    """
-
-    def __init__(self, settings: BatchSettings, new_pool: Callable[[], MemoryPool] | None = None) -> None:
+    def __init__(self, settings: BatchSettings) -> None:
         split, fields, collate = settings.view.rows, settings.fields, settings.collate
         self._settings, self._split, self._collate = settings, split, collate
         views = collates_of(collate)
@@ -110,9 +107,8 @@ class BatchWorker:
         ranks = settings.ranks
         self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
         self._masks = None if "masks" in self._others else self._large.get("masks")  # of variable size
-        new_pool = new_pool or partial(MemoryPool, settings.slots)
-        self._memory = new_pool()
-        self._view_memories = [new_pool() for _ in views]
+        self._memory = MemoryPool(settings.slots)
+        self._view_memories = [MemoryPool(settings.slots) for _ in views]
         self._tier: Tier | None = None
         if "images" in fields:
             self._tier = make_tier(settings.tier, split, settings.device, ranks)
@@ -135,10 +131,8 @@ class BatchWorker:
         The epoch seeds the samples, with the loader's seed and the rows; and it is for steps that follow it.
 
         Raises:
-            StoreError: if the dataset was overwritten by another since it was opened.
             Exception: from reading or the collate, with a note that names the dataset and the rows.
         """
-        self._split.check_changed()  # rows in memory are not read, so no file would show it
         try:
             rows = selection.rows
             seeds = sample_seeds(self._settings.seed, epoch, rows, selection.occurrences)

@@ -19,7 +19,6 @@ from mmload.errors import DamagedError, bytes_text
 from mmload.render.kernel_arguments import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.resources import free_memory
 from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import PreparedRows, RowMap, row_map
 from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 TIERS = ("auto", "disk", "memory", "device")
 
 MEMORY_SHARE = 0.5
-"""Largest share of the free memory, of the host or the device, that tier="auto" takes."""
+"""Largest share of the free memory of a device that tier="auto" takes."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -246,20 +245,20 @@ class ReadTier(HitCounter):
 
 
 class MappedTier(HitCounter):
-    """Tier of rows in mapped files, in the system's page cache; each batch is checked after its use.
+    """Tier of rows in mapped files, in the system's page cache.
 
-    The map is of the rows, or of their blocks from object storage. To populate it reads all of them into memory now,
-    and locks them there where that is permitted; not blocks.
+    The map is of the rows, or of their blocks from object storage. To populate it reads all of them into memory now;
+    not blocks.
 
     Raises:
-        DamagedError, StoreError: if a file that is populated was truncated or written to, or cannot be read.
+        DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
     """
 
     def __init__(self, rows: Rows, memory: RowMap | BlockMap, populate: bool = False, note: str = "") -> None:
         super().__init__()
         self.rows, self._map, self.note = rows, memory, note
         if populate and isinstance(memory, RowMap):
-            self.note = memory.populate(lock_limit=int(MEMORY_SHARE * free_memory()))
+            self.note = memory.populate()
             self.count(misses=len(rows))
 
     def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:

@@ -26,11 +26,6 @@ _LIKELY_CAUSES = {
 }
 
 
-def context() -> Any:
-    """Returns the module-like object of :mod:`multiprocessing` that starts processes as :func:`start_process` does."""
-    return multiprocessing.get_context(START_METHOD)
-
-
 def start_process(
     main: Callable[..., None], *arguments: object, name: str | None = None, daemon: bool
 ) -> tuple[BaseProcess, Connection]:
@@ -42,8 +37,9 @@ def start_process(
     Returns:
         The process, and the parent's end of the pipe.
     """
-    parent_end, child_end = context().Pipe()
-    process: BaseProcess = context().Process(target=main, args=(child_end, *arguments), name=name, daemon=daemon)
+    context: Any = multiprocessing.get_context(START_METHOD)
+    parent_end, child_end = context.Pipe()
+    process: BaseProcess = context.Process(target=main, args=(child_end, *arguments), name=name, daemon=daemon)
     try:
         with _interrupts_blocked():
             process.start()

@@ -55,7 +55,6 @@ system."""
 _READ_BYTES = 2**20
 _CHUNK_BYTES = 8 * 2**20
 _CHUNKS_AHEAD = 3
-_LOCK_ON_FAULT = 1  # MLOCK_ONFAULT of Linux 4.4
 _MADVISE = External("madvise", "int32(uintp, uintp, int32)")
 _MINCORE = External("mincore", "int32(uintp, uintp, uintp)")
 _READ = External("pread", "int64(int32, uintp, uintp, int64)")
@@ -131,18 +130,6 @@ def populate(address: int, length: int, handle: int | None = None) -> int:
         if error:
             return error
     return 0
-
-
-def lock(address: int, length: int) -> int:
-    """Locks pages in memory from their next fault on, until they are unmapped; returns 0, or the number of the error.
-
-    Plain ``mlock`` would copy all pages of a private map, as it faults them in for writing.
-    """
-    if not hasattr(_c_library(), "mlock2"):
-        return errno.ENOSYS
-    if _c_library().mlock2(ctypes.c_size_t(address), ctypes.c_size_t(length), _LOCK_ON_FAULT) == 0:
-        return 0
-    return ctypes.get_errno()
 
 
 class FileRanges(NamedTuple):
