@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import chain, product
 from pathlib import Path
 
-from mmload.errors import RecipeError, SourceError
+from mmload.errors import SourceError
 from mmload.runtime.lazy_property import lazy_property
 from mmload.sources import TIME_MARK
 from mmload.sources.annotation_values import Findings
@@ -36,14 +36,9 @@ class Links:
     """Rules on which symbolic links below a root, which may be one, may be followed: with ``allow_outside`` every one.
 
     It accesses a file only when that file is checked.
-
-    Raises:
-        RecipeError: if ``allow_outside`` is not a bool.
     """
 
     def __init__(self, root: str | Path, allow_outside: bool) -> None:
-        if not isinstance(allow_outside, bool):
-            raise RecipeError(f"allow_outside is {allow_outside!r}; use true or false")
         self.root, self.allow_outside = Path(root), allow_outside
         self._checked: set[str] = set()
         self._findings = Findings()
