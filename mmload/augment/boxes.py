@@ -22,7 +22,7 @@ from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import on_device
+from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Array
 from mmload.render.torch_levels import moved_masks
 from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
@@ -139,10 +139,10 @@ def move_fields(
 def _moved_masks(masks: Tensor | None, own: OwnMasks | None, plan: Plan) -> Tensor:
     """Renders masks [B, H, W], or variable-size ones: [B, h, w] on their device."""
     if own is not None:
-        there = on_device(plan, own.memory.device)
+        there = with_tensors(plan, own.memory.device)
         moved = gathered_own_masks(own, there)
     elif masks is not None:
-        there = on_device(plan, masks.device)
+        there = with_tensors(plan, masks.device)
         moved = gathered_masks(masks, there)
     else:
         raise RuntimeError("there are no masks")

@@ -23,7 +23,7 @@ from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import on_device
+from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import pasted_pixels
@@ -71,7 +71,7 @@ class MixStep(TargetStep, Step):
                 batch.targets, mixing.target_share(plan.height, plan.width), self.num_classes
             )
         if batch.masks is not None and mixing.boxes is not None:
-            boxes: Any = on_device(mixing.boxes, batch.masks.device)
+            boxes: Any = with_tensors(mixing.boxes, batch.masks.device)
             inside = pasted_pixels(boxes, plan.height, plan.width)
             changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
         mixed: Batch = batch.replace(**changed)
@@ -288,7 +288,7 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
     check_targets(targets, classes)
     if targets is None:
         return None
-    shares: Any = on_device(share, targets.device)
+    shares: Any = with_tensors(share, targets.device)
     own: Tensor = shares[:, None]
     soft = targets.to(torch.float32)
     if targets.dim() == 1 and classes is not None:

@@ -1,6 +1,6 @@
 """Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible.
 
-Plans are those on the images' device, with tensors in place of arrays: see :func:`mmload.render.plan_copies.on_device`.
+Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.plan_copies.with_tensors`.
 """
 
 from __future__ import annotations

@@ -190,11 +190,16 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
         raise RecipeError(
             f"a source of kind {kind} reads folders of this machine, and {root} is in object storage; copy it to a disk"
         )
-    takes = [name for name in inspect.signature(factory).parameters if name not in ("root", "decoder")]
+    signature = inspect.signature(factory)
+    takes = [name for name in signature.parameters if name not in ("root", "decoder")]
     try:
-        inspect.signature(factory).bind(root, decoder, **options)
+        signature.bind(root, decoder, **options)
     except TypeError as error:
         raise RecipeError(f"source {kind}: {error}; its options are {choices(takes) or 'none'}") from error
+    for name, value in options.items():
+        is_switch = name in takes and signature.parameters[name].annotation in (bool, "bool")
+        if is_switch and not isinstance(value, bool):
+            raise RecipeError(f"{name} is {value!r:.60}; use true or false")
     try:
         return factory(root, decoder, **options)
     except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
