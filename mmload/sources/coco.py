@@ -198,7 +198,6 @@ class CocoSource:
         if not read.images:
             raise SourceError(f"{read.path} has no images")
         folder = self._folder(name, read.path, read.images[0].file_name)
-        self._links.check_folder(self._root / folder)
         inside = f"{os.path.abspath(self._root / folder)}/"
         for image in read.images:
             image.file_name = image.file_name.replace("\\", "/").removeprefix(inside)  # tools on Windows
@@ -232,10 +231,7 @@ class CocoSource:
         inner = inner_name(name)
         if inner is None:
             return name, ""
-        path = f"{folder}/{inner}" if folder else inner
-        if "/" in inner:
-            self._links.check_folder((self._root / path).parent)
-        return self._links.find(str(self._root), path)
+        return self._links.find(str(self._root), f"{folder}/{inner}" if folder else inner)
 
 
 class CocoSplit(ListedSplit[CocoItem]):
