@@ -214,12 +214,11 @@ def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     except RecipeError:
         return dict(options)
     defaults = {name: parameter.default for name, parameter in takes.items()}
-    return {key: value for key, value in options.items() if key not in defaults or not _equal(value, defaults[key])}
-
-
-def _equal(value: object, default: object) -> bool:
-    """Compares value and type: ``0 == False`` in Python, not in a recipe."""
-    return type(value) is type(default) and value == default
+    return {
+        key: value
+        for key, value in options.items()
+        if key not in defaults or type(value) is not type(defaults[key]) or value != defaults[key]  # 0 == False
+    }
 
 
 def check_kind(kind: str) -> None:

@@ -47,20 +47,19 @@ class Links:
         """Finds a listed file, and returns its name relative to the folder and its :meth:`revision`.
 
         If there is none of exactly this name, it is the only one whose name differs in nothing but the Unicode form, as
-        macOS writes names in another one, or the case of the ending. The caller has checked the folder of the name.
+        macOS writes names in another one, or the case of the ending.
 
         Raises:
             SourceError: if the file is, or lies behind, a link out of the root.
         """
-        revision = self.revision(os.path.join(folder, name))
+        revision = self._revision_below(folder, name)
         if revision != "missing":
             return name, revision
-        revisions = ((each, self.revision(os.path.join(folder, each))) for each in _spellings(name))
+        revisions = ((each, self._revision_below(folder, each)) for each in _spellings(name))
         found = [each for each in revisions if each[1] != "missing"]
         if len(found) != 1:
             return name, revision
         ((spelling, revision),) = found
-        self.check(os.path.join(folder, spelling))
         self._findings.add(
             "files found by a name that differs in its Unicode form or the case of its ending",
             f"{name!a:.80} is {spelling!a:.80}",
@@ -72,7 +71,7 @@ class Links:
 
         Where there is none, it returns the first name, and "missing".
         """
-        exact = ((name, self.revision(os.path.join(folder, name))) for name in names)
+        exact = ((name, self._revision_below(folder, name)) for name in names)
         found = chain(exact, (self.find(folder, name) for name in names))
         return next((each for each in found if each[1] != "missing"), (names[0], "missing"))
 
@@ -80,6 +79,11 @@ class Links:
         """Returns a note on the files that :meth:`find` found under another name since the last call."""
         notes, self._findings = self._findings.notes(), Findings()
         return notes
+
+    def _revision_below(self, folder: str | Path, name: str) -> str:
+        path = os.path.join(folder, name)
+        self.check_folder(path.rpartition("/")[0])  # a quarter of the time of os.path.dirname
+        return self.revision(path)
 
     def revision(self, path: str | Path) -> str:
         """Returns a file's size and modification time, or ``missing``; the caller has checked its folder.

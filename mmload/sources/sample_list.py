@@ -6,7 +6,6 @@ allowed.
 
 from __future__ import annotations
 
-import os
 import posixpath
 from array import array
 from collections import Counter
@@ -288,7 +287,6 @@ class Finder:
             raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._place}; {advice}")
         if self._links is None:
             return Item(row.id or "", name, row.label, OBJECT)
-        self._links.check_folder(os.path.dirname(os.path.join(self._folder, name)))
         file, revision = self._by_ending(self._links, name) if self._by_id else self._links.find(self._folder, name)
         return Item(row.id or ("" if file == name else name), file, row.label, revision)
 

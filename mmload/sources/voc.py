@@ -153,13 +153,10 @@ class VocSource:
             )
         items: dict[str, list[VocItem]] = {}
         for split, (images, xml) in found.items():
-            self._links.check_folder(images)
-            self._links.check_folder(xml)
             stems = sorted(path.stem for path in xml.iterdir() if path.suffix.lower() == ".xml")
             folders = [folder.relative_to(self._root).as_posix() for folder in (images, xml)]
             items[split] = [
-                _item(self._root, f"{folders[0]}/{stem}", self._links, annotation=f"{folders[1]}/{stem}.xml")
-                for stem in stems
+                self._item(self._root, f"{folders[0]}/{stem}", f"{folders[1]}/{stem}.xml") for stem in stems
             ]
             read = {item.image for item in items[split]}
             for path in sorted(images.iterdir()):
@@ -183,18 +180,23 @@ class VocSource:
                     download_voc(year, name, self._root)
 
     def _items(self, devkit: Path, lists: str, sets: list[tuple[str, str]]) -> list[VocItem]:
+        folder, ending = ("SegmentationClass", ".png") if self.task == "segmentation" else ("Annotations", ".xml")
         items = []
         for year, name in sets:
-            for folder in ("JPEGImages", "Annotations", "SegmentationClass"):
-                self._links.check_folder(devkit / year / folder)
             path = devkit / year / "ImageSets" / lists / f"{name}.txt"
             self._links.check(path)
             for stem in read_list(path, devkit / year / "JPEGImages"):
-                beside = {"mask": f"{year}/SegmentationClass/{stem}.png"}
-                if self.task != "segmentation":
-                    beside = {"annotation": f"{year}/Annotations/{stem}.xml"}
-                items.append(_item(devkit, f"{year}/JPEGImages/{stem}", self._links, **beside))
+                items.append(self._item(devkit, f"{year}/JPEGImages/{stem}", f"{year}/{folder}/{stem}{ending}"))
         return items
+
+    def _item(self, devkit: Path, base: str, beside: str) -> VocItem:
+        """Returns the item of an image, of which the path without its ending is given, and its annotation or mask."""
+        files = [posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS]
+        name, image = self._links.find_first(devkit, files)
+        beside, own = self._links.find(devkit, posixpath.normpath(beside))
+        is_mask = self.task == "segmentation"
+        found = VocAnnotation(fault="not annotated") if is_mask else _annotation(devkit, beside)
+        return VocItem(name, f"{image} {own}", found, beside)
 
     def _task(self, devkit: Path, items: list[VocItem], has_devkit: bool) -> VocTask:
         classes = tuple(self._classes)
@@ -256,18 +258,6 @@ class VocSplit(ListedSplit[VocItem]):
         height, width = pixels.shape[-2:]
         fields, own = self.task.fields(item, self.root, (height, width))
         return Sample(item.image, {"images": pixels, **fields}, (height, width), losses | own, encoded=jpeg)
-
-
-def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: str = "") -> VocItem:
-    """Returns the item of an image, of which the path without its ending is given, with an annotation or a mask."""
-    files = [posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS]
-    beside = posixpath.normpath(annotation or mask)
-    for each in (files[0], beside):
-        links.check_folder((devkit / each).parent)
-    name, image = links.find_first(devkit, files)
-    beside, own = links.find(devkit, beside)
-    found = _annotation(devkit, beside) if annotation else VocAnnotation(fault="not annotated")
-    return VocItem(name, f"{image} {own}", found, beside)
 
 
 def _annotation(devkit: Path, name: str) -> VocAnnotation:
