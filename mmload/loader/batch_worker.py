@@ -266,9 +266,8 @@ class BatchWorker:
         channels, height, width = spec.shape
         if spec.variable_size:
             height = width = 0
-            own = sizes_of(self._tier.rows.located(rows))
-            sizes = torch.from_numpy(own)
-            masks = None if self._masks is None else read_masks(self._masks, rows, own)
+            sizes = sizes_of(self._tier.rows.located(rows))
+            masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
             more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
             if isinstance(self._collate, Collate):

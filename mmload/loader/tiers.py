@@ -33,6 +33,7 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
+from mmload.runtime.quiet_arrays import zeros
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import Decoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
@@ -158,7 +159,7 @@ class StoredRows(NamedTuple):
     def _arriving(self, absent: Numbers | None, library: CDLL | None, at_once: bool) -> ImageLines:
         """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""
         jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
-        nothing = np.zeros(len(jpeg), np.int64)
+        nothing = zeros(len(jpeg))
         decoded = spare = NOWHERE
         rooms = nothing
         if library is not None:
@@ -236,13 +237,13 @@ def locate_rows(
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
         there, with no memory yet, each beginning at 0.
     """
-    count, nothing = len(numbers), np.zeros(len(numbers), np.int64)
+    count, nothing = len(numbers), zeros(len(numbers))
     located = field.located(numbers) if located is None else located
     if not field.spec.variable_size:  # Records are repeated: to write each field took a tenth of a batch of 32 x 32.
         _, _, _, height, width, _ = located[0].item() if count else (0, 0, 0, 0, 0, 0)
         places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(count)
         needed = np.array([(0, height, 1)], NEEDED).repeat(count)
-        lengths, jpeg = located["bytes"].copy(), np.zeros(count, bool)
+        lengths, jpeg = located["bytes"].copy(), zeros(count, np.bool_)
         return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, nothing, lengths)
     places, jpeg = np.array([(0, 0, 0, 0, 0, LINES, 1)], PLACE).repeat(count), located["encoding"] == JPEG
     places["height"], places["width"] = located["height"], located["width"]

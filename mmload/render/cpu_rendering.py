@@ -48,6 +48,7 @@ from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches, scratch
+from mmload.runtime.quiet_arrays import zeros
 
 CHANGED_BYTES = 700_000
 """Bytes of levels that operations change before they are colored: they stay in cache."""
@@ -243,8 +244,8 @@ class CpuRendering:
 
     def _crops(self, samples: slice, images: Bytes) -> Crops:
         """Returns samples' windows in images; their indices are 0, and the windows may be written to."""
-        windows = self._crop_windows[samples].view(np.uint8).copy()  # of bytes: records take five times as long
-        return Crops(images, windows.view(WINDOW), self._fill, self._mode)
+        windows = np.frombuffer(bytearray(self._crop_windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
+        return Crops(images, windows, self._fill, self._mode)
 
     def _paint(self, samples: slice, streamed: bool) -> Paint:
         return Paint(*self._color_map, holes_in(self._holes, samples, self._plan.width), streamed)
@@ -318,7 +319,7 @@ class CpuRendering:
     def _crop_windows(self) -> Records:
         """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
         plan, resampling = self._plan, self._plan.resampling
-        cut = np.zeros(plan.count, WINDOW)
+        cut = zeros(plan.count, WINDOW)
         for name in ("top", "left"):
             if (starts := getattr(plan if resampling is None else resampling, name)) is not None:
                 cut[name] = starts
@@ -337,7 +338,7 @@ class CpuRendering:
     @lazy_property
     def _resized_windows(self) -> Records:
         """Windows that are resized: RESIZED [B]."""
-        plan, resampling, resizes = self._plan, self._plan.resampling, np.zeros(self._plan.count, RESIZED)
+        plan, resampling, resizes = self._plan, self._plan.resampling, zeros(self._plan.count, RESIZED)
         for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
             if value is not None:
                 resizes[name] = value

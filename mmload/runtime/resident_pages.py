@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from mmload.runtime.declarations import External, Signature, called, tuple_type
 from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.quiet_arrays import zeros
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
@@ -183,7 +184,7 @@ def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers,
     Returns:
         int64 [B], the bytes of the pages of each part that are not in memory, and that :func:`bring_in` waits for.
     """
-    absent = np.zeros(len(starts), np.int64)
+    absent: Numbers = zeros(len(starts))
     if len(starts) > _LOOKED_AT or not _are_resident(memory.ctypes.data, ranges, files, starts, lengths):
         _announce(memory.ctypes.data, ranges, files, starts, lengths, absent)
     return absent

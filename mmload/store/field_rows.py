@@ -23,6 +23,7 @@ from mmload.store.dataset_folder import Folder, Revision, revision_of
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
 from mmload.store.opened_file import OpenedFile, check_files
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
+from mmload.runtime.quiet_arrays import sections_of, zeros
 from mmload.store.row_sources import Samples
 from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of
 from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of, list_fault_of
@@ -104,12 +105,12 @@ class FieldRows:
             size, (height, width) = spec.row_bytes, spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
             places, begins = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows)), rows * size
         else:
-            index, places = self.index, np.zeros(len(rows), ROW)
+            index, places = self.index, zeros(len(rows), ROW)
             begins = index.offsets[rows]
             places["bytes"] = index.offsets[rows + 1] - begins
-            places["height"], places["width"] = index.sizes[rows].T
+            places["height"], places["width"] = index.sizes[:, 0][rows], index.sizes[:, 1][rows]
             places["encoding"] = index.encodings[rows]
-        shards = np.searchsorted(self._first_rows, rows, side="right") - 1 if self.shards > 1 else 0
+        shards = sections_of(rows, self._first_rows[:-1]) if self.shards > 1 else zeros(len(rows))
         places["file"] = shards
         places["offset"] = begins - self._first_bytes[shards]
         return places

@@ -24,6 +24,7 @@ from mmload.store.field_rows import FieldRows
 from mmload.store.opened_file import OpenedFile
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import ROW, Numbers, Places, RowReader
+from mmload.runtime.quiet_arrays import sections_of
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class _Numbering:
     def __init__(self, splits: list[Split], pieces: list[range | Tensor]) -> None:
         self._starts = np.cumsum([0, *map(len, splits)])[:-1]
         self._ends = np.cumsum([len(piece) for piece in pieces])
+        self._begins = np.concatenate(([0], self._ends[:-1]))
         runs = [piece for piece in pieces if isinstance(piece, range)]
         self._table = None if len(runs) == len(pieces) else _listed(pieces).numpy()
         self._shifts = np.array([run.start for run in runs], dtype=np.int64)
@@ -151,10 +153,10 @@ class _Numbering:
     def owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Returns the split of each row and its number there: int64 [B] each."""
         if self._table is None:
-            numbers = rows + self._shifts[np.searchsorted(self._ends, rows, side="right")]
+            numbers = rows + self._shifts[sections_of(rows, self._begins)]
         else:
             numbers = self._table[rows]
-        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        owners = sections_of(numbers, self._starts)
         return owners, numbers - self._starts[owners]
 
 
@@ -210,7 +212,7 @@ class JoinedRows:
     def _by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
         """Yields the index of each split with some of the rows, which of them, and their numbers there."""
         owners, numbers = self._owners(rows)
-        for owner in np.unique(owners).tolist():
+        for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
             owned = np.flatnonzero(owners == owner)
             yield owner, owned, numbers[owned]
 
