@@ -1,9 +1,9 @@
-"""Do files that change under running loaders ever give a wrong pixel, or end the process?
+"""Do files that change under running loaders ever give a wrong epoch without an error?
 
 Each round opens a copy of a dataset, harms one of its files at a random moment of three epochs, and compares all
-batches with those of the original: they are right, or an exception names the folder or the URL. Rounds go over all
-tiers and layouts, each pair in a process of its own, so that a signal which ends it is seen. The signals that the
-package has survived are counted.
+batches with those of the original: all of an epoch are right, or an exception names the folder or the URL. Rounds go
+over all tiers and layouts, in processes of their own. A file that is truncated while it is in use may end one by
+SIGBUS; these are counted, and another process goes on with the next round.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +33,6 @@ from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.errors import MmloadError
 from mmload.remote import dataset_cache
 from mmload.remote.copies import push
-from mmload.store.row_map import Guard
 
 IMAGES, SIZE, EPOCHS = 48, 160, 3
 LAYOUTS = ("squares", "raw", "jpeg")
@@ -45,27 +45,35 @@ def torture(folder: Path, rounds: int, seed: int) -> str:
     """Harms datasets under their readers; returns what was done, in words.
 
     Raises:
-        DifferenceError: if a reader saw a wrong pixel, an error that names no file, or a signal.
+        DifferenceError: if a reader saw a wrong epoch, an error that names no file, or a signal other than SIGBUS.
     """
     make_datasets(folder)
     pairs = list(product(LAYOUTS, TIERS))
     told: Counter[str] = Counter()
     for number, (layout, tier) in enumerate(pairs):
         some = rounds * (number + 1) // len(pairs) - rounds * number // len(pairs)
-        command = [sys.executable, __file__, str(folder), layout, tier, str(some), str(seed + number)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-        if done.returncode < 0:
-            raise DifferenceError(f"{layout} in tier {tier}: ended by signal {-done.returncode}: {done.stderr[-2000:]}")
-        if done.returncode:
-            raise DifferenceError(f"{layout} in tier {tier}: {done.stdout}{done.stderr[-2000:]}")
-        found = json.loads(done.stdout)
-        print(f"{layout} in tier {tier}: {some} rounds, {found}", flush=True)
+        found: Counter[str] = Counter()
+        while found["rounds"] < some:
+            found.update(in_process(folder, layout, tier, range(found["rounds"], some), seed + number))
+        print(f"{layout} in tier {tier}: {dict(found)}", flush=True)
         told.update(found)
     return (
-        f"{rounds} rounds over {len(pairs)} pairs of layout and tier: {told['batches']} right batches, "
-        f"{told['errors']} errors that name the file, {told['faults']} signals survived, none ended a process; "
+        f"{told['rounds']} rounds over {len(pairs)} pairs of layout and tier: {told['epochs']} right epochs, "
+        f"{told['errors']} errors that name the file, {told['signals']} processes ended by SIGBUS; "
         + ", ".join(f"{told[harm]} x {harm}" for harm in HARMS)
     )
+
+
+def in_process(folder: Path, layout: str, tier: str, numbers: range, seed: int) -> Counter[str]:
+    """Runs rounds in another process, until all are done or it ends by SIGBUS; returns the counts of what was seen."""
+    command = [sys.executable, __file__, str(folder), layout, tier, str(numbers.start), str(numbers.stop), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    found = sum((Counter(json.loads(line)) for line in done.stdout.splitlines()), Counter[str]())
+    if done.returncode == -signal.SIGBUS:
+        return found + Counter(rounds=1, signals=1)
+    if done.returncode:
+        raise DifferenceError(f"{layout} in tier {tier}: exit code {done.returncode}: {done.stderr[-2000:]}")
+    return found
 
 
 def make_datasets(folder: Path) -> None:
@@ -110,14 +118,14 @@ class Rounds:
         self.collate = mmload.Collate(RandomCrop(96) if layout == "squares" else RandomResizedCrop(96))
         self.told: Counter[str] = Counter()
         began = time.monotonic()
-        self.expected = list(self._batches(mmload.open(self.original)["train"]))
+        self.expected = list(self._epochs(mmload.open(self.original)["train"]))
         self.seconds = time.monotonic() - began
 
     def one(self, number: int, harm: str, moment: float, draw: random.Random) -> None:
         """Opens a copy, harms it so many seconds later (negative: before its first batch), and compares.
 
         Raises:
-            DifferenceError: if a batch is wrong, or an exception names no file of the copy.
+            DifferenceError: if an epoch is wrong, or an exception names no file of the copy.
         """
         copy = self.folder / f"copy-{self.layout}-{self.tier}-{number}"
         if self.tier == "cache":
@@ -130,30 +138,29 @@ class Rounds:
         if moment < 0:
             timer.join()
         try:
-            for found, wanted in zip(self._batches(split), self.expected, strict=True):
+            for found, wanted in zip(self._epochs(split), self.expected, strict=True):
                 if not torch.equal(found, wanted):
-                    raise DifferenceError(f"round {number}: a wrong batch after {harm} of a file at {moment:.4f} s")
-                self.told["batches"] += 1
+                    raise DifferenceError(f"round {number}: a wrong epoch after {harm} of a file at {moment:.4f} s")
+                self.told["epochs"] += 1
         except MmloadError as error:
             if str(copy) not in str(error) and self.url not in str(error):
                 raise DifferenceError(f"round {number}: an error that names no file after {harm}: {error}") from error
             self.told["errors"] += 1
         timer.join()
-        self.told[harm] += 1
+        self.told.update({harm: 1, "rounds": 1})
         if self.tier == "cache":
             for cache in dataset_cache._OPENED.values():
                 cache.close()
             dataset_cache._OPENED.clear()
         shutil.rmtree(copy, ignore_errors=True)
 
-    def _batches(self, split: object) -> Iterator[torch.Tensor]:
-        """Yields the images of the batches of some epochs, which are the same for all copies."""
+    def _epochs(self, split: object) -> Iterator[torch.Tensor]:
+        """Yields the images of each of some epochs, which are the same for all copies."""
         tier = "disk" if self.tier == "cache" else self.tier
         options = {"batch_size": 8, "shuffle": True, "seed": 1, "threads": 2, "tier": tier, "collate": self.collate}
         with mmload.Loader(split, **options) as loader:
             for _ in range(EPOCHS):
-                for batch in loader:
-                    yield batch.images
+                yield torch.cat([batch.images for batch in loader])
 
 
 def _harm(folder: Path, harm: str, draw: random.Random, is_cache: bool) -> None:
@@ -182,17 +189,20 @@ def _harm(folder: Path, harm: str, draw: random.Random, is_cache: bool) -> None:
                 shutil.rmtree(file.parent)
 
 
-def main(folder: Path, layout: str, tier: str, count: int, seed: int) -> dict[str, int]:
-    """Runs the rounds of one layout and tier; returns the counts of what was seen."""
-    draw, rounds = random.Random(seed), Rounds(folder, layout, tier)
-    for number in range(count):
+def main(folder: Path, layout: str, tier: str, numbers: range, seed: int) -> None:
+    """Runs rounds of one layout and tier, and prints after each the counts of what was seen in it."""
+    rounds = Rounds(folder, layout, tier)
+    for number in numbers:
+        draw = random.Random(f"{seed} {number}")
         moment = draw.choice((-1.0, *[draw.random() * rounds.seconds] * 3))
+        rounds.told.clear()
         rounds.one(number, draw.choice(HARMS), moment, draw)
-    return {**rounds.told, "faults": Guard.all_faults}
+        print(json.dumps(rounds.told), flush=True)
 
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))
+        first, stop, drawn_by = map(int, sys.argv[4:])
+        main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], range(first, stop), drawn_by)
     except DifferenceError as error:
         sys.exit(str(error))

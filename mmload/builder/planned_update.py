@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.build_plans import UPDATES
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
-from mmload.builder.finished_shards import BuildPaths
+from mmload.builder.finished_shards import UPDATES, BuildPaths
 from mmload.builder.origins import (
     SplitChanges,
     StoredSplit,

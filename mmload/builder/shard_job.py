@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
-from mmload.builder.destination import PARTS
-from mmload.builder.finished_shards import LISTS, BuildPaths, Chunk, ShardSummary
+from mmload.builder.finished_shards import LISTS, PARTS, BuildPaths, Chunk, ShardSummary
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.shard_layout import ShardPlan, row_bytes

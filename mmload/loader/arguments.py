@@ -23,7 +23,6 @@ from mmload.loader.order import TAILS
 from mmload.loader.tiers import TIERS
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.memory_pool import can_share
 from mmload.runtime.resources import MOST_THREADS
 from mmload.store.dataset import Dataset
 from mmload.store.split_views import AnySplit, View, view_of
@@ -32,7 +31,7 @@ DECODERS = ("cpu", "scaled")
 """Ways to decode the JPEGs of variable-size images."""
 
 _STEPS = "give collate=Collate(...) of the steps of mmload.augment; PerSample(transform) runs any other"
-_THREADS = "it reads in threads; give threads=N, or subprocess=True for a loop that keeps Python busy"
+_THREADS = "it reads in threads; give threads=N"
 _RANKS = "give ranks=(rank, world_size), or leave it to torch.distributed"
 _ELSEWHERE = {
     "num_workers": _THREADS,
@@ -57,6 +56,7 @@ _ELSEWHERE = {
     "rank": _RANKS,
     "world_size": _RANKS,
     "num_replicas": _RANKS,
+    "subprocess": "threads hand the interpreter lock over once per batch; leave subprocess out",
     "cache_pixels": "the page cache holds stored rows; for decoded pixels build with --encode raw or mixed",
 }
 """Replacement for each argument that a Loader lacks and that people write by habit, such as torch's DataLoader's."""
@@ -105,7 +105,6 @@ _DECLARED = {
     "decode": _one_of(*DECODERS),
     "ranks": Declaration(_is_pair_of_ranks, "give a pair (rank, world_size), with a rank from 0 to world_size - 1"),
     "tail": _one_of(*TAILS),
-    "subprocess": _BOOLEAN,
 }
 """Declarations of the arguments whose values can be checked alone."""
 
@@ -202,21 +201,6 @@ def check_decode(decode: object, split: AnySplit, fields: Sequence[str]) -> None
     has_jpegs = images is not None and images.encoding in ("jpeg", "mixed")
     if decode != "cpu" and not has_jpegs:
         raise ValueError(f"decode={decode!r}, but split {split.name!r} is read without JPEGs; leave decode out")
-
-
-def check_subprocess(subprocess: bool, device: torch.device) -> None:
-    """Checks that a subprocess can give batches to the training process.
-
-    Raises:
-        ValueError: if ``subprocess`` is True, and batches go to a device, or the system cannot share memory.
-    """
-    if subprocess and device.type != "cpu":
-        raise ValueError(
-            f"subprocess=True, but batches go to {device}; give device='cpu' and a collate without a device, and move "
-            "batches in the training loop: batch.to(device)"
-        )
-    if subprocess and not can_share():
-        raise ValueError("subprocess=True, but this system has no memory files (memfd_create); leave subprocess out")
 
 
 def check_collate(collate: object, view: View, fields: Sequence[str], framed: bool = False) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -25,13 +25,13 @@ from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
 from mmload.runtime.resources import single_op_threads
-from mmload.store.split_views import View
+from mmload.store.split_views import AnySplit, View
 
 _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
 
 
 class Prefetcher:
-    """Prefetch of a loader's epochs from object storage; a copy has prefetched none yet.
+    """Prefetch of a loader's epochs from object storage.
 
     Rows of a sampler are not known ahead, and not prefetched. One thread may be ``margin`` positions behind all others.
     """
@@ -40,9 +40,6 @@ class Prefetcher:
         self._order, self._view, self._fields, self._margin = order, view, fields, margin
         self._takes: list[Callable[[int, int, int], Any]] = []
         self._prefetch: Any = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Prefetcher, (self._order, self._view, self._fields, self._margin)
 
     def prefetch(self, epoch: int, offset: int) -> None:
         """Starts the prefetch of an epoch, after ``offset`` of its samples, and ends that of an earlier epoch."""
@@ -64,32 +61,6 @@ class Prefetcher:
 def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Any:
     """Returns the rows at positions of an epoch, int64 [B]."""
     return view.ids(order.take(epoch, start, stop).rows).numpy()
-
-
-class BatchPool(Protocol):
-    """Maker of batches in threads or in a subprocess. Thread-safe."""
-
-    @property
-    def usable(self) -> bool:
-        """Whether batches can be submitted in this process."""
-
-    def check_open(self) -> None:
-        """Raises UsageError unless the pool is :attr:`usable`."""
-
-    def submit(self, selection: RowSelection, epoch: int) -> Any:
-        """Starts making a batch; returns what :meth:`receive` waits for."""
-
-    def receive(self, reply: Any) -> Any:
-        """Waits for a batch and returns it, or raises the error of making it."""
-
-    def prefetch(self, epoch: int, offset: int) -> None:
-        """Prefetches the rows of an epoch from object storage, after ``offset`` of its samples."""
-
-    def statistics(self) -> Statistics:
-        """Returns counters since the pool was made."""
-
-    def close(self) -> None:
-        """Ends the threads or the subprocess, after the batches that they are making."""
 
 
 class BatchJob:
@@ -163,6 +134,7 @@ class WorkerPool:
 
     @property
     def usable(self) -> bool:
+        """Whether batches can be submitted in this process."""
         return not self._closed and self._process == os.getpid()
 
     def check_open(self) -> None:
@@ -368,11 +340,17 @@ class EpochIterator:
     A batch is a function of its rows and epoch. So after an error, or an interruption such as Ctrl-C, the next call
     makes the same batch again, and no batch is lost. ``ahead`` batches are prepared besides the one that is yielded
     next; each batch advances the position and the counts.
+
+    The files of the split are compared with those that were opened where an epoch begins, and after its last batch.
+
+    Raises:
+        DamagedError, StoreError: if one was truncated or written to, or the dataset was replaced by another.
     """
 
     def __init__(
         self,
-        pool: BatchPool,
+        split: AnySplit,
+        pool: WorkerPool,
         rows: BatchRows,
         position: Position,
         counts: Counts,
@@ -380,7 +358,8 @@ class EpochIterator:
         ahead: int,
         returns: Returns | None = None,
     ) -> None:
-        self._pool, self._rows, self._ahead, self._returns = pool, rows, ahead, returns
+        split.check_files()
+        self._split, self._pool, self._rows, self._ahead, self._returns = split, pool, rows, ahead, returns
         self._position, self._counts = position, counts
         self._pending: deque[_Pending] = deque()
         self._lock = threading.Lock()
@@ -393,12 +372,14 @@ class EpochIterator:
 
         Raises:
             UsageError: if the loader was closed, or this is another process than the one that began the epoch.
+            DamagedError, StoreError: at the end of the epoch, if a file has changed since it was opened.
             Exception: the error of making the batch.
         """
         self._pool.check_open()  # before the lock, which a fork may have left locked
         with self._lock:
             self._submit()
             if not self._pending:
+                self._split.check_files()
                 raise StopIteration
             began = perf_counter()
             batch = self._received(self._pending[0])

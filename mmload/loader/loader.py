@@ -25,7 +25,6 @@ from mmload.loader.arguments import (
     check_arguments,
     check_collate,
     check_decode,
-    check_subprocess,
     check_variable_size,
     device_for,
     rendering_device,
@@ -37,7 +36,6 @@ from mmload.loader.arguments import (
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import (
-    BatchPool,
     Counts,
     EpochIterator,
     Position,
@@ -103,10 +101,6 @@ class Loader:
             initialized, else (0, 1). Rows and samplers are of one rank already.
         tail: what to do when the ranks do not divide the rows: "exact" reads each row once (some ranks have one more),
             "pad" repeats some and "drop" leaves some out, as DistributedSampler does.
-        subprocess: whether the threads run in a process of their own, so that batches take no time of a training loop
-            that keeps the interpreter busy, nor wait for it. Starting it takes some seconds. Batches are the same; they
-            lie in memory that both processes map: clone what a forked process is to use. Only for batches on the CPU,
-            and on Linux.
 
     Attributes:
         dataset: the split, subset or concatenation that is read; ``len(loader.dataset)`` is its number of rows.
@@ -140,7 +134,6 @@ class Loader:
         returns: Form | None = None,
         ranks: tuple[int, int] | None = None,
         tail: str = "exact",
-        subprocess: bool = False,
         **others: Never,
     ) -> None:
         check_arguments(
@@ -156,7 +149,6 @@ class Loader:
             decode=decode,
             ranks=ranks,
             tail=tail,
-            subprocess=subprocess,
         )
         view = self._view = resolve_view(dataset)
         self.split = view.rows
@@ -172,7 +164,6 @@ class Loader:
         self._fields = resolve_fields(self.split, fields)
         check_variable_size(self.split, self._fields, made, tier, framed)
         check_decode(decode, self.split, self._fields)
-        check_subprocess(subprocess, self.device)
         rendered = rendering_device(made, self.device, tier)
         self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
         self._ranks_given = ranks is not None
@@ -195,8 +186,7 @@ class Loader:
             decode=decode,
             ranks=len(self._order.ranks_here),
         )
-        self._subprocess = subprocess
-        self._pool: BatchPool | None = None
+        self._pool: WorkerPool | None = None
         self._epoch = self._offset = 0
         self._position = Position(0, 0)  # of the iterator begun last
         # Set by set_epoch, with the rows used then; it is the state until the iterator gives another batch.
@@ -377,12 +367,15 @@ class Loader:
             batches = self._batches_in(order.remaining(position.offset))
             rows = rows_of_batches(order, self._view, self._listed_again, position, self.batch_size, batches)
             pool = self._usable_pool()
-            pool.prefetch(position.epoch, position.offset)  # first: after an error the next try is the same epoch
+            pool.prefetch(
+                position.epoch, position.offset
+            )  # before the epoch counts: after an error the next try is the same epoch
+            ahead, returns = self.threads + self.prefetch, self._returns
+            epoch = EpochIterator(self.split, pool, rows, position, self._counts, ahead=ahead, returns=returns)
             self._epoch, self._offset, self._resumed = position.epoch + 1, 0, (-1, 0)
             self._epoch_is_given = False
             self._position, self._chosen = position, (None, 0)
-            ahead, returns = self.threads + self.prefetch, self._returns
-            return EpochIterator(pool, rows, position, self._counts, ahead=ahead, returns=returns)
+            return epoch
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns everything but the threads: a copy starts its own."""
@@ -403,17 +396,12 @@ class Loader:
     def _batches_in(self, rows: int) -> int:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
-    def _usable_pool(self) -> BatchPool:
+    def _usable_pool(self) -> WorkerPool:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
             margin = (self.threads - 1) * self.batch_size
-            self._prefetcher = Prefetcher(self._order, self._view, self._fields, margin)
-            if self._subprocess:
-                from mmload.loader.subprocess_pool import SubprocessPool
-
-                self._pool = SubprocessPool(self._settings, self._prefetcher, self.threads)
-            else:
-                self._pool = WorkerPool(BatchWorker(self._settings), self._prefetcher, self.threads)
+            prefetcher = Prefetcher(self._order, self._view, self._fields, margin)
+            self._pool = WorkerPool(BatchWorker(self._settings), prefetcher, self.threads)
         return self._pool
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from mmload.remote.cached_reader import CachedFiles
 from mmload.remote.layout import Numbers
 from mmload.remote.remote_blocks import RemoteBlocks
 from mmload.store.field_rows import FieldRows
-from mmload.store.row_map import Guard, PreparedRows, Refusal, reserved
+from mmload.store.row_map import PreparedRows, Refusal, reserved
 from mmload.store.row_reader import Places, Rows
 
 SMALLEST_ROW = 64 * 2**10
@@ -106,17 +106,14 @@ class BlockMap:
         """Returns at once, as rows are in memory as soon as they are prepared."""
 
     def release(self, prepared: PreparedRows) -> None:  # noqa: ARG002  # as RowMap.release
-        """Checks that all prepared rows could be read, and unmaps them.
+        """Unmaps all prepared rows, and checks that their files have kept their lengths.
 
         Raises:
-            StoreError: if a file was truncated or written anew meanwhile, or its disk has failed.
+            StoreError: if a file was truncated or written anew meanwhile.
         """
-        window = self._window()
-        is_right, faults = window.end(), window.guard.faults
-        if faults or not is_right:
+        if not self._window().end():
             raise StoreError(
-                f"a block of {self._blocks.files.prefix} was written to, or could not be read, while it was in use; "
-                "read the batch again"
+                f"a block of {self._blocks.files.prefix} was written to while it was in use; read the batch again"
             )
 
     def _window(self) -> _Window:
@@ -131,7 +128,6 @@ class _Window:
 
     Attributes:
         memory: uint8 [n].
-        guard: counts faults of files that were truncated.
     """
 
     def __init__(self) -> None:
@@ -150,8 +146,6 @@ class _Window:
         if len(self.memory) < size:
             self._reserve(1 << size.bit_length())
         self._used = size
-        self.guard.faults = 0
-        self.guard.arm()
 
     def hold(self, handles: Numbers, sizes: Numbers) -> None:
         """Keeps the descriptors of the mapped files (int64 [B], or -1) and their sizes until the end."""
@@ -171,7 +165,6 @@ class _Window:
 
     def _reserve(self, size: int) -> None:
         self.memory, self._used = reserved(size), 0
-        self.guard = Guard(self.memory)
 
 
 def _close(handles: list[int]) -> None:

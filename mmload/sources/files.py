@@ -21,7 +21,7 @@ from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageErr
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
-from mmload.runtime.regular_files import open_regular, read_regular
+from mmload.runtime.regular_files import read_regular
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder, is_dark_depth, is_turned
 from mmload.sources.file_kinds import describe_content
@@ -149,14 +149,7 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX
     if isinstance(root, RemoteFiles):
         return root.read(name, sample)
     try:
-        with io.FileIO(os.path.join(root, name), opener=open_regular) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most:
-                raise SampleError(sample, f"{name} has {size:,} bytes, more than the limit of {most:,}")
-            data: bytes = file.read(size)
-            while len(data) < size and (more := file.read(size - len(data))):  # Linux reads 2 GiB at most
-                data += more
-            return data
+        return read_regular(os.path.join(root, name), most=most)
     except FileNotFoundError as error:
         raise SampleError(sample, f"no such file: {name}") from error
     except (OSError, ValueError) as error:

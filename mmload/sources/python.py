@@ -23,8 +23,7 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.listing import check_same_classes
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
-from mmload.sources.schema import Schema
-from mmload.sources.values import Key
+from mmload.sources.schema import Key, Schema
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 

@@ -195,7 +195,6 @@ class YoloSource:
 
     def _item(self, file: str) -> YoloItem:
         folder, stem = posixpath.split(posixpath.splitext(file)[0])
-        self._links.check_folder(self._root / folder)
         file, revision = self._links.find(self._root, file)
         places = self._label_folders(folder)
         labels = self._links.find_first(self._root, [posixpath.join(place, f"{stem}.txt") for place in places])
@@ -208,8 +207,6 @@ class YoloSource:
             last = max((place for place, part in enumerate(parts) if part.lower() == "images"), default=None)
             names = [] if last is None else ["/".join([*parts[:last], name, *parts[last + 1 :]]) for name in _LABELS]
             places = [name for name in names if (self._root / name).is_dir()] or names[:1]
-            for place in places:
-                self._links.check_folder(self._root / place)
             self._labels[folder] = [*places, folder]
         return self._labels[folder]
 

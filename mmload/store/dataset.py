@@ -267,6 +267,15 @@ class Split:
         """
         self.folder.check_changed()
 
+    def check_files(self) -> None:
+        """Checks that neither the dataset nor a file that was opened has changed: one ``stat`` each.
+
+        Raises:
+            DamagedError, StoreError: if the folder contains another dataset, or a file was truncated or written to.
+        """
+        self.check_changed()
+        self.files.check()
+
     def subset(self, rows: Rows) -> Subset[Batch]:
         """Returns a ``torch.utils.data`` dataset of some rows, which are chosen as for :meth:`rows`."""
         from torch.utils.data import Subset

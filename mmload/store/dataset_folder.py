@@ -175,7 +175,7 @@ class Folder:
         return opened
 
     def check_changed(self) -> None:
-        """Checks that the folder contains no other dataset: one ``stat`` if nothing changed; called for every batch.
+        """Checks that the folder contains no other dataset: one ``stat`` if nothing changed.
 
         A missing folder is no error here: files that are open can still be read.
 

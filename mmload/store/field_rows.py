@@ -300,6 +300,11 @@ class LocalFiles:
             )
         return opened
 
+    def check(self) -> None:
+        """Checks that all that was read of open files so far belongs to the dataset; raises what a file does."""
+        for file in list(self._opened_files.values()):
+            file.check()
+
     def arriving(
         self,
         field: FieldRows,

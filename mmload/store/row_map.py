@@ -1,36 +1,29 @@
 """Maps files into memory as one copy-on-write array, and brings the rows of a field into memory before they are used.
 
-A map has whole pages, so files that are contiguous in it must end with one, all but the last. Touching a page of a file
-that was truncated while it is mapped, or of a failed disk, raises SIGBUS, which ends the process. So :class:`RowMap`
-checks before, and for guarded memory a handler maps a page of zeros and lets the thread continue; the reader checks the
-count of such pages before it uses what it read. Faults of all other memory go to the previous handler.
-
-The signal is raised by an instruction that reads guarded memory, never in the middle of Python or of ``malloc``, so the
-handler may be a Python function. It needs the interpreter lock, which threads in compiled code do not hold.
+A map has whole pages, so files that are contiguous in it must end with one, all but the last. Rows are brought in by a
+call that returns an error if they cannot be read. A page that goes after that, as its file is truncated or its disk
+fails, ends the process by a SIGBUS when it is touched, as in every program that maps files.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import mmap
 import os
-import signal
 import sys
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.runtime.resources import free_memory
-from mmload.store.opened_file import OpenedFile, check_files
+from mmload.store.opened_file import OpenedFile
 from mmload.store.row_reader import Numbers, Places, Rows
 
 Refusal = Callable[[int, Exception], Exception]
@@ -58,14 +51,14 @@ class PreparedRows(NamedTuple):
 
     Attributes:
         refuse: makes the error of a row.
-        are_arriving: whether some of them are on their way from a disk, as far as the system tells it.
+        files: int64 [B], the file of each row; None: no row has to be waited for.
     """
 
     places: Places
     starts: Numbers
     absent: Numbers
     refuse: Refusal
-    are_arriving: bool = False
+    files: Numbers | None = None
 
 
 def joinable(sizes: Sequence[int]) -> bool:
@@ -155,6 +148,7 @@ class RowMap:
     Attributes:
         memory: uint8 [n]. What is written there stays in this process; what lies between files must not be touched.
         most_rows: upper bound on the rows that can be prepared at once.
+        ranges: the files in ``memory``.
 
     Raises:
         StoreError: if a file cannot be mapped.
@@ -174,12 +168,10 @@ class RowMap:
             end = -(-(end + size) // step) * step
         opened = [OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)]
         self.memory = mapped(opened, firsts)
-        self._guard = Guard(self.memory)
-        self._is_locked = False
         is_small = unit < pages.SMALL_RANGE and unit > 1
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]
         segments = np.cumsum([0, *(-(-size // pages.SEGMENT_BYTES) for size in sizes)])
-        self._ranges = pages.FileRanges(
+        self.ranges = pages.FileRanges(
             firsts=np.array(firsts, np.int64),
             ends=np.array(firsts, np.int64) + np.array(sizes, np.int64),
             known=np.zeros(int(segments[-1]) if is_small else 0, np.uint8),
@@ -196,202 +188,70 @@ class RowMap:
                 if reads:  # else it reads up to 1.8 times the requested bytes
                     os.posix_fadvise(file.handle, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def populate(self, lock_limit: int) -> str:
-        """Reads all files into memory, in order, and locks them there if that is permitted and they fit into the limit.
-
-        What does not fit into free memory is not read, as it would evict itself.
+    def populate(self) -> str:
+        """Reads all files into memory, in order; what does not fit into free memory is not read: it would evict itself.
 
         Returns:
             What was done, as a sentence.
 
         Raises:
-            DamagedError, StoreError: if a file was truncated, written to, or cannot be read.
+            DamagedError, StoreError: if a file was truncated, or cannot be read.
         """
-        base, firsts, ends = self.memory.ctypes.data, self._ranges.firsts.tolist(), self._ranges.ends.tolist()
+        base, firsts, ends = self.memory.ctypes.data, self.ranges.firsts.tolist(), self.ranges.ends.tolist()
         size, free = sum(ends) - sum(firsts), free_memory()
         if size > free:
             return f"not populated: {bytes_text(size)} of images, {bytes_text(free)} of memory free"
-        if size > lock_limit:
-            why = f"{bytes_text(size)} of images, {bytes_text(lock_limit)} may be locked"
-        else:  # before they are read, so that each page is locked as it comes
-            codes = (self._pages.lock(base + first, end - first) for first, end in zip(firsts, ends, strict=True))
-            code = next((code for code in codes if code), 0)
-            why = f"the system refuses it ({os.strerror(code)}; see ulimit -l)" if code else ""
-        self._guard.arm()
         for file, first, end, reads in zip(self._files, firsts, ends, self._needs_reads, strict=True):
-            file.check()
             code = self._pages.populate(base + first, end - first, file.handle if reads else None)
             if code:
                 file.check()
                 raise StoreError(f"cannot read {file.path} ({os.strerror(code)})")
-        self._ranges.known[:] = self._pages.RESIDENT
-        self._is_locked = not why
-        return f"populated, not locked: {why}" if why else "populated and locked"
+        self.ranges.known[:] = self._pages.RESIDENT
+        return "populated"
 
     def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
-        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row.
-
-        Raises:
-            DamagedError, StoreError: if a file was truncated or written to.
-        """
-        self._guard.arm()
-        self._check(places)  # before: a truncated file cannot be read
+        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row."""
         files = np.ascontiguousarray(places["file"])
-        starts: Numbers = self._ranges.firsts[files] + places["offset"]
-        if self._is_locked:
-            return PreparedRows(places, starts, np.zeros(len(places), np.int64), refuse)
+        starts: Numbers = self.ranges.firsts[files] + places["offset"]
         lengths = np.ascontiguousarray(places["bytes"])
-        absent = self._pages.announce(self.memory, self._ranges, files, starts, lengths)
-        tells = self._ranges.looks or len(self._ranges.known) > 0
-        return PreparedRows(places, starts, absent, refuse, are_arriving=tells and bool(absent.any()))
+        absent = self._pages.announce(self.memory, self.ranges, files, starts, lengths)
+        return PreparedRows(places, starts, absent, refuse, files)
 
     def wait(self, prepared: PreparedRows, group: slice) -> None:
-        """Waits until some of the prepared rows are in memory, so that compiled code can read them.
+        """Waits until some of the prepared rows are in memory.
 
         Raises:
-            DamagedError, StoreError: if a file was truncated, or cannot be read.
+            DamagedError, StoreError: as :meth:`error_of`.
         """
         absent = prepared.absent[group]
-        if not absent.any():
+        if prepared.files is None or not absent.any():
             return
-        places, starts = prepared.places[group], prepared.starts[group]
-        files, lengths = np.ascontiguousarray(places["file"]), np.ascontiguousarray(places["bytes"])
-        failed = self._pages.make_resident(self.memory, self._ranges, files, starts, lengths, absent)
-        if failed is not None:
-            index, code = failed
-            file, row = self._files[int(files[index])], group.indices(len(prepared.places))[0] + index
-            try:
-                file.check()
-            except MmloadError as error:
-                raise prepared.refuse(row, error) from error
-            raise prepared.refuse(row, StoreError(f"cannot read {file.path} ({os.strerror(code)})"))
+        lengths = np.ascontiguousarray(prepared.places["bytes"][group])
+        at = prepared.files[group], prepared.starts[group], lengths, absent
+        failed = self._pages.make_resident(self.memory.ctypes.data, self.ranges, *at)
+        if failed >= 0:
+            raise self.error_of(prepared, group.indices(len(prepared.places))[0] + failed)
+
+    def error_of(self, prepared: PreparedRows, row: int) -> Exception:
+        """Returns the error of a prepared row that cannot be read: that its file was truncated, or why else."""
+        place, start = prepared.places[row], int(prepared.starts[row])
+        file = self._files[int(place["file"])]
+        code = self._pages.advise(self.memory.ctypes.data + start, int(place["bytes"]), self._pages.POPULATE_READ)
+        try:
+            file.check()
+        except MmloadError as error:
+            return prepared.refuse(row, error)
+        return prepared.refuse(row, StoreError(f"cannot read {file.path} ({os.strerror(code or errno.EIO)})"))
 
     def release(self, prepared: PreparedRows) -> None:
-        """Checks prepared rows after their use, and evicts some of them from a page cache that is too small for all.
-
-        Raises:
-            DamagedError, StoreError: if a file was written to, or its file system has gone.
-        """
-        self._check(prepared.places)
-        if self._ranges.looks:
+        """Evicts some of the prepared rows after their use from a page cache that is too small for all."""
+        if self.ranges.looks:
             evicted, lengths = self._evictions.choose(prepared.starts, prepared.places["bytes"], prepared.absent)
             if len(evicted):
                 files = np.ascontiguousarray(prepared.places["file"][evicted])
-                self._pages.evict(self.memory.ctypes.data, self._ranges, files, prepared.starts[evicted], lengths)
-
-    def _check(self, places: Places) -> None:
-        """Checks that what was read of these rows belongs to the dataset that was opened: one ``fstat`` for each file.
-
-        Raises:
-            DamagedError, StoreError: if a file was written to, or its file system has gone.
-        """
-        used = [0]
-        if len(self._files) > 1:  # else it is not looked for: that and the search of shards take 0.09 of 32 x 32 crops
-            used = np.flatnonzero(np.bincount(places["file"])).tolist()  # np.unique sorts: it takes three times as long
-        check_files(self._files[number] for number in used)
-        if self._guard.faults:
-            paths = {os.path.dirname(file.path) for file in self._files}
-            raise StoreError(
-                f"a file of {os.path.commonpath(paths)} was truncated or could not be read while it was in use; "
-                "open the dataset again"
-            )
+                self._pages.evict(self.memory.ctypes.data, self.ranges, files, prepared.starts[evicted], lengths)
 
 
 def _tells_residency(path: str) -> bool:
     """Returns whether ``mincore`` tells which pages of a file are in memory: only to its owner and its writers."""
     return os.access(path, os.W_OK) or os.stat(path).st_uid == os.geteuid()
-
-
-_FIXED_ZEROS = 0x32  # MAP_PRIVATE, MAP_FIXED and MAP_ANONYMOUS of Linux
-_SIGINFO, _NODEFER = 4, 0x40000000
-_ADDRESS_AT = 16  # bytes before si_addr in siginfo_t, on 64 bits
-
-_guards: dict[int, Guard] = {}
-_installing = threading.Lock()
-_functions: dict[int | None, Any] = {}  # every handler by its address, as the system may still refer to all of them
-
-
-class Guard:
-    """Mapped memory, uint8 [n], whose page faults are counted.
-
-    Attributes:
-        faults: number of pages that could not be read.
-        all_faults: the same over all memory of this process that is or was guarded.
-    """
-
-    all_faults: ClassVar[int] = 0
-
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
-        self._start, self.faults = memory.ctypes.data, 0
-        self._stop = self._start + len(memory)
-        _guards[id(self)] = self
-        weakref.finalize(memory, _guards.pop, id(self), None)
-
-    def arm(self) -> None:
-        """Installs the handler before the memory is read, as others may have installed theirs since.
-
-        PyTorch does so in each worker process of a DataLoader, Ray when it connects.
-        """
-        if _library is not None and _handler_in_force(_library) not in _functions:
-            _install(_library)
-
-    def covers(self, address: int) -> bool:
-        """Returns whether an address lies in the memory."""
-        return self._start <= address < self._stop
-
-
-class _Action(ctypes.Structure):
-    """``struct sigaction`` of the C library."""
-
-    _fields_ = (
-        ("handler", ctypes.c_void_p),
-        ("mask", ctypes.c_ubyte * 128),
-        ("flags", ctypes.c_int),
-        ("restorer", ctypes.c_void_p),
-    )
-
-
-def _c_library() -> ctypes.PyDLL | None:
-    """Returns the C library; its calls keep the interpreter lock, as they are short. None where this is not Linux."""
-    if sys.platform != "linux":
-        return None
-    library = ctypes.PyDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = (
-        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
-    )
-    return library
-
-
-_library = _c_library()
-
-
-def _handler_in_force(library: ctypes.PyDLL) -> int | None:
-    """Returns the address of the process's handler."""
-    action = _Action()
-    library.sigaction(int(signal.SIGBUS), None, ctypes.byref(action))
-    address: int | None = action.handler
-    return address
-
-
-def _install(library: ctypes.PyDLL) -> None:
-    """Installs a handler in front of the one that is in force, which gets the faults of all other memory."""
-    before, action = _Action(), _Action()
-
-    def handle(number: int, info: int, context: int) -> None:
-        address = ctypes.c_uint64.from_address(info + _ADDRESS_AT).value
-        for guard in list(_guards.values()):
-            if guard.covers(address):
-                guard.faults += 1
-                Guard.all_faults += 1
-                page = address // mmap.PAGESIZE * mmap.PAGESIZE
-                if library.mmap(page, mmap.PAGESIZE, _READ_WRITE, _FIXED_ZEROS, -1, 0) == page:
-                    return
-        library.sigaction(number, ctypes.byref(before), None)  # the instruction faults again, and is handled there
-
-    function = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(handle)
-    action.handler = ctypes.cast(function, ctypes.c_void_p).value
-    action.flags = _SIGINFO | _NODEFER
-    with _installing:
-        _functions[action.handler] = function
-        library.sigaction(int(signal.SIGBUS), ctypes.byref(action), ctypes.byref(before))

@@ -106,10 +106,10 @@ class Joined:
     def __len__(self) -> int:
         return len(self._numbering)
 
-    def check_changed(self) -> None:
-        """Checks that no split was replaced by another dataset."""
+    def check_files(self) -> None:
+        """Checks that neither a dataset nor a file that was opened has changed; raises what a split does."""
         for split in self._splits:
-            split.check_changed()
+            split.check_files()
 
     def __repr__(self) -> str:
         return f"{counted(len(self), 'row')} of {', '.join(map(repr, self._splits))}"

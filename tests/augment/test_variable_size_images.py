@@ -63,7 +63,8 @@ def held(images: list[Tensor], layout: int, needed: np.ndarray) -> ImageLines:
         parts.append(part)
         places.append((start, first, stop - first, height, width, layout, 1))
         start += part.numel()
-    return ImageLines(torch.cat(parts).numpy(), np.array(places, PLACE))
+    memory = torch.cat(parts).numpy()
+    return ImageLines(memory, np.array(places, PLACE), memory)
 
 
 def prepared_of(collate: Collate, images: list[Tensor]) -> PreparedBatch:
@@ -106,7 +107,7 @@ def test_each_is_rendered_as_it_is_alone(name: str, layout: int) -> None:
     lines = held(images, layout, prepared.needed)
     for first in range(0, len(images), 2):
         stop = min(first + 2, len(images))
-        prepared.render_lines(first, ImageLines(lines.memory, lines.places[first:stop]), out[first:stop])
+        prepared.render_lines(first, lines._replace(places=lines.places[first:stop]), out[first:stop])
     made = prepared.finish(out)
     for k, row in enumerate(rows_of(images)):
         alone = collate(row[None])
@@ -149,12 +150,12 @@ def test_missing_lines_are_refused() -> None:
         places = lines.places.copy()
         places[name][1] += change
         with pytest.raises(IndexError, match="not in memory"):
-            prepared.render_lines(0, ImageLines(lines.memory, places), out)
+            prepared.render_lines(0, lines._replace(places=places), out)
     for name, message in (("height", "other sizes"), ("shrink", "smaller than its window allows")):
         places = lines.places.copy()
         places[name][0] += 1
         with pytest.raises(ValueError, match=message):
-            prepared.render_lines(0, ImageLines(lines.memory, places), out)
+            prepared.render_lines(0, lines._replace(places=places), out)
     with pytest.raises(IndexError):
         prepared.render_lines(1, lines, out)
     with pytest.raises(ValueError, match="not what was planned"):

@@ -17,14 +17,14 @@ from conftest import contents, make_folder, mmload
 from msgspec import structs
 from PIL import Image, ImageOps
 
-from mmload.builder import destination, shard_job
-from mmload.builder.build_plans import made_by
+from mmload.builder import shard_job
+from mmload.builder import staging as staging_module
 from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.staging import Staging
+from mmload.builder.staging import Staging, made_by
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import read
 
@@ -57,15 +57,13 @@ def at(place: tuple[object, str], monkeypatch: pytest.MonkeyPatch, *, after: boo
     def killed(*words: object, **more: object) -> object:
         nonlocal count
         count += 1
-        if count == calls and not after:
-            raise Killed
-        result = before(*words, **more)
+        result = before(*words, **more) if count != calls or after else None
         if count == calls:
+            monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
             raise Killed
         return result
 
     monkeypatch.setattr(*place, killed)
-    monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
 
 
 def test_parts_in_any_order_and_again_make_the_bytes_of_one_build(photos: Path, whole: Path, tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ def test_a_part_that_comes_as_another_commits_begins_nothing(
 def test_a_part_finishes_the_removal_that_a_killed_one_began(photos: Path, whole: Path, tmp_path: Path) -> None:
     job = recipe(photos, tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
-        at((destination, "remove_own"), patch, after=False)
+        at((staging_module, "remove_set_aside"), patch, after=False)
         with pytest.raises(Killed):
             build_part(job, "1/1", threads=1)
     assert contents(tmp_path / "out") == contents(whole)

@@ -90,14 +90,6 @@ def test_mosaics_of_a_subset_are_composed_of_its_rows(split: Split) -> None:
                 assert set(batch.labels.unique().tolist()) <= labels | {-1}
 
 
-def test_mosaics_of_a_subprocess_are_the_same(split: Split) -> None:
-    collate = collate_of(torch.float32)
-    every = expected(split, collate)
-    with Loader(split, shuffle=True, seed=SEED, batch_size=5, threads=2, collate=collate, subprocess=True) as loader:
-        for batch in loader:
-            assert_same(batch, every)
-
-
 def test_mosaics_of_scaled_jpegs_are_near(tmp_path: Path) -> None:
     sizes = [(200, 160)] * ROWS
     path = variable_dataset(tmp_path / "large", some_images(sizes), encoding="jpeg", fields=boxes_of())

@@ -34,6 +34,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import tiers
 from mmload.loader.jpeg_strips import decode_lines
+from mmload.render.kernel_arguments import ImageLines
 from mmload.store.variable_rows import JPEG
 
 SIZES = [(97, 130), (200, 161), (64, 300), (150, 150), (333, 120), (41, 45), (180, 241), (16, 400)]
@@ -175,13 +176,13 @@ def test_scaled_decoding_of_lines_equals_that_of_the_image(
 
 def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    lines_of = tiers.lines_of
+    missing = tiers.StoredRows.missing
 
-    def noted(*args: Any) -> Any:
-        made.append(lines_of(*args).places.copy())
-        return lines_of(*args)
+    def noted(self: tiers.StoredRows, lines: ImageLines) -> ImageLines | None:
+        made.append(lines.places.copy())
+        return missing(self, lines)
 
-    monkeypatch.setattr("mmload.loader.batch_worker.lines_of", noted)
+    monkeypatch.setattr(tiers.StoredRows, "missing", noted)
     pixels_of(dataset, Collate(Resize((5, 8))))
     shrinks = np.concatenate(made)["shrink"]
     jpegs = (open_dataset(dataset)["train"].files.field("images").index.encodings == JPEG).sum()

@@ -57,7 +57,7 @@ def test_another_version_is_resumed_if_asked_for(made):
     assert sum(len(batch) for batch in other) == 16 - 4
 
 
-@pytest.mark.parametrize("options", [{}, {"tier": "memory"}, {"subprocess": True}])
+@pytest.mark.parametrize("options", [{}, {"tier": "memory"}])
 def test_an_updated_dataset_is_loaded_from_every_tier(made, options):
     updated(made)
     split = mmload.open(made.out)["train"]

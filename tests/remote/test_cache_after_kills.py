@@ -104,7 +104,8 @@ def test_a_forked_process_does_not_wait_for_a_lock_of_its_parents_threads(
     check_rows(remote, local)
     loader = mmload.Loader(remote["train"], batch_size=ROWS, threads=1, fields=["images"])
     assert len(list(loader)) == 1
-    ahead, plan = loader._prefetcher._prefetch, cache_of(remote).blocks("train", "images").files.plan
+    assert loader._pool is not None
+    ahead, plan = loader._pool._prefetcher._prefetch, cache_of(remote).blocks("train", "images").files.plan
     assert plan is not None
     of_cache = cache_of(remote)
     lock = {

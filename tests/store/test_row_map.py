@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type
 from mmload.store import opened_file
 from mmload.store import row_map as row_map_module
 from mmload.store.dataset import Dataset
-from mmload.store.row_map import Guard, PreparedRows, RowMap, row_map
+from mmload.store.row_map import PreparedRows, RowMap, row_map
 from mmload.store.row_reader import Places
 
 pytestmark = pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
@@ -191,90 +190,6 @@ def test_windows_of_rows_that_grow_are_not_taken_for_evicted_rows(tmp_path: Path
 
 
 @pytest.fixture
-def other_handler() -> Iterator[None]:
-    """Another library takes SIGBUS after the map's handler was installed, as Ray does."""
-    import faulthandler
-
-    was_enabled = faulthandler.is_enabled()
-    Guard(np.zeros(4096, np.uint8)).arm()
-    faulthandler.disable()
-    faulthandler.enable(file=sys.__stderr__)
-    yield
-    if not was_enabled:
-        faulthandler.disable()
-
-
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_page_that_is_gone_is_an_error_and_no_signal(
-    tmp_path: Path, taken: bool, request: pytest.FixtureRequest
-) -> None:
-    """The file ends between the look at it and the reading: the reader goes on with zeros, which are then refused."""
-    if taken:
-        request.getfixturevalue("other_handler")
-    split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
-    mapped = row_map(split.reader.field("images"))
-    assert mapped is not None
-    places = split.reader.field("images").located(np.array([ROWS - 1]))
-    prepared = brought_in(mapped, places)
-    start = int(prepared.starts[0])
-    content = next(tmp_path.rglob("images.memmap")).read_bytes()
-    os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
-    assert not mapped.memory[start : start + 120_000].any()
-    with pytest.raises(MmloadError, match=r"images.memmap is damaged: it ends at byte 4096"):
-        mapped.release(prepared)
-    next(tmp_path.rglob("images.memmap")).write_bytes(content)
-    with pytest.raises(MmloadError, match="truncated or could not be read while it was in use; open the dataset again"):
-        mapped.release(prepared)
-
-
-@pytest.mark.parametrize("layout", ["squares", "raw", "jpeg"])
-@pytest.mark.parametrize("tier", ["disk", "memory"])
-def test_a_file_truncated_while_a_batch_is_rendered_from_it_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, tier: str
-) -> None:
-    collate = mmload.Collate(RandomResizedCrop(20))
-    if layout == "squares":
-        split = squares(tmp_path, 200, shards=1)[0]["train"]  # type: ignore[index]
-    else:
-        images = some_images([(190 + k, 200) for k in range(ROWS)])
-        split = mmload.open(variable_dataset(tmp_path / "rows", images, encoding=layout, shard_rows=ROWS))["train"]
-    file = max(tmp_path.rglob("*.memmap"), key=lambda path: path.stat().st_size)
-    content, prepare, harmed = file.read_bytes(), RowMap.prepare, []
-
-    def prepare_and_truncate(self: RowMap, *given: Any) -> Any:
-        found = prepare(self, *given)
-        if not harmed:
-            os.truncate(file, 4096)
-            harmed.append(file)
-        return found
-
-    monkeypatch.setattr(RowMap, "prepare", prepare_and_truncate)
-    before = Guard.all_faults
-    with mmload.Loader(split, batch_size=8, tier=tier, threads=1, collate=collate) as loader:
-        with pytest.raises(MmloadError, match=str(tmp_path)):
-            list(loader)
-        assert Guard.all_faults > before
-        file.write_bytes(content)
-        with pytest.raises(MmloadError, match="while it was in use; open the dataset again"):
-            list(loader)
-
-
-def test_faults_of_other_memory_still_end_the_process(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(8192))
-    code = f"""import mmap, os, numpy as np
-from mmload.store.row_map import Guard
-guard = Guard(np.zeros(4096, np.uint8))
-guard.arm()
-memory = mmap.mmap(os.open({str(path)!r}, os.O_RDONLY), 8192, prot=mmap.PROT_READ)
-os.truncate({str(path)!r}, 0)
-print(memory[5000])
-"""
-    done = run_program(code)
-    assert done.returncode == -7, done.stderr
-
-
-@pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
     """A folder that is reached by FUSE; its files are in the folder "behind"."""
     if shutil.which("bindfs") is None or shutil.which("fusermount3") is None:
@@ -332,7 +247,7 @@ def test_a_file_system_that_goes_is_an_error_of_mmload(tmp_path: Path, monkeypat
     prepared = mapped.prepare(split.reader.field("images").located(np.arange(ROWS)), lambda _, error: error)
     os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
     monkeypatch.setattr(opened_file, "revision_of", revision_of)
-    for use in (lambda: mapped.wait(prepared, slice(None)), lambda: mapped.populate(lock_limit=0)):
+    for use in (lambda: mapped.wait(prepared, slice(None)), lambda: mapped.populate()):
         with pytest.raises(MmloadError, match=r"cannot read the state of .*images\.memmap \(Transport endpoint"):
             use()
 
@@ -381,7 +296,7 @@ def test_rows_that_are_read_by_ranges_are_the_same(tmp_path: Path, monkeypatch: 
         evict(tmp_path)
         mapped = row_map(split.reader.field("images"))
         assert mapped is not None
-        assert not populates or mapped.populate(lock_limit=0).startswith("populated")
+        assert not populates or mapped.populate().startswith("populated")
         starts = brought_in(mapped, split.reader.field("images").located(np.arange(ROWS))).starts
         for start, row in zip(starts.tolist(), expected, strict=True):
             assert np.array_equal(mapped.memory[start : start + len(row)], row)
