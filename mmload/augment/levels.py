@@ -17,7 +17,7 @@ from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import shown
 from mmload.render import level_program as levels
-from mmload.render.level_program import Program, chain, one_of, pad_program
+from mmload.render.level_program import Program, chain, one_of, ordered
 from mmload.render.plan import Plan
 
 _LARGEST_KERNEL = 1023
@@ -213,14 +213,13 @@ class RandomPhotometricDistort(LevelStep):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Draws per sample five probabilities, four factors and a key per channel; channels are ordered by keys."""
-        on, values, keys = draws.uniform(5) < self.p, draws.uniform(4), draws.uniform(plan.source[0])
+        """Draws per sample five probabilities, four factors and an order of the channels."""
+        on, values, order = draws.uniform(5) < self.p, draws.uniform(4), draws.orders(plan.source[0])
         first = draws.chance(0.5)
         factors = [
             least + (greatest - least) * values[:, place]
             for place, (least, greatest) in enumerate((self.brightness, self.contrast, self.saturation, self.hue))
         ]
-        order = keys.argsort(1)
         parts = [
             (levels.BRIGHTNESS, [factors[0]], on[:, 0]),
             (levels.CONTRAST, [factors[1], 1.0 - factors[1]], on[:, 1] & first),
@@ -345,9 +344,5 @@ class RandomOrder(_OfSteps):
     """
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Draws one key per step and sample, and what the steps draw."""
-        order = draws.uniform(len(self.transforms)).argsort(1)
-        programs = self.programs(plan, draws)
-        longest = max(len(program.slots) for program in programs)
-        padded = [pad_program(program, longest) for program in programs]
-        return chain(one_of(padded, order[:, place]) for place in range(len(padded)))
+        """Draws an order per sample, and what the steps draw."""
+        return ordered(self.programs(plan, draws), draws.orders(len(self.transforms)))

@@ -267,7 +267,8 @@ def check_targets(targets: Tensor | None, classes: int | None) -> None:
     if classes is None:
         raise ValueError("targets are class indices; set num_classes, to blend them as one-hot vectors")
     if targets.device.type == "cpu" and len(targets):
-        least, greatest = (int(end) for end in targets.aminmax())
+        values = targets.numpy()
+        least, greatest = int(values.min()), int(values.max())
         if not 0 <= least <= greatest < classes:
             raise ValueError(
                 f"targets are from {least} to {greatest}, and num_classes is {classes}: set it to the dataset's number "
@@ -298,10 +299,11 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
 
 def _blended_indices(indices: Tensor, share: Floats, classes: int) -> Tensor | None:
     """Blends class indices on a CPU; None if they are none, or out of range."""
-    blended = torch.empty((len(indices), classes), dtype=torch.float32, device="cpu")
-    words = None if indices.dtype.is_floating_point else indices.to(torch.int64).contiguous().numpy()
-    right = words is not None and _blend_indices(words, share, blended.numpy())
-    return blended if right else None
+    if indices.dtype.is_floating_point:
+        return None
+    blended = np.empty((len(indices), classes), np.float32)
+    words = np.ascontiguousarray(indices.numpy(), np.int64)
+    return torch.from_numpy(blended) if _blend_indices(words, share, blended) else None
 
 
 def _per(per: object) -> str:
