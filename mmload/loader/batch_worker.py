@@ -270,12 +270,11 @@ class BatchWorker:
             masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
             more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
-            if isinstance(self._collate, Collate):
-                more["seeds"] = seeds  # as an array: that of a tensor gives the interpreter lock away when it dies
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),
                 source=spec.torch_dtype,
+                seeds=seeds,
                 sizes=sizes,
                 masks=masks,
                 framed=self._settings.framed,

@@ -31,9 +31,9 @@ from mmload.render.kernel_arguments import (
     Arrival,
     ImageLines,
 )
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
-from mmload.runtime.quiet_arrays import zeros
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import Decoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
@@ -159,7 +159,7 @@ class StoredRows(NamedTuple):
     def _arriving(self, absent: Numbers | None, library: CDLL | None, at_once: bool) -> ImageLines:
         """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""
         jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
-        nothing = zeros(len(jpeg))
+        nothing = zeros(len(jpeg), np.int64)
         decoded = spare = NOWHERE
         rooms = nothing
         if library is not None:
@@ -237,7 +237,7 @@ def locate_rows(
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
         there, with no memory yet, each beginning at 0.
     """
-    count, nothing = len(numbers), zeros(len(numbers))
+    count, nothing = len(numbers), zeros(len(numbers), np.int64)
     located = field.located(numbers) if located is None else located
     if not field.spec.variable_size:  # Records are repeated: to write each field took a tenth of a batch of 32 x 32.
         _, _, _, height, width, _ = located[0].item() if count else (0, 0, 0, 0, 0, 0)

@@ -45,10 +45,10 @@ from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
 from mmload.render.torch_rendering import Placed, on_canvas_of, placements
 from mmload.render.torch_sampling import Window, chunks, windows
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches, scratch
-from mmload.runtime.quiet_arrays import zeros
 
 CHANGED_BYTES = 700_000
 """Bytes of levels that operations change before they are colored: they stay in cache."""

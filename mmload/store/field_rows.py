@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
+from mmload.runtime.host_arrays import sections_of, zeros
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, Revision, revision_of
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
 from mmload.store.opened_file import OpenedFile, check_files
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
-from mmload.runtime.quiet_arrays import sections_of, zeros
 from mmload.store.row_sources import Samples
 from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of
 from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of, list_fault_of
@@ -110,7 +110,7 @@ class FieldRows:
             places["bytes"] = index.offsets[rows + 1] - begins
             places["height"], places["width"] = index.sizes[:, 0][rows], index.sizes[:, 1][rows]
             places["encoding"] = index.encodings[rows]
-        shards = sections_of(rows, self._first_rows[:-1]) if self.shards > 1 else zeros(len(rows))
+        shards = sections_of(rows, self._first_rows[:-1]) if self.shards > 1 else zeros(len(rows), np.int64)
         places["file"] = shards
         places["offset"] = begins - self._first_bytes[shards]
         return places

@@ -19,12 +19,12 @@ from torch.utils.data import ConcatDataset, Subset
 
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
+from mmload.runtime.host_arrays import sections_of
 from mmload.store.dataset import Split
 from mmload.store.field_rows import FieldRows
 from mmload.store.opened_file import OpenedFile
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import ROW, Numbers, Places, RowReader
-from mmload.runtime.quiet_arrays import sections_of
 
 
 @dataclass(frozen=True)
@@ -153,9 +153,8 @@ class _Numbering:
     def owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Returns the split of each row and its number there: int64 [B] each."""
         if self._table is None:
-            numbers = rows + self._shifts[sections_of(rows, self._begins)]
-        else:
-            numbers = self._table[rows]
+            rows = rows + self._shifts[sections_of(rows, self._begins)]
+        numbers = rows if self._table is None else self._table[rows]
         owners = sections_of(numbers, self._starts)
         return owners, numbers - self._starts[owners]
 

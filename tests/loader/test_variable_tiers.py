@@ -219,8 +219,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
         opened.truncate(60 * 80 * 3 * 3)
     what = "/images.bytes.memmap" if tier in ("disk", "memory") else "^images of row 4 of .*, made from '4.png',"
     with pytest.raises(DamagedError, match=rf"{what} is damaged: .*truncated"):
-        for part in source.parts(rows, needed):
-            part.lines(at_once=True)
+        [part.lines(at_once=True) for part in source.parts(rows, needed)]
 
 
 @pytest.mark.parametrize("tier", ["disk", "memory"])
