@@ -156,11 +156,11 @@ class CpuRendering:
     def _check_output(self, samples: slice, out: Tensor | Pixels) -> None:
         """Checks that memory has the shape and dtype of the plan's samples."""
         count, (_, channels, height, width) = samples.stop - samples.start, self._plan.shape
-        shapes, dtype = [(count, channels, height, width)], self._dtype
-        if isinstance(out, np.ndarray):
+        shapes: list[tuple[int, ...]] = [(count, channels, height, width)]
+        is_array = isinstance(out, np.ndarray)
+        if is_array:
             shapes.append((count, height, width * channels))
-            dtype = KERNEL_DTYPES.get(dtype)
-        if out.shape not in shapes or out.dtype != dtype:
+        if out.shape not in shapes or out.dtype != (KERNEL_DTYPES[self._dtype] if is_array else self._dtype):
             raise ValueError(f"{count} samples into {out.dtype} {tuple(out.shape)} are not what was planned")
         if samples.start < 0 or samples.stop > self._plan.count:
             raise IndexError(f"samples {samples.start} to {samples.stop - 1} are wanted, there are {self._plan.count}")
