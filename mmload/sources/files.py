@@ -133,10 +133,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 def inner_name(name: str) -> str | None:
     """Normalizes a relative name (``a/./b//c``: ``a/b/c``); None if it is absolute, empty or leaves its root."""
-    if not name or "\0" in name or os.path.isabs(name) or os.path.splitdrive(name)[0]:
-        return None
-    plain = posixpath.normpath(name.replace(os.sep, "/"))
-    return None if plain.startswith(("/", "../")) or plain in ("..", ".") else plain
+    plain = posixpath.normpath(name)
+    return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
 def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
