@@ -237,6 +237,27 @@ def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**resolved, "source": {"kind": source["kind"], **without_defaults(source["kind"], options)}}
 
 
+def unlike(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Formats the keys in which two resolved recipes differ, with both values; long values are cut."""
+    before, after = _keys(was), _keys(now)
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return "; ".join(f"{name} is {_shown(after, name)}, was {_shown(before, name)}" for name in names)
+
+
+def _keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a recipe's tables as "[table] key", and its other keys, with their values."""
+    keys: dict[str, Any] = {}
+    for name, value in recipe.items():
+        keys |= {f"[{name}] {key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return keys
+
+
+def _shown(keys: Mapping[str, Any], name: str) -> str:
+    text = json.dumps(keys[name]) if name in keys else "not given"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+_MOST_SHOWN = 100
 _SIDES = {"imagefolder": 256, "voc": 256, "coco": 640, "yolo": 640}
 
 ORIGINAL = "original"
