@@ -185,11 +185,15 @@ def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> 
 
 
 class ReadImage(NamedTuple):
-    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, and losses."""
+    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, losses, and checksum.
+
+    The checksum is that of :func:`checksum_of` for the file.
+    """
 
     pixels: Tensor
     jpeg: bytes | None
     losses: dict[str, int]
+    checksum: str
 
 
 def read_image_and_jpeg(
@@ -209,7 +213,9 @@ def read_image_and_jpeg(
         DARK_DEPTH: is_dark_depth(data, pixels),
         TURNED: boxes and not decoder.exif_orient and is_turned(data),
     }
-    return ReadImage(pixels, data if stands else None, {name: 1 for name, is_there in found.items() if is_there})
+    losses = {name: 1 for name, is_there in found.items() if is_there}
+    checksum = "" if isinstance(root, RemoteFiles) else f"{crc32(data):08x}"
+    return ReadImage(pixels, data if stands else None, losses, checksum)
 
 
 def local_root(files: Path | RemoteFiles) -> Path:

@@ -241,17 +241,17 @@ class ListSplit(ListedSplit[Item]):
                 f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
                 "folder names)",
             )
-        jpeg, losses, files = None, dict[str, int](), self._files
+        jpeg, losses, files, checksum = None, dict[str, int](), self._files, ""
         place = files.urls if files.urls is not None and item.revision == OBJECT else files.place
         if item.file.lower().endswith(".pt"):
             tensor = read_tensor(place, item.file, item.name)
         else:
-            tensor, jpeg, losses = read_image_and_jpeg(place, item.file, files.decoder, item.name)
+            tensor, jpeg, losses, checksum = read_image_and_jpeg(place, item.file, files.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
         target = torch.tensor(item.target, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
         fields = {"images" if image else "features": tensor, "targets": target}
-        return Sample(item.name, fields, size, losses, encoded=jpeg)
+        return Sample(item.name, fields, size, losses, encoded=jpeg, checksum=checksum)
 
 
 class Finder:
