@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from mmload.augment.arguments import LARGEST, argument_error, chance, elements, integer, integers, number, span
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
+from mmload.augment.resize import size_with_least
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import shown
 from mmload.render import level_program as levels
@@ -155,11 +157,12 @@ class GaussianBlur(LevelStep):
         self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, bounds="standard deviations above 0, in pixels")
 
     def check_images(self, plan: Plan) -> None:
-        wide, high = self.kernel_size
-        if plan.width <= wide // 2 or plan.height <= high // 2:
+        (wide, high), (height, width) = self.kernel_size, plan.frame
+        room = np.minimum(height - high // 2, width - wide // 2)
+        if np.any(room < 1):
             raise ValueError(
-                f"a blur of {wide} x {high} taps needs images larger than half of that, these have {plan.height} x "
-                f"{plan.width} pixels: make kernel_size smaller"
+                f"a blur of {wide} x {high} taps needs images larger than half of that, these have "
+                f"{size_with_least(room, plan.frame)} pixels: make kernel_size smaller"
             )
 
     def program(self, plan: Plan, draws: Draws) -> Program:
@@ -256,6 +259,10 @@ class _OfSteps(LevelStep):
     def steps(self) -> list[Step]:
         """The steps, in order."""
         return [step for step in self.transforms if isinstance(step, Step)]
+
+    @property
+    def moves_pixels(self) -> bool:
+        return any(step.moves_pixels for step in self.steps)
 
     def check_images(self, plan: Plan) -> None:
         for step in self.steps:

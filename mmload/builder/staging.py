@@ -41,6 +41,7 @@ from typing import Any, BinaryIO, Literal
 import mmload
 from mmload.builder.destination import dataset_at, listed, remove_dataset
 from mmload.builder.finished_shards import COLUMN, PARTS, UPDATES, BuildPaths
+from mmload.builder.recipe import unlike
 from mmload.builder.split_records import write_blocks
 from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError, StoreError
@@ -511,7 +512,9 @@ def unfinished_advice(begun: Mapping[str, Any]) -> str:
 def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
     """Formats how an unfinished build differs from this one, and what to do; ``advice`` says how to drop it."""
     if begun.get("recipe") != plan["recipe"]:
-        return f"build of another recipe; {advice} to drop it"
+        recipe = begun.get("recipe")
+        found = unlike(recipe, plan["recipe"]) if isinstance(recipe, dict) else "its plan has none"
+        return f"build of another recipe ({found}); {advice} to drop it"
     if begun.get("fingerprint") != plan["fingerprint"]:
         return f"build of a source that has changed since; {advice} to drop it"
     versions = begun.get("versions")

@@ -312,7 +312,7 @@ class BatchWorker:
             return [out.tensor for out in outs]
         began, first = perf_counter(), 0
         needed = _needed_by(views, self._settings.decode == "scaled") if spec.variable_size else None
-        at_once = len(views) > 1 or not views[0].rendering.on_cpu.waits
+        at_once = len(views) > 1 or not views[0].waits
         for stored in self._tier.parts(rows, needed, at_once=at_once):
             lines: ImageLines | None = stored.lines(at_once)
             stop = first + len(stored.rows)

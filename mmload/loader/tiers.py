@@ -43,7 +43,7 @@ from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
 
 if TYPE_CHECKING:
-    from mmload.remote.block_map import BlockMap
+    from mmload.remote.chunk_map import ChunkMap
 
 TIERS = ("auto", "disk", "memory", "device")
 
@@ -380,14 +380,14 @@ class ReadTier(HitCounter):
 class MappedTier(HitCounter):
     """Tier of rows in mapped files, in the system's page cache.
 
-    The map is of the rows, or of their blocks from object storage. To populate it reads all of them into memory now;
-    not blocks.
+    The map is of the rows, or of their chunks from object storage. To populate it reads all of them into memory now;
+    not chunks.
 
     Raises:
         DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
     """
 
-    def __init__(self, rows: Rows, memory: RowMap | BlockMap, populate: bool = False, note: str = "") -> None:
+    def __init__(self, rows: Rows, memory: RowMap | ChunkMap, populate: bool = False, note: str = "") -> None:
         super().__init__()
         self.rows, self._map, self.note = rows, memory, note
         if populate and isinstance(memory, RowMap):
@@ -441,7 +441,8 @@ class MappedTier(HitCounter):
         self.count(len(places) - absent, absent)
         stored.places["start"] = prepared.starts
         mapped = (self._map, prepared) if isinstance(self._map, RowMap) else None
-        # The memory of blocks may have moved.
+        if mapped is None:
+            self._map.wait(prepared, slice(None))
         return prepared, stored._replace(memory=self._map.memory, starts=prepared.starts, map=mapped)
 
 
@@ -529,19 +530,19 @@ def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> ReadTie
     memory = row_map(rows, ranks)
     if memory is not None:
         return MappedTier(rows, memory, populate)
-    blocks, note = _block_map(rows), ""
+    chunks, note = _chunk_map(rows), ""
     if populate:
-        note = "not in memory: files that cannot be mapped, and blocks of object storage, are read as they are used"
-    return ReadTier(rows, note) if blocks is None else MappedTier(rows, blocks, note=note)
+        note = "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
+    return ReadTier(rows, note) if chunks is None else MappedTier(rows, chunks, note=note)
 
 
-def _block_map(rows: Rows) -> BlockMap | None:
-    """Returns the map of rows in object storage; None where they are local, as lists are, or read faster."""
+def _chunk_map(rows: Rows) -> ChunkMap | None:
+    """Returns the map of rows in object storage; None where they are local, as lists are."""
     if not isinstance(rows, FieldRows) or rows.split_files.is_local or rows.spec.is_list:
         return None
-    from mmload.remote.block_map import block_map
+    from mmload.remote.cached_reader import CachedFiles
 
-    return block_map(rows)
+    return rows.split_files.chunk_map(rows.name) if isinstance(rows.split_files, CachedFiles) else None
 
 
 def sizes_of(located: Places) -> Numbers:

@@ -15,10 +15,12 @@ from mmload import Collate, Loader
 from mmload import open as open_dataset
 from mmload.augment import (
     CenterCrop,
+    ColorJitter,
     Letterbox,
     Normalize,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomPhotometricDistort,
     RandomResizedCrop,
     RandomShortestSize,
     RandomVerticalFlip,
@@ -72,7 +74,8 @@ def test_each_row_is_rendered_as_it_is_alone(
 ) -> None:
     if batch_size == 14:
         monkeypatch.setattr(tiers, "PART_BYTES", 20_000)  # parts of one row or a few
-    for collate in (crop(), Collate(Resize(30), CenterCrop(26)), Collate(RandomCrop(40, pad_if_needed=True))):
+    colored = Collate(RandomPhotometricDistort(), RandomResizedCrop(24), ColorJitter(0.4))
+    for collate in (crop(), colored, Collate(Resize(30), CenterCrop(26)), Collate(RandomCrop(40, pad_if_needed=True))):
         wanted = expected(dataset, collate)
         found = loaded(dataset, collate, tier=tier, shuffle=True, batch_size=batch_size, threads=threads)
         assert found.keys() == wanted.keys()
