@@ -31,6 +31,7 @@ from mmload.render.kernel_arguments import (
     Arrival,
     ImageLines,
 )
+from mmload.runtime.declarations import External
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
@@ -278,15 +279,16 @@ def split_by_size(room: Numbers, most: int) -> list[slice]:
     return groups
 
 
+_MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
+
+
 @numba_compiled("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])")
 def copy_ranges(
     memory: Bytes, starts: Numbers, lengths: Numbers, out: Bytes, places: Numbers
 ) -> None:  # pragma: no cover
     """Copies ranges of memory, each of a length from one of ``starts`` to one of ``places`` in ``out``."""
     for i in range(len(starts)):
-        start, place = np.uintp(starts[i]), np.uintp(places[i])
-        for k in range(np.uintp(lengths[i])):
-            out[place + k] = memory[start + k]
+        _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
 
 
 class Tier(Protocol):
