@@ -307,7 +307,7 @@ def test_a_loader_refuses_what_does_not_fit(split: Split) -> None:
         loader(split, order=classes(2, 2), batch_size=5)
     with pytest.raises(ValueError, match="shuffle and order are both given; each decides the order alone"):
         loader(split, order="block", shuffle=True)
-    with pytest.raises(ValueError, match="order is 'random'; give 'block', an order"):
+    with pytest.raises(ValueError, match="order is 'random'; give 'block', 'full', an order"):
         loader(split, order="random")
     with pytest.raises(TypeError, match="order is 3; give 'block'"):
         loader(split, order=3)
