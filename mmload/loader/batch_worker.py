@@ -134,8 +134,9 @@ class BatchWorker:
             Exception: from reading or the collate, with a note that names the dataset and the rows.
         """
         try:
-            rows = selection.rows
-            seeds = sample_seeds(self._settings.seed, epoch, rows, selection.occurrences)
+            rows, again = torch.from_numpy(selection.rows), selection.occurrences
+            occurrences = None if again is None else torch.from_numpy(again)
+            seeds = sample_seeds(self._settings.seed, epoch, rows, occurrences)
             side = self._side_stream
             if side is not None and self._is_rendered_there:
                 return self._sent(side, rows, seeds, epoch)
@@ -169,7 +170,7 @@ class BatchWorker:
         """Reads rows of a field of fixed size, but images, into new memory."""
         tier, spec = self._large.get(name), self._split.fields[name]
         if tier is None:
-            return self._split.reader.gather(name, rows)
+            return self._split.reader.gather(name, rows.numpy())
         out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
         if tier.rows.spec.is_list:
             read_lists(tier, self._split.reader.lists(name), rows, out)
@@ -254,8 +255,7 @@ class BatchWorker:
 
     def _drawn_rows(self, places: Numbers) -> Numbers:
         """Returns the rows at places of the view that a collate has drawn."""
-        found: Numbers = self._settings.view.ids(torch.from_numpy(places)).numpy()
-        return found
+        return self._settings.view.ids(places)
 
     def _prepared(self, batch: Batch, rows: Tensor, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""

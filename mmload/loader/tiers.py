@@ -324,7 +324,7 @@ class DeviceTier(HitCounter):
         self.images = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
-            chunk = torch.arange(start, min(start + step, len(split)), device="cpu")
+            chunk = np.arange(start, min(start + step, len(split)))
             self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
         self.count(misses=len(split))
 
