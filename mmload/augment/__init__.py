@@ -36,12 +36,10 @@ from mmload.augment.mix import CutMix, MixUp
 from mmload.augment.mosaic import Mosaic
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from mmload.augment.resize import ProgressiveSize, RandomResizedCrop, Resize
-from mmload.augment.step import AfterStep, Step
 from mmload.augment.views import Views
 from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
-    "AfterStep",
     "AlternatingHorizontalFlip",
     "AugMix",
     "AutoAugment",
@@ -83,7 +81,6 @@ __all__ = [
     "RandomZoomOut",
     "Resize",
     "ScaleJitter",
-    "Step",
     "TrivialAugmentWide",
     "Views",
     "sample_seeds",

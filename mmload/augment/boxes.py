@@ -21,11 +21,12 @@ from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
+from mmload.render.mask_kernels import moved_masks
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import on_device
+from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Array
-from mmload.render.torch_levels import moved_masks
-from mmload.render.torch_sampling import OwnMasks, gathered_masks, gathered_own_masks
+from mmload.render.torch_levels import warped_masks
+from mmload.render.torch_sampling import OwnMasks, gathered_masks
 from mmload.runtime.declarations import Signature, void
 from mmload.runtime.numba_compile import numba_compiled, variant
 from mmload.runtime.random_words import Numbers
@@ -137,16 +138,18 @@ def move_fields(
 
 
 def _moved_masks(masks: Tensor | None, own: OwnMasks | None, plan: Plan) -> Tensor:
-    """Renders masks [B, H, W], or variable-size ones: [B, h, w] on their device."""
+    """Renders masks [B, H, W], or variable-size ones: [B, h, w]; those of another dtype than uint8 by torch."""
     if own is not None:
-        there = on_device(plan, own.memory.device)
-        moved = gathered_own_masks(own, there)
-    elif masks is not None:
-        there = on_device(plan, masks.device)
-        moved = gathered_masks(masks, there)
-    else:
+        return torch.from_numpy(moved_masks(own.memory.numpy(), own.starts.numpy(), plan))
+    if masks is None:
         raise RuntimeError("there are no masks")
-    return moved if there.program is None else moved_masks(there.program, moved)
+    if masks.dtype == torch.uint8 and masks.device.type == "cpu":
+        pixels = masks.contiguous().numpy()
+        starts = np.arange(len(pixels)) * math.prod(pixels.shape[1:])
+        return torch.from_numpy(moved_masks(pixels.reshape(-1), starts, plan))
+    there = with_tensors(plan, masks.device)
+    moved = gathered_masks(masks, there)
+    return moved if there.program is None else warped_masks(there.program, moved)
 
 
 def _sizes_on_canvas(batch: Batch, plan: Plan) -> Tensor | None:

@@ -21,11 +21,10 @@ from mmload.render.level_program import (
     GRAY,
     HSV,
     HUE,
-    MOST_NUMBERS,
     NONE,
     SATURATION,
-    OperationSlot,
     Program,
+    ordered,
 )
 from mmload.render.plan import Plan
 from mmload.runtime.intrinsics import HUES
@@ -213,7 +212,7 @@ class ColorJitter(LevelStep):
 
     def draw(self, draws: Draws) -> Factors:
         """Draws an order and four factors per sample."""
-        order = draws.uniform(4).argsort(1)
+        order = draws.orders(4)
         uniform = draws.uniform(4)
         least, greatest = np.array([ends or (0.0, 0.0) for ends in self.ranges], np.float32).astype(np.float64).T
         return Factors((least + (greatest - least) * uniform).astype(np.float32), order)
@@ -224,11 +223,12 @@ class ColorJitter(LevelStep):
     def operations(self, factors: Factors) -> Program:
         """Returns the four adjustments with drawn factors; those without a range are left out."""
         codes = [code if ends is not None else NONE for code, ends in zip(_CODES, self.ranges, strict=True)]
-        numbers = np.zeros((*factors.order.shape, MOST_NUMBERS), np.float32)
-        chosen = np.take_along_axis(factors.values, factors.order, 1)
-        numbers[:, :, 0], numbers[:, :, 1] = chosen, 1.0 - chosen.astype(np.float64)
-        slot = OperationSlot(operations=frozenset(codes) - {NONE})
-        return Program(codes=np.array(codes, np.int64)[factors.order], numbers=numbers, slots=(slot,) * len(codes))
+        exact = factors.values.T.astype(np.float64)
+        parts = [
+            Program.single_operation(code, len(factor), factor, 1.0 - factor)
+            for code, factor in zip(codes, exact, strict=True)
+        ]
+        return ordered(parts, factors.order)
 
 
 class RandomHSV(LevelStep):

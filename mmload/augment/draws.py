@@ -37,6 +37,7 @@ from mmload.runtime.random_words import (
     counted,
     drawn_chances,
     drawn_integers,
+    drawn_orders,
     mix_integer,
     mixed,
     seeded,
@@ -206,6 +207,10 @@ class Draws:
         return [
             whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(ranges)
         ]
+
+    def orders(self, count: int) -> Numbers:
+        """Draws ``count`` times per sample: int64 [B, count], the numbers from 0 to ``count`` - 1 in random order."""
+        return drawn_orders(as_words(self._seeds), self._step, self._taken(count), count)
 
     def weighted(self, shares: Sequence[float]) -> Numbers:
         """Draws once per sample: int64 [B], ``k`` with the probability ``shares[k]``; they sum to 1."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from mmload.augment.arguments import LARGEST, argument_error, chance, elements, integer, integers, number, span
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
+from mmload.augment.resize import size_with_least
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import shown
 from mmload.render import level_program as levels
-from mmload.render.level_program import Program, chain, one_of, pad_program
+from mmload.render.level_program import Program, chain, one_of, ordered
 from mmload.render.plan import Plan
 
 _LARGEST_KERNEL = 1023
@@ -155,11 +157,12 @@ class GaussianBlur(LevelStep):
         self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, bounds="standard deviations above 0, in pixels")
 
     def check_images(self, plan: Plan) -> None:
-        wide, high = self.kernel_size
-        if plan.width <= wide // 2 or plan.height <= high // 2:
+        (wide, high), (height, width) = self.kernel_size, plan.frame
+        room = np.minimum(height - high // 2, width - wide // 2)
+        if np.any(room < 1):
             raise ValueError(
-                f"a blur of {wide} x {high} taps needs images larger than half of that, these have {plan.height} x "
-                f"{plan.width} pixels: make kernel_size smaller"
+                f"a blur of {wide} x {high} taps needs images larger than half of that, these have "
+                f"{size_with_least(room, plan.frame)} pixels: make kernel_size smaller"
             )
 
     def program(self, plan: Plan, draws: Draws) -> Program:
@@ -213,14 +216,13 @@ class RandomPhotometricDistort(LevelStep):
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Draws per sample five probabilities, four factors and a key per channel; channels are ordered by keys."""
-        on, values, keys = draws.uniform(5) < self.p, draws.uniform(4), draws.uniform(plan.source[0])
+        """Draws per sample five probabilities, four factors and an order of the channels."""
+        on, values, order = draws.uniform(5) < self.p, draws.uniform(4), draws.orders(plan.source[0])
         first = draws.chance(0.5)
         factors = [
             least + (greatest - least) * values[:, place]
             for place, (least, greatest) in enumerate((self.brightness, self.contrast, self.saturation, self.hue))
         ]
-        order = keys.argsort(1)
         parts = [
             (levels.BRIGHTNESS, [factors[0]], on[:, 0]),
             (levels.CONTRAST, [factors[1], 1.0 - factors[1]], on[:, 1] & first),
@@ -257,6 +259,10 @@ class _OfSteps(LevelStep):
     def steps(self) -> list[Step]:
         """The steps, in order."""
         return [step for step in self.transforms if isinstance(step, Step)]
+
+    @property
+    def moves_pixels(self) -> bool:
+        return any(step.moves_pixels for step in self.steps)
 
     def check_images(self, plan: Plan) -> None:
         for step in self.steps:
@@ -345,9 +351,5 @@ class RandomOrder(_OfSteps):
     """
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        """Draws one key per step and sample, and what the steps draw."""
-        order = draws.uniform(len(self.transforms)).argsort(1)
-        programs = self.programs(plan, draws)
-        longest = max(len(program.slots) for program in programs)
-        padded = [pad_program(program, longest) for program in programs]
-        return chain(one_of(padded, order[:, place]) for place in range(len(padded)))
+        """Draws an order per sample, and what the steps draw."""
+        return ordered(self.programs(plan, draws), draws.orders(len(self.transforms)))

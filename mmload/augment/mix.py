@@ -23,7 +23,7 @@ from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import on_device
+from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import pasted_pixels
@@ -71,7 +71,7 @@ class MixStep(TargetStep, Step):
                 batch.targets, mixing.target_share(plan.height, plan.width), self.num_classes
             )
         if batch.masks is not None and mixing.boxes is not None:
-            boxes: Any = on_device(mixing.boxes, batch.masks.device)
+            boxes: Any = with_tensors(mixing.boxes, batch.masks.device)
             inside = pasted_pixels(boxes, plan.height, plan.width)
             changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
         mixed: Batch = batch.replace(**changed)
@@ -267,7 +267,8 @@ def check_targets(targets: Tensor | None, classes: int | None) -> None:
     if classes is None:
         raise ValueError("targets are class indices; set num_classes, to blend them as one-hot vectors")
     if targets.device.type == "cpu" and len(targets):
-        least, greatest = (int(end) for end in targets.aminmax())
+        values = targets.numpy()
+        least, greatest = int(values.min()), int(values.max())
         if not 0 <= least <= greatest < classes:
             raise ValueError(
                 f"targets are from {least} to {greatest}, and num_classes is {classes}: set it to the dataset's number "
@@ -288,7 +289,7 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
     check_targets(targets, classes)
     if targets is None:
         return None
-    shares: Any = on_device(share, targets.device)
+    shares: Any = with_tensors(share, targets.device)
     own: Tensor = shares[:, None]
     soft = targets.to(torch.float32)
     if targets.dim() == 1 and classes is not None:
@@ -298,10 +299,11 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
 
 def _blended_indices(indices: Tensor, share: Floats, classes: int) -> Tensor | None:
     """Blends class indices on a CPU; None if they are none, or out of range."""
-    blended = torch.empty((len(indices), classes), dtype=torch.float32, device="cpu")
-    words = None if indices.dtype.is_floating_point else indices.to(torch.int64).contiguous().numpy()
-    right = words is not None and _blend_indices(words, share, blended.numpy())
-    return blended if right else None
+    if indices.dtype.is_floating_point:
+        return None
+    blended = np.empty((len(indices), classes), np.float32)
+    words = np.ascontiguousarray(indices.numpy(), np.int64)
+    return torch.from_numpy(blended) if _blend_indices(words, share, blended) else None
 
 
 def _per(per: object) -> str:

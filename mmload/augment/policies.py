@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from mmload.augment.arguments import choice, flag, integer, number
 from mmload.augment.draws import Draws, Flags, Floats, dirichlet, whole_numbers
@@ -22,6 +21,7 @@ from mmload.augment.warps import WarpingStep, affine_matrix
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, OperationSlot, Program, chain
 from mmload.render.plan import Plan
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers
 
 _MOST_BINS = 1_000
@@ -103,11 +103,24 @@ class _Policy(WarpingStep):
         warp = levels.AFFINE_NEAREST if self.interpolation == "nearest" else levels.AFFINE_BILINEAR
         codes, numbers = _tables(tuple(space), warp, of, plan.height, plan.width, plan.peak)
         operations = frozenset(_CODES.get(change.name, warp) for change in space) - {levels.NONE}
-        return Program(
-            codes=codes[chosen][:, None],
-            numbers=numbers[chosen, bins, negative.astype(np.int64)][:, None],
-            slots=(OperationSlot(operations=operations, fill=self.fill),),
-        )
+        program = Program.empty(len(chosen), (OperationSlot(operations=operations, fill=self.fill),))
+        _look_up(codes, numbers, chosen, bins, negative, program.codes, program.numbers)
+        return program
+
+
+@numba_compiled(
+    "void(int64[::1], float32[:, :, :, ::1], int64[::1], int64[::1], boolean[::1], int64[:, ::1], float32[:, :, ::1])",
+    nogil=False,
+)
+def _look_up(
+    codes: Numbers, numbers: Floats, chosen: Numbers, bins: Numbers, negative: Flags, to_codes: Numbers, to: Floats
+) -> None:
+    """Writes the operation of each sample's change, and its numbers for a bin and sign."""
+    for k in range(len(chosen)):
+        change, sign = chosen[k], 1 if negative[k] else 0
+        to_codes[k, 0] = codes[change]
+        for place in range(numbers.shape[3]):
+            to[k, 0, place] = numbers[change, bins[k], sign, place]
 
 
 @lru_cache(maxsize=32)
@@ -133,9 +146,11 @@ def _magnitudes(change: Change, bins: int, height: int, width: int) -> Floats:
         shares = np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / (change.least - change.most))
         return (np.float32(change.least) - shares).round().astype(np.float64)
     side = (width if change.name == "TranslateX" else height) if change.of_side else 1
-    ends = change.least * side, change.most * side
-    magnitudes: Floats = torch.linspace(*ends, bins, dtype=torch.float32, device="cpu").numpy().astype(np.float64)
-    return magnitudes
+    first, last = (np.float32(end * side) for end in (change.least, change.most))
+    step, place = float((last - first) / np.float32(bins - 1)), np.arange(bins)
+    # As torch.linspace, from both ends, and with fused products as on processors that have them.
+    magnitudes = np.where(place < bins // 2, first + step * place, last - step * (bins - 1 - place))
+    return magnitudes.astype(np.float32).astype(np.float64)
 
 
 def _numbers(name: str, magnitude: Floats, height: int, width: int, peak: float) -> Floats:

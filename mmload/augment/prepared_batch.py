@@ -18,8 +18,9 @@ from mmload.augment.checks import check_output, check_values
 from mmload.augment.draws import Boxes, Draws, Flags
 from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.step import AfterStep, Step, plan_for, sees_fields, white
+from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, sees_fields, white
 from mmload.batch import Batch
+from mmload.render.changed_images import changed_images, complete_images
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
@@ -46,10 +47,11 @@ def one_pass(
         if not isinstance(step, Step) or not step.fits(plan):
             break
         if plan.is_variable_size and not step.takes_sizes:
-            if not framed:
+            if framed:
+                plan = plan.framed()
+                continue
+            if not isinstance(step, LevelStep) or step.moves_pixels or not plan.fits_levels_first():
                 break
-            plan = plan.framed()
-            continue
         plan = step.describe(plan, draws_of(at))
         at += 1
     if framed and plan.is_variable_size and not (at < len(steps) and _takes_sizes(steps[at])):
@@ -195,6 +197,7 @@ class PreparedBatch:
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
         self._epoch = collate.epoch
+        self._ids: tuple[Tensor | None, Numbers | None] | None = None  # those of the batch, also as an array
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
         first = collate.composer
@@ -211,7 +214,15 @@ class PreparedBatch:
     @property
     def needed(self) -> Places:
         """Lines that are needed of variable-size images: :data:`~mmload.render.kernel_arguments.NEEDED` [B]."""
-        return self.rendering.on_cpu.needed
+        plan = self.rendering.plan
+        if plan.first_program is None or plan.sizes is None:
+            return self.rendering.on_cpu.needed
+        return complete_images(plan.sizes)
+
+    @property
+    def waits(self) -> bool:
+        """Whether images may arrive while they are rendered, each when it is needed."""
+        return self.rendering.plan.first_program is None and self.rendering.on_cpu.waits
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
         """Renders samples (composed ones: tiles) from ``first`` on from wherever their lines are, on a CPU.
@@ -221,6 +232,9 @@ class PreparedBatch:
         samples, all of the batch.
         """
         if self.tile_rows is None:
+            program = self.rendering.plan.first_program
+            if program is not None:
+                lines = changed_images(program, first, lines, self.shape[1])
             self.rendering.on_cpu.render_lines(first, lines, out)
         else:
             self.rendering.on_cpu.render_tiles(first, lines, out)
@@ -346,8 +360,10 @@ class PreparedBatch:
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
         boxes = None if self._batch.boxes is None else self._boxes_in
-        ids = None if self._batch.ids is None else self._batch.ids.numpy()
-        return Draws(self._seeds, at, epoch=self._epoch, ids=ids, boxes=boxes)
+        ids = self._batch.ids
+        if self._ids is None or self._ids[0] is not ids:  # an array of a tensor gives the interpreter lock away
+            self._ids = ids, None if ids is None else ids.numpy()
+        return Draws(self._seeds, at, epoch=self._epoch, ids=self._ids[1], boxes=boxes)
 
     def _boxes_in(self, plan: Plan) -> tuple[Boxes, Flags]:
         return boxes_in(self._batch, plan, self._trail)

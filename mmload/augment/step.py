@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mmload.augment.draws import Draws, fresh_seeds
 from mmload.batch import Batch
-from mmload.render.level_program import Program
+from mmload.render.level_program import MOVES, Program
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.random_words import Numbers
@@ -63,6 +63,11 @@ class Step(nn.Module, ABC):
     def at_epoch(self, epoch: int) -> Step:
         """Returns the step with the settings of an epoch; itself if no setting depends on the epoch."""
         return self
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether the step moves pixels as an operation on levels."""
+        return self.operation in MOVES
 
     def check_images(self, plan: Plan) -> None:
         """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
@@ -263,11 +268,12 @@ class LevelStep(Step):
 
     def fits(self, plan: Plan) -> bool:
         # Levels change before colors are mapped.
-        return plan.fits_levels() and not plan.is_variable_size
+        return plan.fits_levels()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         self.check_images(plan)
-        return plan.followed_by(self.program(plan, draws))
+        program = self.program(plan, draws)
+        return plan.changed_first(program) if plan.is_variable_size else plan.followed_by(program)
 
     @abstractmethod
     def program(self, plan: Plan, draws: Draws) -> Program:

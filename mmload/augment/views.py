@@ -21,6 +21,7 @@ from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.random_words import Numbers
 
 
 class Views(nn.Module):
@@ -117,7 +118,7 @@ class Views(nn.Module):
         shape: tuple[int, int, int],
         *,
         source: torch.dtype = torch.uint8,
-        sizes: Tensor | None = None,
+        sizes: Numbers | None = None,
         masks: OwnMasks | None = None,
         framed: bool = False,
     ) -> tuple[PreparedBatch, ...]:

@@ -47,6 +47,10 @@ class WarpingStep(LevelStep):
         self.interpolation = mode_of(interpolation, ("nearest", "bilinear"))
         self.fill = None if fill is None else per_channel("fill", fill)
 
+    @property
+    def moves_pixels(self) -> bool:
+        return True
+
     def check_images(self, plan: Plan) -> None:
         super().check_images(plan)
         channels, fill = plan.source[0], self.fill

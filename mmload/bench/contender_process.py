@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import traceback
 from contextlib import suppress
@@ -18,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from mmload.bench import contenders
 from mmload.bench.contender_server import ContenderServer
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.task import Task
@@ -27,13 +29,15 @@ from mmload.runtime.processes import cause_of_death, depend_on_parent, start_pro
 _TRACEBACK = "Traceback (most recent call last):"
 _SOCKET = len("/pymp-12345678/listener-12345678")  # the names that multiprocessing uses
 _LONGEST = 103  # bytes of a socket's path on macOS; Linux allows 107
+_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+"""How contenders start: eight processes that each import torch took 12 s of two cores, a server that forks takes 4."""
 _NO_TRACKER = "ignore:resource_tracker"  # it warns of each semaphore that a killed process leaves behind
 
 
 def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
     """Runs a contender's process: answers commands until the bench ends.
 
-    The pipe gets commands as (name, arguments), None at the end, and answers ("done", value) or ("failed", reason). The
+    The pipe gets commands as (name, arguments), and answers ("done", value) or ("failed", reason). The
     payload is (entry, task, scratch folder), pickled; ``method`` is how the contender starts its own processes.
     """
     os.setsid()
@@ -45,8 +49,8 @@ def serve(pipe: Connection, payload: bytes, method: str, log: str) -> None:
     multiprocessing.set_start_method(method, force=True)  # a spawned process would spawn, and DataLoader's workers fork
     try:
         server = ContenderServer(*pickle.loads(payload))
-        while (command := pipe.recv()) is not None:
-            pipe.send(_answer(server, *command))
+        while True:
+            pipe.send(_answer(server, *pipe.recv()))
     except (EOFError, BrokenPipeError):
         os._exit(0)
 
@@ -94,10 +98,16 @@ class Worker:
     def start(self) -> None:
         """Starts the process; it imports its modules while the bench waits for others."""
         arguments = pickle.dumps(self._payload), multiprocessing.get_start_method(), str(self._log)
-        daemon = False  # DataLoader's workers are child processes of it
         if _NO_TRACKER not in (warnings := os.environ.get("PYTHONWARNINGS", "")):
             os.environ["PYTHONWARNINGS"] = f"{warnings},{_NO_TRACKER}".lstrip(",")
-        self._process, self._pipe = start_process(serve, *arguments, name=self.entry.name, daemon=daemon)
+        multiprocessing.set_forkserver_preload([__name__, contenders.__name__])
+        self._process, self._pipe = start_process(
+            serve,
+            *arguments,
+            name=self.entry.name,
+            daemon=False,  # DataLoader's workers are child processes of it
+            method=_METHOD,
+        )
 
     def ask(self, name: str, limit: float, **arguments: Any) -> Any:
         """Sends a command, a method of ContenderServer, and returns its response.
@@ -113,26 +123,13 @@ class Worker:
             self._pipe.send((name, arguments))
             if not self._pipe.poll(limit):
                 self.kill()
-                raise ContenderFault(f"no answer within {limit:,.0f} s ({name}); it was ended")
+                raise ContenderFault(f"no answer within {limit:,.0f} s ({name}), so it was given up")
             kind, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise ContenderFault(self._death()) from error
         if kind == "failed":
             raise ContenderFault(value)
         return value
-
-    def leave(self) -> None:
-        """Requests the process to close its contender and to exit; :meth:`wait` waits for that."""
-        if self._pipe is not None:
-            with suppress(OSError):
-                self._pipe.send(("close", {}))
-                self._pipe.send(None)
-
-    def wait(self, seconds: float) -> None:
-        """Waits for the process to exit, and kills it after ``seconds``."""
-        if self._process is not None:
-            self._process.join(max(0.0, seconds))
-            self.kill()
 
     def kill(self) -> None:
         """Kills the process and all of its group now, such as workers that have lost their parent."""

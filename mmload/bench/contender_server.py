@@ -46,6 +46,8 @@ def _described(shape: Sequence[int], dtype: torch.dtype, device: str) -> str:
 CEILINGS = ("ceiling", "cached")
 """Groups of entries that measure the machine: their batches are not checked against the task."""
 
+_LOOK = 0.06  # seconds: some ticks of the clock of processor time
+_LONGEST_REST = 5.0  # seconds
 _NEIGHBOR_ALONE = 1.0  # seconds, at most a quarter of the turn
 
 
@@ -69,7 +71,7 @@ class ContenderServer:
             gc.collect()  # maps in reference cycles would keep their pages
 
     def epoch(self, *, least: float, most: float, check: bool = False) -> LoadSample:
-        """Runs complete epochs for ``least`` seconds, but requests no batch after ``most``, and measures them.
+        """Runs complete epochs for ``least`` seconds, but cuts them short after ``most``, and measures them.
 
         ``check`` compares every batch with the task; this takes time, so only in an epoch that is not measured.
         """
@@ -78,15 +80,15 @@ class ContenderServer:
         cpu = processor_seconds()
         self._wait_for_device()
         began = time.perf_counter()
-        images, seconds, complete = 0, 0.0, True
+        images, taken, seconds, complete = 0, 0, 0.0, True
         while complete and (not images or seconds < least):
             with closing(_closable(contender.epoch())) as batches:
                 for pixels, labels in batches:
                     if check:
                         check_batch(self._task, pixels, labels)
-                    images += len(labels)
+                    images, taken = images + len(labels), taken + 1
                     del pixels, labels
-                    complete = time.perf_counter() - began < most
+                    complete = time.perf_counter() - began < most or taken % self._entry.ahead > 0
                     if not complete:
                         break
                 self._wait_for_device()
@@ -98,8 +100,7 @@ class ContenderServer:
     def beside(self, *, most: float) -> BesideSample:
         """Measures the contender for ``most`` seconds beside a thread of pure Python in the same process.
 
-        The thread is measured alone first. The batches of epoch after epoch are then taken as fast as they come; the
-        first one is not measured.
+        The thread is measured alone first. The batches of epoch after epoch are then taken as fast as they come.
 
         Raises:
             MmloadError: if an epoch has no batch.
@@ -107,11 +108,9 @@ class ContenderServer:
         last = time.perf_counter() + most
         with closing(endless(self._ready())) as batches, Neighbor() as other:
             alone = other.speed(min(_NEIGHBOR_ALONE, most / 4))
-            next(batches)
-            self._wait_for_device()
-            began, pieces, images = time.perf_counter(), other.pieces, 0
-            while not images or time.perf_counter() < last:
-                images += len(next(batches)[1])
+            began, pieces, images, taken = time.perf_counter(), other.pieces, 0, 0
+            while not taken or taken % self._entry.ahead or time.perf_counter() < last:
+                images, taken = images + len(next(batches)[1]), taken + 1
             self._wait_for_device()
             seconds, pieces = time.perf_counter() - began, other.pieces - pieces
         return BesideSample(images=images, seconds=seconds, pieces=pieces, alone=alone)
@@ -120,7 +119,16 @@ class ContenderServer:
         """Trains the model with the contender's batches for about ``most`` seconds."""
         if self._trainer is None:
             self._trainer = Trainer(model, self._task)
-        return self._trainer.train(self._ready(), most)
+        return self._trainer.train(self._ready(), most, self._entry.ahead)
+
+    def rest(self) -> None:
+        """Waits until this process and its workers rest: what they make ahead would slow the next contender's turn."""
+        last, used = time.perf_counter() + _LONGEST_REST, _seconds_of_others()
+        while time.perf_counter() < last:
+            time.sleep(_LOOK)
+            before, used = used, _seconds_of_others()
+            if used - before < _LOOK / 2:
+                break
 
     def _ready(self) -> Contender:
         if self._contender is None:
@@ -130,6 +138,11 @@ class ContenderServer:
     def _wait_for_device(self) -> None:
         if self._task.device == "cuda":
             torch.cuda.synchronize()
+
+
+def _seconds_of_others() -> float:
+    """Returns the processor seconds without this thread's: to look for processes among thousands takes longer."""
+    return processor_seconds() - time.thread_time()
 
 
 def _closable(batches: Iterator[tuple[Tensor, Tensor]]) -> Any:

@@ -26,19 +26,22 @@ from mmload.bench.task import Task
 from mmload.runtime.resources import available_cores
 
 START_SHARE = 0.5
-"""Share of the time for starting processes. A process imports torch for 3 to 8 s, and 16 once took 55 s of 60."""
+"""Share of the time for starting processes."""
 
-CLOSE_SHARE = 0.05
-"""Share of the time that is left for ending the processes."""
+SPARE_SHARE = 0.03
+"""Share of the time for turns that take a little longer, and for the end."""
 
-NEEDED_PATIENCE = 300.0
-"""Seconds that what the verdict needs may overrun: the first run on a machine compiles, and without it a bench says
-nothing. A limit of half a minute once lost mmload's rows on a busy machine."""
+TRAIN_SHARE = 0.25
+"""Share of the time for training, if there is any."""
+
+OWN_PATIENCE = 300.0
+"""Seconds that mmload, the limits and training may overrun: the first run on a machine compiles, and a step of a large
+model takes a minute. A limit of half a minute once lost mmload's rows on a busy machine."""
 
 _LEAST_TURN = 0.5  # seconds, however little time is left: a shorter turn measures nothing
 _LONGEST_TURN = 20.0  # seconds after which a turn does not need another batch
 _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
-_LEAVE = 5.0  # seconds that all processes together have to exit
+_LEAST_PATIENCE = 10.0  # seconds
 
 
 @dataclass(kw_only=True)
@@ -148,7 +151,7 @@ class _Rounds:
     @property
     def _left(self) -> float:
         """Seconds left for turns; negative if the time is over."""
-        return (1 - CLOSE_SHARE) * self._plan.seconds - self._spent
+        return (1 - SPARE_SHARE) * self._plan.seconds - self._spent
 
     def measure_all(self) -> None:
         """Runs all turns; training last, so that a model's memory affects no other measurement."""
@@ -160,16 +163,15 @@ class _Rounds:
         loading.sort(key=lambda n: self._entry(n).group != "mmload")  # first in each round: a bench is of them
         beside = [n for n in loading if self.measurements[n].contends] if not self._plan.cold else []
         rounds = range(1, self._plan.rounds + 1)
-        turns = [_Turn("warm-up", number, self._warm_up) for number in loading]
+        own = "warm-up, which compiles for this machine if nothing has"
+        turns = [_Turn(own if self._entry(n).group == "mmload" else "warm-up", n, self._warm_up) for n in loading]
         for turn in rounds:
             turns += [_Turn(f"round {turn} of {len(rounds)}", number, self._alone) for number in loading]
             turns += [_Turn("beside a Python thread", number, self._beside) for number in beside]
-        trained = len({result.entry.group for result in self.measurements}) if self._plan.train else 0
-        self._run(turns, later=trained * len(rounds))
+        self._run(turns, later=TRAIN_SHARE * self._plan.seconds if self._plan.train else 0.0)
         if self._plan.train:
             best = self._fastest_of_each_kind()
             self._run([_Turn(f"training {turn} of {len(rounds)}", n, self._train) for turn in rounds for n in best])
-        self._close()
 
     def _entry(self, number: int) -> ContenderEntry:
         return self.measurements[number].entry
@@ -209,21 +211,23 @@ class _Rounds:
             return True
         return made > 0 and self._spent * (made + starting + 1) / made <= START_SHARE * self._plan.seconds
 
-    def _run(self, turns: Sequence[_Turn], later: int = 0) -> None:
-        """Runs turns, each for a fair share of the time left; ``later`` turns follow.
+    def _run(self, turns: Sequence[_Turn], later: float = 0.0) -> None:
+        """Runs turns, each for a fair share of the time left before the ``later`` seconds.
 
         When the time is over, only the first turn of a kind is run, for those that the verdict needs.
         """
         done: set[tuple[object, int]] = set()
         for place, (name, number, run) in enumerate(turns):
-            left, again = self._left, (run, number) in done or self._entry(number).need > 0
-            if number not in self._workers or (left <= 0 and (again or run == self._beside)):
+            left = self._left - later
+            first = (run, number) not in done and (run == self._train or self._entry(number).need == 0)
+            if number not in self._workers or (left <= 0 and (not first or run == self._beside)):
                 continue
-            remaining = later + sum(turn.number in self._workers for turn in turns[place:])
+            remaining = sum(turn.number in self._workers for turn in turns[place:])
             self._progress(f"{self.measurements[number].name}: {name}, {max(0.0, left):.0f} s left")
             with self._fault_of(number):
                 most = min(_LONGEST_TURN, max(_LEAST_TURN, left / remaining))
                 run(self._workers[number], self.measurements[number], most)
+                self._workers[number].ask("rest", self._plan.patience)
             done.add((run, number))
 
     def _warm_up(self, worker: Worker, result: Measurement, most: float) -> None:
@@ -246,24 +250,17 @@ class _Rounds:
         result.beside.append(worker.ask("beside", most + self._patience(result.entry), most=most))
 
     def _train(self, worker: Worker, result: Measurement, most: float) -> None:
-        limit = most + NEEDED_PATIENCE  # a step of a large model takes a minute on a processor
+        limit = most + OWN_PATIENCE
         result.training.append(worker.ask("train", limit, model=self._plan.train, most=most))
 
     def _patience(self, entry: ContenderEntry) -> float:
-        """Returns the seconds by which a turn may overrun; some compile their loops in the first epoch."""
-        return self._plan.patience if entry.need else NEEDED_PATIENCE
-
-    def _close(self) -> None:
-        """Stops all processes concurrently, and kills those that take too long."""
-        self._progress("closing")
-        for worker in self._workers.values():
-            worker.leave()
-        last = time.monotonic() + _LEAVE
-        for worker in self._workers.values():
-            worker.wait(last - time.monotonic())
+        """Returns the seconds by which a turn may overrun: fewer, the longer the bench overruns."""
+        if entry.group in ("mmload", *CEILINGS):
+            return OWN_PATIENCE
+        return max(_LEAST_PATIENCE, self._plan.patience + min(0.0, self._left))
 
     def end(self) -> None:
-        """Kills the remaining processes, for example after an interrupt."""
+        """Kills the processes: nothing of theirs is needed, and loaders take seconds to close."""
         for worker in self._workers.values():
             worker.kill()
 

@@ -27,7 +27,7 @@ class MeasurementPlan:
         cold: evict all files before each measured turn. The contender is created again for it while no other exists,
             because memory-mapped pages cannot be evicted. False: each is measured as often beside a thread of Python.
         train: a model to train with the fastest contender of each kind; None: no training.
-        patience: seconds that a contender may overrun before it is killed, where the verdict does not need it.
+        patience: seconds that another loader may overrun before it is given up.
     """
 
     seconds: float = SECONDS[False]

@@ -86,13 +86,11 @@ class Row:
 
     @property
     def training_disturbed(self) -> bool:
-        """True if training was faster than without any loading, or than its loader alone: one of them was disturbed.
-
-        A turn of a few steps is such a case, as its batches were made before it.
-        """
+        """True if training was faster than without any loading, or than its loader ever was: one was disturbed."""
         if self.of_model is None:
             return False
-        return self.of_model > PASSED_TRAINING or (self.trained_per_second or 0.0) > PASSED_TRAINING * self.rate
+        fastest = max(self.epochs, default=0.0)
+        return self.of_model > PASSED_TRAINING or (self.trained_per_second or 0.0) > PASSED_TRAINING * fastest
 
 
 @dataclass(frozen=True, kw_only=True)

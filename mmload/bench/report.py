@@ -20,6 +20,9 @@ NAME = 36
 """Characters of a row's name, with a star: the columns beside it take 44."""
 _LEGEND = "gain: times the fastest stock loader"
 _BESIDE = "beside: images/s while a thread of the same process runs pure Python, as a training loop does"
+_WAITS = (
+    "waits: the share of a step in which no batch was ready; in the rest the model shares the cores with the loader"
+)
 
 
 def table(record: Record) -> str:
@@ -66,6 +69,7 @@ def remarks(record: Record) -> list[str]:
     texts = [f"{output}, batches of {told['batch_size']}, {told['cache']} page cache"] if output else []
     texts += [_LEGEND, *([f"of limit: the share of {', '.join(limits)}"] if limits else [])]
     texts += [_BESIDE] if any(row.beside for row in record.rows) else []
+    texts += [_WAITS] if any(row.training for row in record.rows) else []
     texts += [f"* {row.name}: {row.differs}" for row in record.rows if row.differs and (row.rate or row.training)]
     texts += [f"failed: {row.name}: {row.failure}" for row in record.rows if row.failure]
     return [line for text in [*texts, *record.notes] for line in wrapped(text, "  ")]
@@ -176,7 +180,7 @@ def _draw_bars(axes: Any, rows: Sequence[Row], most: float) -> None:
             axes.errorbar(row.rate, place, xerr=spread, fmt="none", ecolor=INK, capsize=3, lw=1.6)
         text, at = number(row.rate) + (" \u2192" if beyond else ""), (edge if beyond else max(row.epochs), place)
         axes.annotate(text, at, (6, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
-    names = [_called(row) + (" (disturbed)" if row.disturbed else "") for row in rows]
+    names = [row.name + "*" * bool(row.differs) + " (disturbed)" * row.disturbed for row in rows]
     axes.set_yticks(range(len(rows)), names, fontsize=10)
     axes.invert_yaxis()
 

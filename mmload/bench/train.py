@@ -1,7 +1,6 @@
 """Trains a model with a contender's batches and measures how long its steps wait for data.
 
-The device is synchronized before each request of a batch and after each step, so the time between them is only the wait
-for data.
+The device is synchronized after each step and each batch, so the time between them is only the wait for data.
 """
 
 from __future__ import annotations
@@ -24,6 +23,9 @@ from mmload.errors import MmloadError, UsageError
 SMALL = "small"
 """Name of a small network whose step takes milliseconds, most of them for Python and kernel launches."""
 
+LONG_TURN = 10.0
+"""Seconds after which a turn may end between two multiples of the batches that a contender makes ahead."""
+
 _LAYERS, _WIDTH = 24, 16
 
 
@@ -37,40 +39,37 @@ class Trainer:
         # On busy cores torch's threads wait for each other: the small network's steps of 2 ms took up to 1,700.
         self._threads = 1 if model == SMALL else torch.get_num_threads()
 
-    def train(self, contender: Contender, most: float) -> TrainSample:
-        """Trains for at most ``most`` seconds over several epochs, but for at least two steps.
+    def train(self, contender: Contender, most: float, ahead: int = 1) -> TrainSample:
+        """Trains for about ``most`` seconds over several epochs, and measures steps with the wait for the next batch.
 
-        The first step is not measured: it allocates memory, selects kernels, and fills queues.
+        The first step is not measured: it allocates memory and selects kernels. The ``ahead`` batches that a contender
+        may have made meanwhile are dropped: steps with these measure no loading. Its workers deliver as many at once,
+        so a multiple of them is measured, or what :data:`LONG_TURN` allows.
 
         Raises:
             MmloadError: if the contender yields no batch.
         """
         last = time.perf_counter() + most
         with closing(endless(contender)) as batches:
-            self._turn(batches)
+            self._step(*next(batches))
+            for _ in range(ahead):
+                images, labels = next(batches)
             began = now = time.perf_counter()
-            images = steps = 0
+            trained = steps = 0
             waited = 0.0
-            while not steps or now + (now - began) / steps < last:
-                count, wait = self._turn(batches)
-                images, steps, waited = images + count, steps + 1, waited + wait
+            while not steps or now + (now - began) / steps < last or (steps % ahead and now - began < LONG_TURN):
+                self._step(images, labels)
+                trained, steps, requested_at = trained + len(images), steps + 1, time.perf_counter()
+                images, labels = next(batches)
+                self._wait_for_device()
                 now = time.perf_counter()
-        return TrainSample(images=images, seconds=now - began, waited=waited, steps=steps)
-
-    def _turn(self, batches: Any) -> tuple[int, float]:
-        """Runs one step: returns the number of images in its batch, and the seconds that it waited for them."""
-        requested_at = time.perf_counter()
-        images, labels = next(batches)
-        self._wait_for_device()
-        waited = time.perf_counter() - requested_at
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._threads)
-        self._step(images, labels)
-        torch.set_num_threads(before)
-        self._wait_for_device()
-        return len(images), waited
+                waited += now - requested_at
+        return TrainSample(images=trained, seconds=now - began, waited=waited, steps=steps)
 
     def _step(self, images: Tensor, labels: Tensor) -> None:
+        """Runs one step of training, and waits for the device."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
         if images.dtype == torch.uint8:
             images = images.float() / 255
         with torch.autocast(self._device, torch.bfloat16, enabled=self._device == "cuda"):
@@ -78,6 +77,8 @@ class Trainer:
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch has none
         self._optimizer.step()
+        torch.set_num_threads(before)
+        self._wait_for_device()
 
     def _wait_for_device(self) -> None:
         if self._device == "cuda":

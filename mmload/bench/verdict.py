@@ -6,7 +6,7 @@ a step takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mmload.bench.record import Row, best
 from mmload.bench.report import number
@@ -34,19 +34,21 @@ def verdict(rows: Sequence[Row], *, cores: int, device: str, missing: str = "", 
     if stock is None:
         reason = f" ({missing})" if missing else _why(rows, "stock")
         return f"mmload delivers {_rate(own)}{_limit(own)}. No stock loader was measured to compare it with{reason}."
-    trained = [next((row for row in rows if row.group == group and row.training), None) for group in _TRAINED]
-    model, before, after = trained
-    if not model or not before or not after:
+    if not any(row.group == "cached" for row in rows):
         return _of_loaders(own, stock, cores, trains)
-    if before.training_disturbed or after.training_disturbed:
-        return (
-            f"{_of_loaders(own, stock, cores, False)} Nothing can be said of the model: training was faster than "
-            f"without any loading, or than its loader alone, so it was disturbed; {AGAIN}, or with --full."
+    trained = {row.group: row for row in rows if row.training and not row.training_disturbed}
+    if missed := [name for group, name in _TRAINED.items() if group not in trained]:
+        reason = (
+            f"it was not measured, or faster than possible, so other programs disturbed it; {AGAIN}, or with --full"
         )
-    return f"{_with_model(model, before, after, cores, device)} {_steps(model, before, after)}"
+        unsaid = f"Of training with {' and '.join(missed)} nothing can be said: {reason}."
+        return " ".join(filter(None, [_of_loaders(own, stock, cores, False), _steps(trained), unsaid]))
+    model, before, after = trained["cached"], trained["stock"], trained["mmload"]
+    return f"{_with_model(model, before, after, cores, device)} {_steps(trained)}"
 
 
-_TRAINED = ("cached", "stock", "mmload")
+_TRAINED = {"cached": "a batch in memory", "mmload": "mmload", "stock": "the stock loader"}
+"""Groups of rows that train -> what the verdict calls them."""
 
 
 def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
@@ -86,10 +88,15 @@ def _with_model(model: Row, stock: Row, own: Row, cores: int, device: str) -> st
     )
 
 
-def _steps(model: Row, stock: Row, own: Row) -> str:
-    """Returns how long a step takes with a batch in memory, and with each loader."""
-    alone, fast, slow = (f"{1000 * (row.step_seconds or 0.0):,.3g} ms" for row in (model, own, stock))
-    return f"A step takes {alone} with a batch in memory, {fast} with mmload, and {slow} with the stock loader."
+def _steps(trained: Mapping[str, Row]) -> str:
+    """Returns how long a step takes with a batch in memory and with each loader, "" if no training counts."""
+    texts = []
+    for group, name in _TRAINED.items():
+        if row := trained.get(group):
+            step = 1000 * (row.step_seconds or 0.0)
+            waits = f" ({number(step * (row.waited or 0.0))} of waiting)" if group != "cached" else ""
+            texts.append(f"{number(step)} ms with {name}{waits}")
+    return f"A step takes {', '.join(texts)}." if texts else ""
 
 
 def _why(rows: Sequence[Row], group: str) -> str:

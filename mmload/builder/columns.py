@@ -14,9 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.builder.build_plans import COLUMN, UPDATES
-from mmload.builder.dataset_change import check_nothing_begun, commit_version, only_split, open_to_change
-from mmload.builder.finished_shards import BuildPaths
+from mmload.builder.dataset_change import commit_version, only_split, open_to_change
+from mmload.builder.finished_shards import COLUMN, UPDATES, BuildPaths
 from mmload.builder.missing_values import without_field
 from mmload.builder.split_records import write_blocks
 from mmload.builder.staging import Staging
@@ -123,7 +122,7 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
         has = choices(added) if added else "none"
         raise UsageError(f"no field {name!r} was added to split {chosen.name!r} of {opened.path}; it has {has}")
     with Staging(opened.path) as staging:
-        check_nothing_begun(staging)
+        staging.check_nothing_begun()
         staging.paths.dataset.mkdir(exist_ok=True)
         splits = {
             own: _without_column(record, name) if chosen.name in (own, record.subset_of) else record

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.build_plans import COLUMN, UPDATES, unfinished_advice
-from mmload.builder.staging import Staging, has_finished_shards
+from mmload.builder.finished_shards import COLUMN, UPDATES
+from mmload.builder.staging import Staging, has_finished_shards, unfinished_advice
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url
 from mmload.store.dataset import Dataset, Split
@@ -49,17 +49,6 @@ def open_to_change(
             "whose rows may have other numbers; check what you give, then run this again"
         )
     return Dataset(folder)
-
-
-def check_nothing_begun(staging: Staging) -> None:
-    """Rejects a folder in which another command has finished shards since the dataset was opened.
-
-    Raises:
-        BuildError: if it has.
-    """
-    begun = staging.plan()
-    if begun is not None and has_finished_shards(staging.paths):
-        raise BuildError(f"{staging.paths.folder} holds an unfinished {unfinished_advice(begun)}")
 
 
 def _completed(folder: Path, column: Mapping[str, Any] | None) -> Manifest:

@@ -1,30 +1,29 @@
-"""The files at a build's destination and in its working folder: which are a dataset's or a build's own, and removal.
+"""The destination of a build: what is there, which files are a dataset's own, and their removal.
 
-A dataset's own files are those listed in its manifest, a build's own are recognized by their names. No other file is
-ever removed.
+A dataset's own files are those listed in its manifest. No other file is ever removed.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from mmload.builder.build_plans import UPDATES
-from mmload.builder.recipe import canonical
+from mmload.builder.finished_shards import UPDATES
+from mmload.builder.recipe import canonical, unlike
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
-from mmload.runtime.durable_files import is_partial, remove
+from mmload.runtime.durable_files import is_partial
 from mmload.runtime.regular_files import is_same, is_within
 from mmload.store.dataset_folder import dataset_files, first_link
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.unfinished import PLAN_NAME, is_staging_folder, staging_folder
+from mmload.store.unfinished import is_staging_folder, staging_folder
 from mmload.store.versions import kept_manifests
 
 _SHOWN = 3  # upper bound on the entries listed in a message
@@ -173,8 +172,9 @@ def remove_dataset(folder: Path) -> bool:
 
 def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
     """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
-    if canonical(manifest.recipe) != plan["recipe"]:
-        return "was built by another recipe", ""
+    recipe: Any = plan["recipe"]
+    if (was := canonical(manifest.recipe)) != recipe:
+        return f"was built by another recipe ({unlike(was, recipe)})", ""
     if manifest.fingerprint != plan["fingerprint"]:
         return "its source has changed since", "run mmload update to build only what has changed, or "
     skipped = sum(split.skipped_count for split in manifest.splits.values())
@@ -245,134 +245,3 @@ def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
-
-
-MARK = b"mmload build: this folder is removed when the build beside it is done\n"
-"""The content of ``lock``, which identifies a working folder."""
-
-PLAN, SWAP, VERSION = PLAN_NAME, "swap.json", "version.json"
-_FILES = ("lock", "workers", PLAN, SWAP, VERSION)
-PARTS = "parts"
-_BUILT = ("notes", "dataset", PARTS)
-_FOLDERS = (*_BUILT, "replaced")
-_ADVICE = "a build works there: rename it, or remove it"
-_SHOWN_OTHERS = 4
-
-_NAME, _SHARD, _PARTIAL = "[A-Za-z0-9][A-Za-z0-9_-]*", "[0-9]{6,}", r"((\.[0-9a-f]{16})?\.partial)?"
-_LISTS = r"((samples|skipped|origins)(\.[0-9]+)?\.jsonl|rows\.[0-9]+\.memmap)"
-_PART = r"(\.(bytes|offsets|sizes|encodings|[0-9]+))?"  # of a variable-size field, or of one that was added
-_OWN = re.compile(
-    rf"({PARTS}/[0-9a-f]{{16}}/)?("
-    rf"notes/{_NAME}/{_SHARD}\.(json{_PARTIAL}|(samples|skipped|origins)\.jsonl)"
-    rf"|notes/({_LISTS}|dataset\.json|{_NAME}\.[0-9]+\.memmap){_PARTIAL}"
-    rf"|dataset/{_NAME}/{_SHARD}/({_NAME}{_PART}\.memmap|meta\.json{_PARTIAL})"
-    rf"|dataset/{_NAME}/{_LISTS}"
-    rf"|dataset/dataset\.json{_PARTIAL})"
-)
-"""Pattern of all file names that a build writes in ``notes``, ``dataset`` and ``parts``."""
-
-
-def check_made_by_build(folder: Path, has_plan: bool) -> None:
-    """Rejects a folder that was not created by a build: work in it begins with removing its content.
-
-    A folder was created by a build if it contains the mark, or a plan as older builds wrote it without a mark, or
-    nothing but folders and files with the names of a build's: that is what a build leaves that is killed before it
-    writes the mark, or after it has removed it.
-
-    Raises:
-        BuildError: naming the unknown files.
-        FileNotFoundError: if another process has removed the folder.
-    """
-    kind = folder.lstat().st_mode  # one look at it: another process may remove it
-    if not stat.S_ISDIR(kind):
-        raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {_ADVICE}")
-    found = entries_of(folder)
-    others = [entry.name for entry in found if not _is_known(entry)]
-    if others:
-        raise BuildError(f"{folder} holds {listed(others)}, which no build made; {_ADVICE}")
-    sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in found if entry.name not in _BUILT}
-    marked = 0 < sizes.get("lock", 0) <= len(MARK) and MARK.startswith((folder / "lock").read_bytes())
-    if marked or has_plan:
-        return
-    if not sizes.keys() <= {"lock", "workers"} or any(sizes.values()):
-        raise BuildError(f"{folder} holds {listed(sorted(sizes))}, and no sign of a build; {_ADVICE}")
-    check_only_own(folder)
-
-
-def check_only_own(folder: Path) -> None:
-    """Rejects files in the folders of a build that no build wrote. The caller holds the folder's lock.
-
-    Raises:
-        BuildError: naming them.
-    """
-    others = list(islice((name for name, own in _files(folder) if not own), _SHOWN_OTHERS))
-    if others:
-        raise BuildError(f"{folder} holds {listed(others)}, which no build made; {_ADVICE}")
-
-
-def remove_own(folder: Path) -> None:
-    """Removes a build's own files from ``notes`` and ``dataset``, and the folders that become empty.
-
-    Raises:
-        OSError: if a file system operation fails.
-    """
-    for name, own in _files(folder):
-        if own:
-            (folder / name).unlink(missing_ok=True)
-    for top in _BUILT:
-        for path, _, _ in os.walk(folder / top, topdown=False):
-            with suppress(OSError):  # it contains other files
-                os.rmdir(path)
-
-
-def remove_set_aside(folder: Path) -> None:
-    """Removes the folders beside a working folder that parts of a build have prepared, or set aside to be removed."""
-    leftovers: list[Path] = []
-    with suppress(OSError):  # a folder that may not be listed
-        leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
-    for leftover in leftovers:
-        with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
-            check_made_by_build(leftover, has_plan=False)
-            remove_working_folder(leftover)
-
-
-def remove_working_folder(folder: Path) -> None:
-    """Removes a build's own files and the folder; the plan late, as it tells whose they are, and the lock last.
-
-    Raises:
-        OSError: if a file system operation fails.
-    """
-    leftovers = [path for path in folder.iterdir() if is_leftover(path.name)]
-    for path in (*leftovers, folder / "workers", folder / SWAP, folder / VERSION):
-        remove(path)
-    remove_own(folder)
-    for name in (PLAN, "lock"):
-        remove(folder / name)
-    with suppress(OSError):  # another build may be waiting for its lock
-        folder.rmdir()
-
-
-def is_leftover(name: str) -> bool:
-    """Returns whether this is a temporary file that a killed build left when it wrote the plan or the swap."""
-    return any(is_partial(name, of) for of in (PLAN, SWAP, VERSION))
-
-
-def _files(folder: Path) -> Iterator[tuple[str, bool]]:
-    """Yields every file and link of a working folder, relative to it, and whether it belongs to a build."""
-    for top in _BUILT:
-        waiting = [top] if os.path.lexists(folder / top) else []
-        while waiting:
-            parent = waiting.pop()
-            for entry in entries_of(folder / parent):
-                name = f"{parent}/{entry.name}"
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(name)
-                else:
-                    yield name, entry.is_file(follow_symlinks=False) and _OWN.fullmatch(name) is not None
-
-
-def _is_known(entry: os.DirEntry[str]) -> bool:
-    """Returns whether a build creates entries with this name and kind."""
-    if entry.name in _FOLDERS:
-        return entry.is_dir(follow_symlinks=False)
-    return (entry.name in _FILES or is_leftover(entry.name)) and entry.is_file(follow_symlinks=False)

@@ -139,6 +139,15 @@ def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[st
     return first
 
 
+UPDATES = "updates"
+"""Key of the plan of a change: contents of the version that it follows."""
+
+COLUMN = "column"
+"""Key of a plan that adds a field: what is added."""
+
+PARTS = "parts"
+"""Folder of the shards that are being written, inside that of their build."""
+
 LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
 """Names of the lists of a split, which each shard has its lines of."""
 

@@ -13,25 +13,28 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from mmload.builder.engines import Engine, LocalEngine
+from mmload.builder.options import BuildOptions, RunOptions
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
-from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.recipe import BuildRecipe, recipe_of
 from mmload.builder.shard_layout import ShardLayout, ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
-from mmload.errors import BuildError, UsageError, counted
-from mmload.remote.urls import place
+from mmload.errors import BuildError, UsageError, counted, did_you_mean
 from mmload.runtime.numba_compile import compile_seconds
 from mmload.store.manifest import Manifest, shard_name
 from mmload.store.unfinished import staging_folder
 
 _SHOWN = 3
 _MOST_PARTS = 10**6
+_OF_COMMAND = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
+"""Options of the command that are arguments of :func:`build`, or say how and not what is built."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +96,10 @@ class PartReport:
 
 
 def build(
-    recipe: BuildRecipe | str | Path,
+    source: BuildRecipe | str | Path,
     out: str | Path | None = None,
     *,
+    kind: str = "imagefolder",
     overwrite: bool = False,
     on_error: str = "fail",
     max_errors: int | str | None = None,
@@ -105,15 +109,16 @@ def build(
     engine: Engine | None = None,
     progress: Progress | None = None,
     command: Sequence[str] = (),
+    **options: Any,
 ) -> BuildReport:
-    """Builds a dataset, or resumes an interrupted build.
+    """Builds a dataset, or resumes an interrupted build: ``mmload.build("photos", "photos-256", size=256)``.
 
     A KeyboardInterrupt propagates within a second and keeps the sealed shards.
 
     Args:
-        recipe: recipe to build; its root and out must be set. Or a folder of class folders of images, whose images are
-            stored as squares of 256 pixels, as by ``mmload build imagefolder``.
-        out: with such a folder, where the dataset is built.
+        source: the folder or the URL of what is built; or a recipe, whose root and out must be set.
+        out: where the dataset is built; with a recipe, its own.
+        kind: kind of the source, as ``mmload build`` takes it first: imagefolder, voc, coco, yolo, list and others.
         overwrite: replace a finished dataset, or an unfinished one of another recipe or source.
         on_error: "fail" aborts the build at the first unreadable sample; "skip" skips and lists it.
         max_errors: with "skip", the upper bound on skipped samples: a number, or a share of all such as "1%".
@@ -125,14 +130,18 @@ def build(
         progress: called with (samples done, samples in all).
         command: the words after ``mmload`` on the command line that asks for this: messages about the unfinished build
             show it.
+        options: any option of ``mmload build`` that says what is built, by its name in :class:`BuildOptions`, such as
+            ``size=256``, ``layout="variable"``, ``encode="jpeg"``, ``val_fraction=0.1``, ``config="recipe.toml"`` or
+            ``setting={"year": 2007}``; see docs/recipes.md.
 
     Raises:
+        TypeError: if there is no such option.
         UsageError: if the recipe or an argument is invalid.
         SourceError: if the source cannot be read; SampleError names the sample.
         BuildError: if the destination is taken, or cannot be written.
     """
     began, compiled = time.perf_counter(), compile_seconds()
-    recipe, engine = with_engine(_recipe_of(recipe, out), engine, threads, processes)
+    recipe, engine = with_engine(_recipe_of(source, out, kind, options), engine, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
     done = run_shards(work, engine, slice(None), overwrite=overwrite)
     return BuildReport(
@@ -205,17 +214,27 @@ def build_part(
     )
 
 
-def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> BuildRecipe:
-    """Returns the recipe itself, or that of an image folder."""
-    if isinstance(recipe, BuildRecipe):
-        if out is not None:
-            raise UsageError(f"out is {out!r}, and the recipe names one; leave it out, or use replace(recipe, out=...)")
-        return recipe
-    if not isinstance(recipe, str | Path) or out is None:
+def _recipe_of(
+    source: BuildRecipe | str | Path, out: str | Path | None, kind: str, options: Mapping[str, Any]
+) -> BuildRecipe:
+    """Returns the recipe itself, or that of a source and options; the arguments are those of :func:`build`."""
+    known = [option.name for option in fields(BuildOptions) if option.name not in _OF_COMMAND]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"build() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
+    if isinstance(source, BuildRecipe):
+        for name, value in {"out": out, **options}.items():
+            if value is not None:
+                raise UsageError(
+                    f"{name} is {value!r}, and the recipe says it; use replace(recipe, ...) to change that"
+                )
+        return source
+    if not isinstance(source, str | Path) or (out is None and "config" not in options):
         raise UsageError(
-            f"build got {recipe!r:.80}; give a BuildRecipe, or two folders, as in build('photos', 'photos-256')"
+            f"build got {source!r:.80}; give a BuildRecipe, or two folders, as in build('photos', 'photos-256')"
         )
-    return BuildRecipe(kind="imagefolder", root=place(recipe), out=Path(out), transforms=square(256))
+    words = [*([] if "config" in options else [kind]), str(source), *([] if out is None else [str(out)])]
+    return recipe_of(BuildOptions(words=words, **options))
 
 
 def with_engine(

@@ -15,11 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mmload.builder.build_plans import UPDATES, asked_by, made_by
-from mmload.builder.chunk_assembly import finished
+from mmload.builder.chunk_assembly import TriedSamples
 from mmload.builder.destination import Existing, check_apart, inspect_destination
 from mmload.builder.engines import Engine
-from mmload.builder.finished_shards import BuildPaths, ShardSummary, first_names, total_losses
+from mmload.builder.finished_shards import UPDATES, BuildPaths, ShardSummary, first_names, total_losses
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import (
@@ -34,9 +33,10 @@ from mmload.builder.shard_layout import (
 )
 from mmload.builder.shard_writer import bytes_of
 from mmload.builder.split_records import objects_of, split_notes, split_record, split_warnings
-from mmload.builder.staging import Staging
+from mmload.builder.staging import Staging, asked_by, made_by
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
+from mmload.records import FieldSpec
 from mmload.runtime.durable_files import remove
 from mmload.sources import FetchesAhead, KnowsBoxes, SourceSplit, make_source
 from mmload.sources.decode import Decoder
@@ -123,7 +123,7 @@ class PlannedBuild:
         self.splits, excluded, self.gone = remaining_splits(recipe, exclude, self.excluded_before())
         recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
         self.recipe, self.progress = recipe, progress
-        self.chain = TransformChain(recipe.transforms)
+        self.chain, self._tried = TransformChain(recipe.transforms), TriedSamples()
         self.errors = ErrorLimit(on_error, max_errors, sum(map(len, self.splits.values())))
         resolved = replace(recipe, exclude=excluded).resolved()
         self.plan: dict[str, Any] = {
@@ -171,7 +171,7 @@ class PlannedBuild:
         """Continues a CRC-32 with a sample's id and, if it can be read, its fields and its own JPEG."""
         crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
         with suppress(SampleError):  # its shard reports it
-            sample = finished(split, index, self.chain)
+            sample = self._tried(split, index, self.chain)
             for name, tensor in sorted(sample.fields.items()):
                 crc = crc32(bytes_of(tensor), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
             crc = crc32(sample.encoded or b"", crc)
@@ -194,9 +194,10 @@ class PlannedBuild:
         variable_layout = self.recipe.variable_layout
         with _advised(self.plan):
             fields = {
-                name: fields_of(split, self.chain, self.errors.skip, variable_layout) for name, split in splits.items()
+                name: fields_of(split, self.chain, self.errors.skip, variable_layout, self._tried)
+                for name, split in splits.items()
             }
-            sizes = {name: row_size(split, self.chain, fields[name], variable_layout) for name, split in splits.items()}
+            sizes = self._row_sizes(splits, fields)
         shard_samples = {
             name: samples_per_shard(len(split), fields[name], self.recipe.shard_bytes)
             if variable_layout is None
@@ -205,6 +206,16 @@ class PlannedBuild:
         }
         plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in splits.items()}
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
+
+    def _row_sizes(
+        self, splits: Mapping[str, SourceSplit], fields: Mapping[str, Mapping[str, FieldSpec]]
+    ) -> dict[str, int]:
+        """Returns the bytes of a row of each split."""
+        variable_layout = self.recipe.variable_layout
+        return {
+            name: row_size(split, self.chain, fields[name], variable_layout, self._tried)
+            for name, split in splits.items()
+        }
 
     def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
         """Builds those of the shards that are not sealed yet.
@@ -229,6 +240,7 @@ class PlannedBuild:
             skip=self.errors.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
+            tried=self._tried,
         )
         with _advised(self.plan):
             engine.build_shards(job, missing, self._on_progress)

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.build_plans import UPDATES
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
-from mmload.builder.finished_shards import BuildPaths
+from mmload.builder.finished_shards import UPDATES, BuildPaths
 from mmload.builder.origins import (
     SplitChanges,
     StoredSplit,
@@ -29,7 +28,7 @@ from mmload.builder.origins import (
 from mmload.builder.planned_build import PlannedBuild, Progress, Summaries
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import row_order
-from mmload.builder.shard_layout import ShardLayout, ShardPlan, plan_shards, row_size
+from mmload.builder.shard_layout import ShardLayout, ShardPlan, plan_shards
 from mmload.builder.split_records import (
     has_classes,
     keep_meaning,
@@ -226,8 +225,7 @@ class PlannedUpdate(PlannedBuild):
         made = self._layout_of(fresh)
         fields = {**made.fields, **{name: record.built_fields for name, record in kept.items()}}
         shard_samples = {**made.shard_samples, **{name: record.shard_samples for name, record in kept.items()}}
-        layout = self.recipe.variable_layout
-        sizes = {name: row_size(split, self.chain, fields[name], layout) for name, split in self.splits.items()}
+        sizes = self._row_sizes(self.splits, fields)
         firsts = self.plan["folders"]
         plans = {
             name: plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))

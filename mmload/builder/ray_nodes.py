@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.build_plans import made_by
 from mmload.builder.engines import pickled
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shard_layout import ShardPlan
+from mmload.builder.staging import made_by
 from mmload.errors import BuildError, MmloadError, counted
 from mmload.sources import SourceSplit
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mmload.builder.destination import is_real_folder, remove_own
+from mmload.builder.destination import is_real_folder
 from mmload.builder.engines import LocalEngine
 from mmload.builder.finished_shards import BuildPaths, ShardSummary
 from mmload.builder.recipe import BuildRecipe
@@ -99,7 +99,7 @@ def _rebuild(
     moved: Moved,
 ) -> list[str]:
     """Repairs what is possible; returns the names of files that could not be repaired."""
-    remove_own(staging.paths.folder)  # leftovers of a repair that was killed
+    staging.clear()  # leftovers of a repair that was killed
     listless = {fault.split for fault in faults if fault.shard is None}
     bad = {(fault.split, fault.shard) for fault in faults}
     job, plans = job_of(manifest, recipe, staging.paths)

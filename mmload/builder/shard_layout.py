@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmload.builder.chunk_assembly import ChunkAssembly, finished
+from mmload.builder.chunk_assembly import ChunkAssembly, TriedSamples
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
@@ -95,18 +95,23 @@ def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
 
 
 def fields_of(
-    split: SourceSplit, chain: TransformChain, skip: bool, variable_layout: VariableLayout | None = None
+    split: SourceSplit,
+    chain: TransformChain,
+    skip: bool,
+    variable_layout: VariableLayout | None = None,
+    tried: TriedSamples | None = None,
 ) -> dict[str, FieldSpec]:
-    """Derives the fields of every row from the first readable sample.
+    """Derives the fields of every row from the first readable sample; takes it from those that were ``tried`` before.
 
     Raises:
         SampleError: if the first sample is unreadable and must not be skipped.
         BuildError: if no sample is readable.
         RecipeError: if a store does not support a field.
     """
+    read = tried or TriedSamples()
     for index in range(len(split)):
         try:
-            sample = finished(split, index, chain)
+            sample = read(split, index, chain)
         except SampleError:
             if not skip:
                 raise
@@ -130,7 +135,11 @@ def probes(samples: int, count: int = PROBES) -> list[int]:
 
 
 def row_size(
-    split: SourceSplit, chain: TransformChain, fields: Mapping[str, FieldSpec], variable_layout: VariableLayout | None
+    split: SourceSplit,
+    chain: TransformChain,
+    fields: Mapping[str, FieldSpec],
+    variable_layout: VariableLayout | None,
+    tried: TriedSamples,
 ) -> int:
     """Returns the bytes of a row: exact if all rows have one size and no lists, else a mean of :data:`PROBES` samples.
 
@@ -141,7 +150,7 @@ def row_size(
     assembly = ChunkAssembly(fields, PROBES, variable_layout)
     for index in probes(len(split)):
         try:
-            assembly.add(finished(split, index, chain))
+            assembly.add(tried(split, index, chain))
         except SampleError as error:
             assembly.skip(error)
     chunk = assembly.finish()

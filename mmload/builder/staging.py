@@ -1,23 +1,26 @@
 """The working folder of a build, ``.NAME.building`` beside the destination: one protocol for one process and for many.
 
     .NAME.building/
-      lock               held while a build is alive; its content identifies the folder
+      lock               the mark of the folder, held while a build is alive
       workers            held while one of its worker processes is alive
       plan.json          recipe, source and command line of the build
       parts/             shards that are being written, each in a folder of its own (:mod:`mmload.builder.shard_job`)
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
       dataset/           the finished shards of the new dataset
       swap.json          identifies the new dataset, while the old one is exchanged for it
+      version.json       identifies the new version, while its files are moved into the dataset
       replaced/          the old dataset, until its files are removed
 
-The folder appears in one step, with its mark; finished shards are moved into it; the dataset leaves it in one step. All
-of these are atomic renames, so any number of processes may do them at once, on any number of machines. After a crash
-at any time there is either the old dataset or the new one, and the build can resume from the finished shards.
+The folder appears in one step, with its mark, and is renamed in one step before it is removed; finished shards are
+moved into it; the dataset leaves it in one step. All of these are atomic renames, so any number of processes may do
+them at once, on any number of machines. After a crash at any time there is either the old dataset or the new one, and
+the build can resume from the finished shards.
 
-The lock, where the file system has locks, distinguishes two kinds of builds. A build without ``--part`` holds it alone:
-it may discard what another build has left, and replace a dataset. Parts of a build share it: none removes anything of
-the others, and the folder gets another name before it is removed, so that a part that still works finds no place to
-write to.
+A folder with the mark is a build's, with all that is in it; a folder without it is never touched. The lock, where the
+file system has locks, distinguishes two kinds of builds. A build without ``--part`` holds it alone: it may discard what
+another build has left, and replace a dataset. Parts of a build share it: none removes anything of the others, and a
+part that still works when the folder is renamed finds no place to write to. :data:`_ACTIONS` says what is done with
+what a build finds there.
 """
 
 from __future__ import annotations
@@ -26,29 +29,19 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from mmload.builder.build_plans import COLUMN, UPDATES, difference, has_same_recipe, have_same_plan, unfinished_advice
-from mmload.builder.destination import (
-    MARK,
-    PARTS,
-    PLAN,
-    SWAP,
-    VERSION,
-    check_made_by_build,
-    check_only_own,
-    dataset_at,
-    remove_dataset,
-    remove_own,
-    remove_set_aside,
-    remove_working_folder,
-)
-from mmload.builder.finished_shards import BuildPaths
+import mmload
+from mmload.builder.destination import dataset_at, listed, remove_dataset
+from mmload.builder.finished_shards import COLUMN, PARTS, UPDATES, BuildPaths
+from mmload.builder.recipe import unlike
 from mmload.builder.split_records import write_blocks
 from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError, StoreError
@@ -56,18 +49,39 @@ from mmload.runtime.durable_files import (
     TOKEN_BYTES,
     exchange,
     folder_lock,
+    is_partial,
     lock,
     open_lock,
     remove,
+    sync,
     sync_folder,
     write_atomically,
 )
 from mmload.runtime.regular_files import read_regular
 from mmload.store.manifest import FILE_NAME, Manifest, read
-from mmload.store.unfinished import staging_folder
+from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, staging_folder
 
+MARK = b"mmload build: this folder is removed when the build beside it is done\n"
+"""The content of ``lock``, which identifies a working folder."""
+
+_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
+_SWAP, _VERSION, _REPLACED = "swap.json", "version.json", "replaced"
 _WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
+
+
+_Found = Literal["no plan", "own", "committed", "stale", "empty", "other"]
+_Action = Literal["use", "discard", "refuse"]
+
+_ACTIONS: Mapping[_Found, tuple[_Action, _Action, _Action]] = {
+    # What is found -> what is done with the folder by a build alone, by one that may overwrite, by a part of several.
+    "no plan": ("discard", "discard", "discard"),  # what a command without a plan has left
+    "own": ("use", "use", "use"),  # this build, begun
+    "committed": ("use", "use", "use"),  # this build, killed after its commit
+    "stale": ("discard", "discard", "refuse"),  # an update of an earlier state of the source, or of a lost dataset
+    "empty": ("discard", "discard", "refuse"),  # another build without a finished shard
+    "other": ("refuse", "discard", "refuse"),  # another build with finished shards
+}
 
 
 class Staging:
@@ -114,7 +128,22 @@ class Staging:
 
     def plan(self) -> dict[str, Any] | None:
         """Returns the plan of the build in this folder; None if there is none that can be read."""
-        return _json(self.paths.folder / PLAN)
+        return _json(self.paths.folder / PLAN_NAME)
+
+    def check_nothing_begun(self) -> None:
+        """Rejects a folder in which another command has finished shards.
+
+        Raises:
+            BuildError: if it has.
+        """
+        begun = self.plan()
+        if begun is not None and has_finished_shards(self.paths):
+            raise BuildError(f"{self.paths.folder} holds an unfinished {unfinished_advice(begun)}")
+
+    def clear(self) -> None:
+        """Removes the shards and lists that a killed command without a plan has left."""
+        for name in (PARTS, "notes", "dataset"):
+            remove(self.paths.folder / name)
 
     def commit(self, manifest: Manifest, *, replaces: str | None = None) -> None:
         """Writes the manifest, moves the dataset to its destination, and removes a replaced dataset and the folder.
@@ -125,7 +154,6 @@ class Staging:
             BuildError: if writing fails, or the destination contains something that may not be replaced. If that is
                 the same dataset, another part has committed it.
         """
-        check_only_own(self.paths.folder)
         if not self.shared:
             self.await_workers()
         try:
@@ -154,12 +182,11 @@ class Staging:
         Raises:
             BuildError: if writing fails, or the dataset has another version meanwhile.
         """
-        check_only_own(self.paths.folder)
         if not self.shared:
             self.await_workers()
         try:
             write_manifest(self.paths, manifest)
-            write_atomically(self.paths.folder / VERSION, json.dumps({"after": after, "contents": manifest.contents}))
+            write_atomically(self.paths.folder / _VERSION, json.dumps({"after": after, "contents": manifest.contents}))
             add_to_dataset(self.paths.dataset, self.out, manifest, after)
             self.discard()
         except OSError as error:
@@ -170,7 +197,7 @@ class Staging:
         dataset = self.paths.dataset
         with suppress(BuildError, StoreError, FileNotFoundError):
             self.paths.check_there()
-            version = _json(self.paths.folder / VERSION)
+            version = _json(self.paths.folder / _VERSION)
             if version is not None and (dataset / FILE_NAME).is_file() and (self.out / FILE_NAME).is_file():
                 add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
                 return True
@@ -178,12 +205,7 @@ class Staging:
 
     def discard(self) -> None:
         """Removes what is left of the folder."""
-        if self.shared:
-            self._set_aside(self._lock)
-        elif self.paths.folder.exists():
-            self._drop_replaced()
-            remove_working_folder(self.paths.folder)
-        remove_set_aside(self.paths.folder)
+        self._remove(self._lock)
 
     def await_workers(self) -> None:
         """Waits until no worker of a killed or abandoned build can still be writing.
@@ -205,11 +227,12 @@ class Staging:
         folder = self.paths.folder
         for _ in range(_TRIES):
             with suppress(FileNotFoundError):  # the build that held the lock has removed the folder meanwhile
+                with suppress(OSError):
+                    folder.rmdir()  # an empty one, which has no mark
                 if not os.path.lexists(folder):
                     self._create()
-                has_plan = {"recipe", "fingerprint"} <= (self.plan() or {}).keys()
-                check_made_by_build(folder, has_plan)
-                file = open_lock(folder / "lock")
+                check_made_by_build(folder)
+                file = open_lock(folder / MARK_NAME)
                 try:
                     usable = self._is_usable(file)
                 except BaseException:
@@ -226,10 +249,12 @@ class Staging:
         new = self._unused_name()
         new.mkdir(parents=True)
         try:
-            (new / "lock").write_bytes(MARK)
+            with open(new / MARK_NAME, "xb") as file:
+                file.write(MARK)
+                sync(file)
             if self._wanted is not None:
                 (new / "dataset").mkdir()
-                write_atomically(new / PLAN, json.dumps(self._wanted))
+                write_atomically(new / PLAN_NAME, json.dumps(self._wanted))
             with suppress(OSError):  # it is there already
                 new.rename(folder)
         finally:
@@ -242,52 +267,65 @@ class Staging:
         if not lock(file, shared=self.shared):
             other = "a build without --part" if self.shared else "another build"
             raise BuildError(f"{other} is writing {self.out}; wait for it to end")
-        if not os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
+        if not os.path.samestat(os.fstat(file.fileno()), (folder / MARK_NAME).stat()):
             return False
-        check_only_own(folder)
         if not self.shared:
             self.await_workers()
             self._recover()
             remove(folder / PARTS)  # of processes that were killed: the lock says that none is running
-        elif any((folder / name).exists() for name in (SWAP, "replaced")):
+        elif any((folder / name).exists() for name in (_SWAP, _REPLACED)):
             raise BuildError(
                 f"{folder} belongs to a build that was killed at its end; run it again without --part first"
             )
         else:
             self.complete_version()
-        if self._wanted is None or self._has_plan(self._wanted):
+        if self._wanted is None:
             return True
-        check_only_own(folder)
-        self._set_aside(file)
-        remove_set_aside(folder)
-        return False
+        begun = self.plan()
+        found = self._look_for(self._wanted, begun)
+        self.committed = found == "committed"
+        alone, overwriting, part = _ACTIONS[found]
+        action = part if self.shared else overwriting if self._overwrite else alone
+        if action == "refuse":
+            raise BuildError(f"{folder} holds an unfinished {self._unlike(begun or {}, self._wanted)}")
+        if action == "discard":
+            self._remove(file)
+        return action == "use"
 
-    def _has_plan(self, plan: Mapping[str, Any]) -> bool:
-        """Returns whether the build in the folder has this plan; False if there is no build to resume."""
-        folder, begun = self.paths.folder, self.plan()
-        self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
-        if begun is None or self.committed or have_same_plan(begun, plan):
-            return begun is not None
-        updates = UPDATES in plan or not (self.out / FILE_NAME).exists()
-        if COLUMN in plan and COLUMN not in begun and has_finished_shards(self.paths):
-            raise BuildError(f"{folder} holds an unfinished {unfinished_advice(begun)}")
-        if UPDATES in begun and updates and COLUMN not in begun and not self.shared:
-            return False  # an update of an earlier state of the source, or of a dataset that is gone: nobody needs it
-        if self.shared or (has_finished_shards(self.paths) and not self._overwrite):
-            unlike = difference(begun, plan, "remove that folder" if self.shared else "add --overwrite")
-            others = "; no part removes the shards of others" if self.shared else ""
-            raise BuildError(f"{folder} holds an unfinished {unlike}{others}")
-        return False
+    def _look_for(self, plan: Mapping[str, Any], begun: Mapping[str, Any] | None) -> _Found:
+        """Returns what the folder, where ``begun`` was begun, holds for a build of a plan."""
+        if begun is None:
+            return "no plan"
+        if has_same_recipe(begun, plan) and not self.paths.dataset.exists():
+            return "committed"
+        if all(begun.get(key) == value for key, value in plan.items() if key != COMMAND):
+            return "own"
+        is_update = UPDATES in plan or not (self.out / FILE_NAME).exists()
+        if UPDATES in begun and is_update and COLUMN not in begun and COLUMN not in plan:
+            return "stale"
+        return "other" if has_finished_shards(self.paths) else "empty"
 
-    def _set_aside(self, file: BinaryIO) -> None:
-        """Renames the folder, if the lock file still belongs to it."""
+    def _unlike(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+        """Formats what is unfinished, how it differs from this build, and what to do."""
+        if COLUMN in begun or COLUMN in plan:
+            return unfinished_advice(begun)
+        if self.shared:
+            return f"{_difference(begun, plan, 'remove that folder')}; no part removes the shards of others"
+        return _difference(begun, plan, "add --overwrite")
+
+    def _remove(self, file: BinaryIO) -> None:
+        """Renames the folder, if the lock file still belongs to it; removes it, and those that others have renamed."""
         folder = self.paths.folder
         with suppress(OSError):  # another part has done so
-            if os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
+            if os.path.samestat(os.fstat(file.fileno()), (folder / MARK_NAME).stat()):
+                if not self.shared:
+                    self._drop_replaced()
+                    self.clear()  # the plan last: with it, a build that was killed here knows that it was done
                 aside = self._unused_name()
                 folder.rename(aside)
-                if not os.path.samestat(os.fstat(file.fileno()), (aside / "lock").stat()):
+                if not os.path.samestat(os.fstat(file.fileno()), (aside / MARK_NAME).stat()):
                     aside.rename(folder)  # of a later command: another part had set aside the one that was looked at
+        remove_set_aside(folder)
 
     def _unused_name(self) -> Path:
         folder = self.paths.folder
@@ -297,36 +335,36 @@ class Staging:
 
     @property
     def _replaced(self) -> Path:
-        return self.paths.folder / "replaced"
+        return self.paths.folder / _REPLACED
 
     def _swap(self) -> None:
         """Exchanges the dataset at the destination for the new one; if that takes two renames, it is absent in between.
 
         The folder's lock keeps a report from being recorded in one manifest and written to the other.
         """
-        write_atomically(self.paths.folder / SWAP, json.dumps({"manifest": _digest(self.paths.dataset)}))
+        write_atomically(self.paths.folder / _SWAP, json.dumps({"manifest": _digest(self.paths.dataset)}))
         with folder_lock(self.out):
             if exchange(self.paths.dataset, self.out):
                 self.paths.dataset.rename(self._replaced)
             else:
                 self.out.rename(self._replaced)
                 self.paths.dataset.rename(self.out)
-        remove(self.paths.folder / SWAP)
+        remove(self.paths.folder / _SWAP)
 
     def _recover(self) -> None:
         """Completes what a build or an update was doing that was killed during its commit, or just after it."""
-        dataset, swap = self.paths.dataset, _json(self.paths.folder / SWAP)
+        dataset, swap = self.paths.dataset, _json(self.paths.folder / _SWAP)
         if self.complete_version():
-            remove_own(self.paths.folder)
-            remove(self.paths.folder / PLAN)
-        remove(self.paths.folder / VERSION)
+            self.clear()
+            remove(self.paths.folder / PLAN_NAME)
+        remove(self.paths.folder / _VERSION)
         if swap is not None and (dataset / FILE_NAME).is_file() and _digest(dataset) != swap.get("manifest"):
             dataset.rename(self._replaced)  # already exchanged: this is the old one
         if self._replaced.exists() and not self.out.exists():
             done = (dataset / FILE_NAME).is_file()
             (dataset if done else self._replaced).rename(self.out)
             sync_folder(self.out.parent)
-        remove(self.paths.folder / SWAP)
+        remove(self.paths.folder / _SWAP)
         self._drop_replaced()
 
     def _drop_replaced(self) -> None:
@@ -385,6 +423,114 @@ def hold_worker_lock(paths: BuildPaths) -> BinaryIO:
 def has_finished_shards(paths: BuildPaths) -> bool:
     """Returns whether the build in a working folder has finished at least one shard."""
     return any((paths.folder / "notes").glob("*/*.json"))
+
+
+# Whose a folder is.
+
+
+def check_made_by_build(folder: Path) -> None:
+    """Rejects a folder without the mark, and one with a link in it: nothing is moved or removed through that.
+
+    Raises:
+        BuildError: naming what is in it.
+        FileNotFoundError: if another process has removed the folder.
+    """
+    advice = "a build works there: rename it, or remove it"
+    kind = folder.lstat().st_mode  # one look at it: another process may remove it
+    if not stat.S_ISDIR(kind):
+        raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {advice}")
+    found = list(_links(folder)) if _mark_of(folder) == MARK else sorted(os.listdir(folder))
+    if found:
+        raise BuildError(f"{folder} holds {listed(found)}, which no build made; {advice}")
+
+
+def _mark_of(folder: Path) -> bytes | None:
+    """Returns the content of the file of a folder's mark; None if there is no such file."""
+    with suppress(OSError):
+        if not (folder / MARK_NAME).is_symlink():
+            return read_regular(folder / MARK_NAME)
+    return None
+
+
+def _links(folder: Path) -> Iterator[str]:
+    """Yields the links in a folder and below, relative to it."""
+    for path, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if os.path.islink(os.path.join(path, name)):
+                yield os.path.relpath(os.path.join(path, name), folder)
+
+
+def remove_set_aside(folder: Path) -> None:
+    """Removes the folders beside a working folder that builds have prepared or given up; the mark last."""
+    leftovers: list[Path] = []
+    with suppress(OSError):  # a folder that may not be listed
+        leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
+    for leftover in leftovers:
+        with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
+            names = os.listdir(leftover)
+            if names and not (names == [MARK_NAME] and MARK.startswith(_mark_of(leftover) or b"?")):
+                check_made_by_build(leftover)  # else a kill has ended the process that was going to mark it
+            for name in sorted(names, key=MARK_NAME.__eq__):
+                remove(leftover / name)
+            leftover.rmdir()
+
+
+# What a plan says: what made a build and who asked for it, and how it differs from another one.
+
+
+def made_by() -> dict[str, str]:
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
+    found = {"mmload": mmload.__version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def asked_by(command: Sequence[str]) -> dict[str, Any]:
+    """Returns what a plan says about the command; for a part, the command that builds everything."""
+    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
+    if "--part" in words:
+        at = words.index("--part")
+        del words[at : at + 2]
+    return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
+
+
+def has_same_recipe(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Returns whether a build has this recipe and source, regardless of versions."""
+    return all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
+
+
+def unfinished_advice(begun: Mapping[str, Any]) -> str:
+    """Formats what is unfinished, a field or a build, and how to proceed."""
+    if COLUMN not in begun:
+        return "build; run it again, or remove that folder"
+    name = begun[COLUMN].get("name")
+    return f"field {name}; add the field again, which goes on with it, or remove that folder"
+
+
+def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
+    """Formats how an unfinished build differs from this one, and what to do; ``advice`` says how to drop it."""
+    if begun.get("recipe") != plan["recipe"]:
+        recipe = begun.get("recipe")
+        found = unlike(recipe, plan["recipe"]) if isinstance(recipe, dict) else "its plan has none"
+        return f"build of another recipe ({found}); {advice} to drop it"
+    if begun.get("fingerprint") != plan["fingerprint"]:
+        return f"build of a source that has changed since; {advice} to drop it"
+    versions = begun.get("versions")
+    was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
+    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    if not changed:
+        return (
+            "build of a source with other pixels in files of equal names, sizes and times; "
+            f"continue with that source, or {advice} to drop it"
+        )
+    before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
+    after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
+    return (
+        f"build by {before}, and this machine has {after}, which may make other pixels; "
+        f"continue with those versions, or {advice} to drop it and start again"
+    )
 
 
 def _json(path: Path) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.dataset_change import check_nothing_begun, commit_version, only_split, open_to_change
+from mmload.builder.dataset_change import commit_version, only_split, open_to_change
 from mmload.builder.split_records import write_list
 from mmload.builder.staging import Staging
 from mmload.builder.version_rows import RowsKind, stored_rows
@@ -54,7 +54,7 @@ def save_subset(
     numbers = _numbers(chosen, rows, is_of_ids)
     of_subset = stored_rows(chosen).chosen(numbers.tolist())
     with Staging(opened.path) as staging:
-        check_nothing_begun(staging)
+        staging.check_nothing_begun()
         staging.paths.dataset.mkdir(exist_ok=True)
         write = partial(write_list, staging.paths, name)
         record = of_subset.record(write, next_version(opened.manifest), _kind_of(chosen))
@@ -83,7 +83,7 @@ def remove_subset(dataset: Dataset | str | Path, name: str) -> Dataset:
         has = choices(subsets) if subsets else "none"
         raise UsageError(f"{opened.path} has no subset {name!r}; it has {has}")
     with Staging(opened.path) as staging:
-        check_nothing_begun(staging)
+        staging.check_nothing_begun()
         staging.paths.dataset.mkdir(exist_ok=True)
         remaining = {own: record for own, record in splits.items() if own != name}
         commit_version(staging, opened, remaining, f"remove subset {name}")

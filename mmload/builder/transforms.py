@@ -7,7 +7,7 @@ rules and pixels are those of torchvision v2 with antialiasing. No step is rando
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol
 
@@ -31,6 +31,32 @@ _MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
 INTERPOLATIONS = ("bilinear", "bicubic")
 
 
+def _is_integer(value: object, least: int, most: int = _MOST) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _are_integers(value: object, count: int, least: int) -> bool:
+    """Returns whether a value is one integer, or so many."""
+    values = value if isinstance(value, tuple) else (value,) * count
+    return len(values) == count and all(_is_integer(each, least) for each in values)
+
+
+_SIDE = f"an integer from 1 to {_MOST:,}"
+
+_ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "size": (lambda size: _are_integers(size, 2, 1), f"pixels, {_SIDE}, or [height, width]"),
+    "Shrink.size": (lambda size: _is_integer(size, 1), f"pixels of the short side, {_SIDE}"),
+    "interpolation": (lambda kind: kind in INTERPOLATIONS, f"one of {choices(INTERPOLATIONS)}"),
+    "padding": (
+        lambda sides: _are_integers(sides, 4, 0),
+        f"an integer or [left, top, right, bottom], each from 0 to {_MOST:,}",
+    ),
+    "fill": (lambda value: _is_integer(value, 0, 255), "an integer from 0 to 255"),
+    "num_output_channels": (lambda count: _is_integer(count, 1) and count in (1, 3), "1 or 3"),
+}
+"""Arguments of all steps in recipes, or of one: the check of a value, and what to use."""
+
+
 class Transform(Protocol):
     """One step. Deterministic, thread-safe, picklable; the step determines the output shapes of all fields."""
 
@@ -49,10 +75,6 @@ class ResizeSample:
 
     size: int | tuple[int, int]
     interpolation: str = "bilinear"
-
-    def __post_init__(self) -> None:
-        _check_size(self)
-        _check_interpolation(self)
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with its short side (or both sides) resized to ``size``."""
@@ -79,11 +101,6 @@ class ShrinkSample:
     size: int
     interpolation: str = "bilinear"
 
-    def __post_init__(self) -> None:
-        if type(self.size) is not int or not 1 <= self.size <= _MOST:
-            raise RecipeError(f"Shrink: size is {self.size!r}; use pixels of the short side, from 1 to {_MOST:,}")
-        _check_interpolation(self)
-
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with its short side resized to at most ``size``."""
         if min(size_of(sample)) <= self.size:
@@ -97,10 +114,6 @@ class CenterCropSample:
 
     size: int | tuple[int, int]
     fill: int = 0
-
-    def __post_init__(self) -> None:
-        _check_size(self)
-        _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the center [height, width] of the sample."""
@@ -118,15 +131,6 @@ class PadSample:
 
     padding: int | tuple[int, int, int, int]
     fill: int = 0
-
-    def __post_init__(self) -> None:
-        sides = self.padding if isinstance(self.padding, tuple) else (self.padding,) * 4
-        if len(sides) != 4 or any(type(side) is not int or not 0 <= side <= _MOST for side in sides):
-            raise RecipeError(
-                f"Pad: padding is {self.padding!r}; use an integer or [left, top, right, bottom], "
-                f"each from 0 to {_MOST:,}"
-            )
-        _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with a border."""
@@ -149,11 +153,6 @@ class LetterboxSample:
     fill: int = 114
     interpolation: str = "bilinear"
 
-    def __post_init__(self) -> None:
-        _check_size(self)
-        _check_interpolation(self)
-        _check_fill(self)
-
     def __call__(self, sample: Sample) -> Sample:
         """Returns the whole image, centered on a canvas of ``size``."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
@@ -173,10 +172,6 @@ class GrayscaleSample:
     """Convert to gray like torchvision's ``Grayscale``: 0.2989 R + 0.587 G + 0.114 B; 3 channels repeat it."""
 
     num_output_channels: int = 1
-
-    def __post_init__(self) -> None:
-        if type(self.num_output_channels) is not int or self.num_output_channels not in (1, 3):
-            raise RecipeError(f"Grayscale: num_output_channels is {self.num_output_channels!r}; use 1 or 3")
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with a gray image."""
@@ -269,9 +264,12 @@ def _make(spec: Mapping[str, Any]) -> Transform:
     step = TransformChain.STEPS[name]
     known = {field.name for field in fields(step)}
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "step"}
-    for key in values:
+    for key, value in values.items():
         if key not in known:
             raise RecipeError(f"transform {name} has no argument {key!r}; it takes {choices(known)}")
+        is_possible, use = _ARGUMENTS.get(f"{name}.{key}", _ARGUMENTS[key])
+        if not is_possible(value):
+            raise RecipeError(f"{name}: {key} is {value!r:.80}; use {use}")
     try:
         transform: Transform = step(**values)
     except TypeError as error:
@@ -297,24 +295,3 @@ def _unknown_step(name: object) -> str:
             f"floats of them (mmload.augment.Normalize); leave it out, and keep {choices(TransformChain.STEPS)} here"
         )
     return f"unknown transform {name!r}; use one of {choices(TransformChain.STEPS)}"
-
-
-def _check_size(step: Any) -> None:
-    sizes = step.size if isinstance(step.size, tuple) else (step.size,) * 2
-    if len(sizes) != 2 or any(type(size) is not int or not 1 <= size <= _MOST for size in sizes):
-        raise RecipeError(
-            f"{_step_name(type(step))}: size is {step.size!r}; use pixels, an integer from 1 to {_MOST:,}, "
-            "or [height, width]"
-        )
-
-
-def _check_interpolation(step: Any) -> None:
-    if not isinstance(step.interpolation, str) or step.interpolation not in INTERPOLATIONS:
-        raise RecipeError(
-            f"{_step_name(type(step))}: interpolation is {step.interpolation!r}; use one of {choices(INTERPOLATIONS)}"
-        )
-
-
-def _check_fill(step: Any) -> None:
-    if type(step.fill) is not int or not 0 <= step.fill <= 255:
-        raise RecipeError(f"{_step_name(type(step))}: fill is {step.fill!r}; use an integer from 0 to 255")

@@ -21,12 +21,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.build_plans import unfinished_advice
-from mmload.builder.destination import entries_of, owned_files, remove_own
+from mmload.builder.destination import entries_of, owned_files
 from mmload.builder.finished_shards import Chunk
 from mmload.builder.shard_writer import ShardWriter
 from mmload.builder.split_records import write_list
-from mmload.builder.staging import Staging
+from mmload.builder.staging import Staging, unfinished_advice
 from mmload.builder.version_rows import RowsKind, stored_rows
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
@@ -191,7 +190,7 @@ def compact(path: str | Path) -> Manifest:
 
 def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
     """Writes the new shards and lists, and adds the version."""
-    remove_own(staging.paths.folder)  # leftovers of a call that was killed
+    staging.clear()  # leftovers of a call that was killed
     manifest = dataset.manifest
     mostly = {name: _mostly_removed(split) for name, split in dataset.items() if split.record.subset_of is None}
     if not any(len(shards) for shards in mostly.values()):

@@ -33,7 +33,7 @@ def push(
     from mmload.remote.copies import push as run
 
     with interruptible(_ADVICE):
-        copied = run(dataset, url, version=version, parallel=parallel, progress=progress("push", bytes_text))
+        copied = run(dataset, url, version=version, parallel=parallel, progress=progress("push", "B"))
     show(f"{url}: {_copied_text(copied)}")
 
 
@@ -50,7 +50,7 @@ def pull(
     from mmload.remote.copies import pull as run
 
     with interruptible(_ADVICE):
-        copied = run(url, out, version=version, parallel=parallel, progress=progress("pull", bytes_text))
+        copied = run(url, out, version=version, parallel=parallel, progress=progress("pull", "B"))
     show(f"{out}: {_copied_text(copied)}")
 
 

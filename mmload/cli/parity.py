@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.status import progress
+from mmload.cli.status import doing, progress
 from mmload.cli.terminal import check_target, show, write_result
 from mmload.errors import SourceError, UsageError
 
@@ -39,9 +40,17 @@ def parity(
 
     most = None if rows == "all" else int(rows)
     with interruptible("nothing was changed"):
-        count = progress("parity")
+        doing("opening the dataset")
+        counter = cache(progress)  # one for each thing that is compared
         report = checks.run(
-            dataset, source, trust=trust, split=split, rows=most, seed=seed, threads=threads, progress=count
+            dataset,
+            source,
+            trust=trust,
+            split=split,
+            rows=most,
+            seed=seed,
+            threads=threads,
+            progress=lambda what, done, total: counter(what)(done, total),
         )
     lines = checks.table(report).split("\n")
     if json_file is not None:

@@ -4,8 +4,8 @@ A text stays until :func:`shown` takes it back, as the user sees a result, a not
 one line that is drawn over, and erased at last; elsewhere it is a line of its own each time. The environment variable
 ``MMLOAD_QUIET`` switches these lines off, as for a job whose log should hold results only.
 
-A bar of tqdm is drawn when its count changes. These lines also come while nothing counts: during imports, and between
-two steps of which each takes minutes.
+tqdm formats counts. It would draw when a count changes; these lines also come while nothing counts: during imports,
+and between two steps of which each takes minutes.
 """
 
 from __future__ import annotations
@@ -52,16 +52,27 @@ def shown() -> None:
             _write("\r\033[K")
 
 
-def progress(work: str, amount: Callable[[int], str] = "{:,}".format) -> Callable[[int, int], None]:
-    """Returns a callback that takes (done, total) and says how much of some work that is; ``amount`` formats either."""
+def progress(work: str, unit: str = "row") -> Callable[[int, int], None]:
+    """Returns a callback that takes (done, total), of rows or bytes ("B"), and says how much of some work that is."""
+    from tqdm import tqdm
+
     began: tuple[float, int] | None = None
 
     def update(done: int, total: int) -> None:
         nonlocal began
         began = began or (time.monotonic(), done)  # what is done at first may be of an earlier run
-        seconds, moved = time.monotonic() - began[0], done - began[1]
-        left = f", {seconds / moved * (total - done):.0f} s left" if moved else ""
-        doing(f"{work}: {amount(done)} of {amount(total)}{left}")
+        doing(
+            tqdm.format_meter(
+                done,
+                total,
+                elapsed=time.monotonic() - began[0],
+                initial=began[1],
+                prefix=work,
+                unit=unit,
+                unit_scale=unit == "B",
+                ascii=getattr(sys.stderr, "encoding", None) != "utf-8",
+            )
+        )
 
     doing(f"{work}: reading what there is")
     return update

@@ -49,7 +49,7 @@ def verify(
         _repair(dataset, source or "", trust, threads)
         return
     with interruptible("nothing was changed"):
-        faults = checks.verify(dataset, version, progress=progress("verify", bytes_text))
+        faults = checks.verify(dataset, version, progress=progress("verify", "B"))
         if source is not None and not faults:
             faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=progress("compare"))
     show(*(f"bad: {fault}" for fault in faults))

@@ -27,6 +27,7 @@ from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.resources import MOST_THREADS
 from mmload.store.dataset import Dataset
+from mmload.store.row_reader import Numbers
 from mmload.store.split_views import AnySplit, View, view_of
 
 MOST_SEED = 2**64 - 1
@@ -241,19 +242,19 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
                     batch[places].replace(seeds=torch.from_numpy(own)),
                     (channels, height, width),
                     source=images.torch_dtype,
-                    sizes=None if sizes is None else sizes[places],
+                    sizes=None if sizes is None else sizes[chosen],
                     masks=None if masks is None else masks._replace(starts=one[places]),
                     framed=framed,
                 )
 
 
-def _extreme_sizes(view: View) -> torch.Tensor:
+def _extreme_sizes(view: View) -> Numbers:
     """Returns the sizes of the lowest, narrowest, highest and widest images; a step that fails, fails for one."""
     rows = np.arange(len(view)) if view.chosen is None else view.chosen
     located = view.rows.reader.field("images").located(rows)
     sizes = np.stack([located["height"], located["width"]], 1)
     ends = [*sizes.argmin(0), *sizes.argmax(0)]
-    return torch.from_numpy(sizes[ends].astype(np.int64))
+    return sizes[ends].astype(np.int64)
 
 
 def returns_for(

@@ -13,23 +13,25 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds
+from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds, seeds_of
 from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.prepared_batch import PreparedBatch, on_device
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
-from mmload.loader.tiers import Bytes, DeviceTier, Tier, copy_ranges, lines_of, sizes_of, tier_of_files
-from mmload.render.kernel_arguments import Places
+from mmload.loader.tiers import Bytes, DeviceTier, Tier, sizes_of, tier_of_files
+from mmload.render.cpu_kernels import KERNEL_DTYPES
+from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
-from mmload.store.row_reader import Numbers, PaddedLists
+from mmload.store.row_reader import Numbers, PaddedLists, memory_of
 from mmload.store.split_views import AnySplit, View
 
 if TYPE_CHECKING:
@@ -134,9 +136,8 @@ class BatchWorker:
             Exception: from reading or the collate, with a note that names the dataset and the rows.
         """
         try:
-            rows, again = torch.from_numpy(selection.rows), selection.occurrences
-            occurrences = None if again is None else torch.from_numpy(again)
-            seeds = sample_seeds(self._settings.seed, epoch, rows, occurrences)
+            rows = selection.rows
+            seeds = seeds_of_rows(self._settings.seed, epoch, rows, selection.occurrences)
             side = self._side_stream
             if side is not None and self._is_rendered_there:
                 return self._sent(side, rows, seeds, epoch)
@@ -157,26 +158,26 @@ class BatchWorker:
             self._read_seconds += read
             self._render_seconds += render
 
-    def _without_images(self, rows: Tensor, seeds: Tensor, tiles: Tiles | None = None) -> Batch:
+    def _without_images(self, rows: Numbers, seeds: Numbers, tiles: Tiles | None = None) -> Batch:
         """Reads the rows' fields of fixed size, except images, into host memory.
 
         Fields that will be composed of the tiles' are not read: others of their shape take their place.
         """
         composed = {} if tiles is None else {name: value[: len(rows)] for name, value in tiles.fields.items()}
         fields = {name: self._read(name, rows) for name in self._others if name not in composed} | composed
-        return make_batch(fields, len(rows), ids=rows, seeds=seeds)
+        return make_batch(fields, len(rows), ids=torch.from_numpy(rows), seeds=torch.from_numpy(seeds))
 
-    def _read(self, name: str, rows: Tensor) -> Tensor:
+    def _read(self, name: str, rows: Numbers) -> Tensor:
         """Reads rows of a field of fixed size, but images, into new memory."""
         tier, spec = self._large.get(name), self._split.fields[name]
         if tier is None:
-            return self._split.reader.gather(name, rows.numpy())
+            return self._split.reader.gather(name, rows)
         out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
         if tier.rows.spec.is_list:
-            read_lists(tier, self._split.reader.lists(name), rows, out)
-            self._split.reader.check_parts(name, rows.numpy(), out.numpy())
+            read_lists(tier, self._split.reader.lists(name), rows, out.numpy())
+            self._split.reader.check_parts(name, rows, out.numpy())
         else:
-            tier.gather_into(rows, out)
+            gather(tier, rows, out)
         return out
 
     @property
@@ -185,12 +186,12 @@ class BatchWorker:
         joins = isinstance(self._collate, Collate) and bool(self._collate.joining_step)
         return not joins and (self._tier is None or not self._tier.rows.spec.variable_size)
 
-    def _sent(self, side: SideStream, rows: Tensor, seeds: Tensor, epoch: int) -> Delivery:
+    def _sent(self, side: SideStream, rows: Numbers, seeds: Numbers, epoch: int) -> Delivery:
         """Makes a batch in host memory and queues its copies to the device; returns what renders it there."""
         collate, tier, device = self._collate, self._tier, side.device
         batch = self._without_images(rows, seeds)
         is_described = tier is not None and isinstance(collate, Collate | Views)
-        views = self._prepared(batch, rows, epoch) if is_described else ()
+        views = self._prepared(batch, rows, seeds, epoch) if is_described else ()
         stored = None if tier is None or isinstance(tier, DeviceTier) else self._gathered(tier, rows)
 
         def copy() -> tuple[Any, ...]:
@@ -212,17 +213,16 @@ class BatchWorker:
 
         return deliver
 
-    def _begun(self, rows: Tensor, seeds: Tensor, epoch: int) -> Delivery:
+    def _begun(self, rows: Numbers, seeds: Numbers, epoch: int) -> Delivery:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
         collate, view = self._collate, self._settings.view
         if isinstance(collate, Collate) and collate.has_partners and self._tier is not None:
-            numbers, own = collate.with_partners(rows.numpy(), seeds.numpy(), len(view), self._drawn_rows)
-            rows, seeds = torch.from_numpy(numbers), torch.from_numpy(own)
+            rows, seeds = collate.with_partners(rows, seeds, len(view), self._drawn_rows)
         tiles = self._tiles(rows, seeds, epoch)
         batch = self._without_images(rows, seeds, tiles)
         if self._tier is not None and isinstance(collate, Collate | Views):
-            read = rows if tiles is None else torch.from_numpy(tiles.rows.numbers)
-            views = self._prepared(batch, rows, epoch, tiles)
+            read = rows if tiles is None else tiles.rows.numbers
+            views = self._prepared(batch, rows, seeds, epoch, tiles)
             return partial(self._finished_views, views, self._rendered(views, read))
         if self._tier is not None:
             batch.images = self._gathered(self._tier, rows)
@@ -242,22 +242,22 @@ class BatchWorker:
         self._add_seconds(render=perf_counter() - began)
         return made if isinstance(self._collate, Views) else made[0]
 
-    def _tiles(self, rows: Tensor, seeds: Tensor, epoch: int) -> Tiles | None:
+    def _tiles(self, rows: Numbers, seeds: Numbers, epoch: int) -> Tiles | None:
         """Draws the rows that samples are composed of, and reads their sizes and boxes; None: of their own."""
         if self._tier is None or self._composer is None:
             return None
         view = self._settings.view
-        draws = Draws(seeds.numpy(), 0, epoch=epoch)
-        drawn = self._composer.tile_rows(draws, rows.numpy(), len(view), self._drawn_rows)
-        numbers = torch.from_numpy(drawn.numbers)
-        fields = {name: self._read(name, numbers) for name in self._composed}
-        return Tiles(drawn, sizes_of(self._tier.rows, numbers).numpy(), fields)
+        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), self._drawn_rows)
+        fields = {name: self._read(name, drawn.numbers) for name in self._composed}
+        return Tiles(drawn, sizes_of(self._tier.rows.located(drawn.numbers)), fields)
 
     def _drawn_rows(self, places: Numbers) -> Numbers:
         """Returns the rows at places of the view that a collate has drawn."""
         return self._settings.view.ids(places)
 
-    def _prepared(self, batch: Batch, rows: Tensor, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:
+    def _prepared(
+        self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
+    ) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""
         if self._tier is None or not isinstance(self._collate, Collate | Views):
             raise RuntimeError("no images are read, or a collate has no draws")
@@ -265,10 +265,12 @@ class BatchWorker:
         channels, height, width = spec.shape
         if spec.variable_size:
             height = width = 0
-            sizes = sizes_of(self._tier.rows, rows)
+            sizes = sizes_of(self._tier.rows.located(rows))
             masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
             more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
+            if isinstance(self._collate, Collate):
+                more["seeds"] = seeds  # as an array: that of a tensor gives the interpreter lock away when it dies
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),
@@ -280,7 +282,7 @@ class BatchWorker:
             )
         return prepared if isinstance(prepared, tuple) else (prepared,)
 
-    def _gathered(self, tier: Tier, rows: Tensor) -> Tensor:
+    def _gathered(self, tier: Tier, rows: Numbers) -> Tensor:
         """Reads the rows' images as they are stored into pooled memory, which is pinned if batches go to a device."""
         began, spec = perf_counter(), tier.rows.spec
         shape = len(rows), *spec.shape
@@ -288,39 +290,86 @@ class BatchWorker:
             images = self._memory.empty(shape, spec.torch_dtype)
         else:
             images = torch.empty(shape, dtype=spec.torch_dtype, device="cpu", pin_memory=True)
-        tier.gather_into(rows, images)
+        gather(tier, rows, images)
         self._add_seconds(read=perf_counter() - began)
         return images
 
-    def _rendered(self, views: Sequence[PreparedBatch], rows: Tensor) -> list[Tensor]:
-        """Renders each view's images, as far as steps compose, into pooled memory.
+    def _rendered(self, views: Sequence[PreparedBatch], rows: Numbers) -> list[Tensor]:
+        """Renders each view's images, as far as steps compose, into pooled memory, by a compiled call for each.
 
-        Rows are read once. If they are uint8, a few at a time are rendered for all views, while they are in cache.
+        The rows of one view arrive while it is rendered; of several views they are there before.
         """
         if self._tier is None:
             raise RuntimeError("no images are read")
-        spec = self._tier.rows.spec
-        outs = [
-            memory.empty(view.shape, view.dtype, view.memory_format)
-            for view, memory in zip(views, self._view_memories, strict=True)
-        ]
+        spec, memories = self._tier.rows.spec, zip(views, self._view_memories, strict=True)
+        outs = [Output(memory, view.shape, view.dtype, view.memory_format) for view, memory in memories]
         if spec.torch_dtype != torch.uint8:
             images = self._gathered(self._tier, rows)
             began = perf_counter()
             for view, out in zip(views, outs, strict=True):
-                view.render_batch(images, out)
+                view.render_batch(images, out.tensor)
             self._add_seconds(render=perf_counter() - began)
-            return outs
+            return [out.tensor for out in outs]
         began, first = perf_counter(), 0
         needed = _needed_by(views, self._settings.decode == "scaled") if spec.variable_size else None
-        for stored in self._tier.parts(rows, needed):
-            lines, stop = lines_of(stored, self._tier.rows), first + len(stored.rows)
-            whole = self._composer is not None or stop - first == len(rows)
-            for view, out in zip(views, outs, strict=True):
-                view.render_lines(first, lines, out if whole else out[first:stop])
+        at_once = len(views) > 1 or not views[0].waits
+        for stored in self._tier.parts(rows, needed, at_once=at_once):
+            lines: ImageLines | None = stored.lines(at_once)
+            stop = first + len(stored.rows)
+            while lines is not None:
+                for view, out in zip(views, outs, strict=True):
+                    target = out.pixels if self._composer is not None else out.pixels[first:stop]
+                    view.render_lines(first, lines, target)
+                lines = stored.missing(lines)
             first = stop
         self._add_seconds(render=perf_counter() - began)
-        return outs
+        return [out.tensor for out in outs]
+
+
+class Output:
+    """Pooled memory for the images of a view.
+
+    Attributes:
+        pixels: as kernels write it: see :func:`~mmload.render.cpu_kernels.written`.
+    """
+
+    def __init__(
+        self, memory: MemoryPool, shape: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> None:
+        count, channels, height, width = shape
+        self._dtype, self._is_interleaved = dtype, memory_format == torch.channels_last
+        self._tensor: Tensor | None = None
+        kernel = KERNEL_DTYPES.get(dtype)
+        if kernel is None:
+            self._tensor = memory.empty(shape, dtype, memory_format)
+            self.pixels: Any = self._tensor
+        elif self._is_interleaved:
+            self._array = memory.array((count, height, width, channels), kernel)
+            self.pixels = self._array.reshape(count, height, width * channels)
+        else:
+            self.pixels = self._array = memory.array(shape, kernel)
+
+    @property
+    def tensor(self) -> Tensor:
+        """[B, C, h, w], in the same memory, which is not used again as long as it is alive."""
+        if self._tensor is None:
+            made = torch.from_numpy(self._array)
+            made = made if made.dtype == self._dtype else made.view(self._dtype)
+            self._tensor = made.permute(0, 3, 1, 2) if self._is_interleaved else made
+        return self._tensor
+
+
+def seeds_of_rows(seed: int, epoch: int, rows: Numbers, occurrences: Numbers | None) -> Numbers:
+    """Returns the seed of each sample, int64 [B]."""
+    if occurrences is None:
+        return seeds_of(seed, epoch, rows)
+    return sample_seeds(seed, epoch, torch.from_numpy(rows), torch.from_numpy(occurrences)).numpy()
+
+
+def gather(tier: Tier, rows: Numbers, out: Tensor) -> None:
+    """Copies rows of a fixed size into ``out`` [B, *row shape]."""
+    size = tier.rows.spec.row_bytes
+    tier.gather_into(rows, np.frombuffer(memory_of(out), np.uint8), np.arange(0, len(rows) * size, size))
 
 
 def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
@@ -345,39 +394,36 @@ def make_tier(tier: str, split: AnySplit, device: torch.device, ranks: int = 1) 
     return tier_of_files(rows, ranks, populate=tier == "memory")
 
 
-def read_masks(masks: Tier, rows: Tensor, sizes: Tensor) -> OwnMasks:
+def read_masks(masks: Tier, rows: Numbers, sizes: Numbers) -> OwnMasks:
     """Reads variable-size masks into new memory.
 
     Raises:
         DamagedError: if one has another size than its image, int64 [B, 2].
         StoreError: if they cannot be read.
     """
-    wrong = np.flatnonzero((sizes_of(masks.rows, rows) != sizes).any(1))
+    own = sizes_of(masks.rows.located(rows))
+    wrong = np.flatnonzero((own != sizes).any(1))
     if len(wrong):
-        height, width = sizes_of(masks.rows, rows)[wrong[0]].tolist()
+        height, width = own[wrong[0]].tolist()
         message = f"it is {height} x {width}, but its image has another size"
         raise masks.rows.damaged(int(rows[wrong[0]]), message)
-    lengths = sizes.prod(1).numpy()
+    lengths = sizes.prod(1)
     return OwnMasks(torch.from_numpy(_joined(masks, rows, lengths)), torch.from_numpy(np.cumsum(lengths) - lengths))
 
 
-def read_lists(tier: Tier, lists: PaddedLists, rows: Tensor, out: Tensor) -> None:
+def read_lists(tier: Tier, lists: PaddedLists, rows: Numbers, out: npt.NDArray[Any]) -> None:
     """Reads lists into ``out`` [B, *row shape], with padding behind each.
 
     Raises:
         DamagedError, StoreError: as :meth:`Tier.parts`.
     """
-    lengths = lists.lengths(rows.numpy())
-    filled = rows[torch.from_numpy(lengths > 0)]  # no map has a page for an empty row at the end of a file
-    lists.pad(_joined(tier, filled, lengths[lengths > 0]), lengths, out.numpy())
+    lengths = lists.lengths(rows)
+    filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file
+    lists.pad(_joined(tier, filled, lengths[lengths > 0]), lengths, out)
 
 
-def _joined(tier: Tier, rows: Tensor, lengths: Numbers) -> Bytes:
+def _joined(tier: Tier, rows: Numbers, lengths: Numbers) -> Bytes:
     """Copies rows of these lengths, int64 [B], one after another into new memory, uint8 [n]."""
-    starts, done = np.cumsum(lengths) - lengths, 0
     memory = np.empty(int(lengths.sum()), np.uint8)
-    for part in tier.parts(rows):
-        stop = done + len(part.rows)
-        copy_ranges(part.memory, part.places["start"].copy(), part.lengths, memory, starts[done:stop])
-        done = stop
+    tier.gather_into(rows, memory, np.cumsum(lengths) - lengths)
     return memory

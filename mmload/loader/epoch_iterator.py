@@ -7,9 +7,9 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -34,12 +34,11 @@ _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than fe
 class Prefetcher:
     """Prefetch of a loader's epochs from object storage.
 
-    Rows of a sampler are not known ahead, and not prefetched. One thread may be ``margin`` positions behind all others.
+    Rows of a sampler are not known ahead, and not prefetched.
     """
 
-    def __init__(self, order: Order | SamplerOrder, view: View, fields: Sequence[str], margin: int) -> None:
-        self._order, self._view, self._fields, self._margin = order, view, fields, margin
-        self._takes: list[Callable[[int, int, int], Any]] = []
+    def __init__(self, order: Order | SamplerOrder, view: View, fields: Sequence[str]) -> None:
+        self._order, self._view, self._fields = order, view, fields
         self._prefetch: Any = None
 
     def prefetch(self, epoch: int, offset: int) -> None:
@@ -48,10 +47,9 @@ class Prefetcher:
         prefetch_epoch = getattr(self._view.rows, "prefetch_epoch", None)  # only of rows in object storage
         if not isinstance(order, Order) or prefetch_epoch is None:
             return
-        if not self._takes:
-            self._takes = [partial(_rows_at, replace(order, rank=rank), self._view) for rank in order.ranks_here]
         self.close()
-        self._prefetch = prefetch_epoch(self._fields, self._takes, epoch, offset // order.world_size, self._margin)
+        take = partial(_rows_at, order, self._view)
+        self._prefetch = prefetch_epoch(self._fields, take, epoch, offset // order.world_size)
 
     def close(self) -> None:
         """Ends the prefetch."""

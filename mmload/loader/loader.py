@@ -86,13 +86,15 @@ class Loader:
             splits, nested in any way (``split.subset``, ``random_split``). ``ids`` are row numbers of the split or
             concatenation beneath any subsets, as without them. An empty subset has empty epochs.
         batch_size: rows per batch, on each rank.
-        shuffle: True for a new random order each epoch, False for the stored order.
+        shuffle: True for a new random order each epoch, False for the stored order. Of more than 1 GiB in object
+            storage, True is the order "block".
         collate: a :class:`Collate`, a list of its steps, a :class:`~mmload.augment.views.Views`, whose batches have a
             Batch per view, or any callable that takes a Batch of uint8 rows. None: the rows as they are stored.
         order: in place of ``shuffle``: "block" shuffles, and reads neighbors together, for data larger than memory on
-            disks that favor long reads; a function of :mod:`mmload.loader.orders` such as ``weighted(weights)``; or
-            this rank's rows, as in a DataLoader: a list, array or tensor of rows, one boolean per row, or a torch
-            ``Sampler``, whose ``set_epoch`` is called with the loader's epoch until its user calls it.
+            disks that favor long reads; "full" shuffles all rows, also in object storage; a function of
+            :mod:`mmload.loader.orders` such as ``weighted(weights)``; or this rank's rows, as in a DataLoader: a list,
+            array or tensor of rows, one boolean per row, or a torch ``Sampler``, whose ``set_epoch`` is called with the
+            loader's epoch until its user calls it.
         seed: 0 to 2**64 - 1; decides order and draws. None: the seed that ``torch.manual_seed`` set in the process that
             makes the loader; of several ranks rank 0's, which they ask for when the first epoch begins.
         drop_last: leave out the last batch of an epoch if it is smaller.
@@ -384,8 +386,7 @@ class Loader:
     def _usable_pool(self) -> WorkerPool:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
-            margin = (self.threads - 1) * self.batch_size
-            prefetcher = Prefetcher(self._order, self._view, self._settings.fields, margin)
+            prefetcher = Prefetcher(self._order, self._view, self._settings.fields)
             self._pool = WorkerPool(BatchWorker(self._settings), prefetcher, self.threads)
         return self._pool
 

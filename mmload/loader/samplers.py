@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,9 +16,6 @@ from mmload.errors import counted, shown
 from mmload.loader.order import Occurrences, Order, RowSelection, Take
 from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
 from mmload.store.row_reader import Numbers
-
-if TYPE_CHECKING:
-    from mmload.loader.loader import Loader
 
 
 class SamplerOrder:
@@ -178,6 +175,26 @@ class _SampledRows:
         return row % self._rows
 
 
+class Epochs(Protocol):
+    """Loader, as far as the samplers below need it."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch."""
+
+    def agreed_order(self) -> Order | SamplerOrder:
+        """Returns the order of the rows, once all ranks have the same seed."""
+
+    def __len__(self) -> int:
+        """Returns the number of batches of a complete epoch."""
+
+    def begin_after(self, batches: int) -> Iterator[Any]:
+        """Returns an iterator over the next epoch without its first batches."""
+
+
 class SkippableBatches:
     """Batches of a loader's next epoch for a DataLoader without workers, as Accelerate's ``skip_first_batches`` makes.
 
@@ -185,7 +202,7 @@ class SkippableBatches:
     each other one, and the loader's threads make the batches.
     """
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Epochs) -> None:
         self._loader = loader
         self._batches: Iterator[Any] | None = None
         self._number = 0
@@ -215,7 +232,7 @@ class SkippableBatches:
 class EpochSampler(Sampler[int]):
     """Rows of a loader's next epoch on its rank, by their place in ``loader.dataset``."""
 
-    def __init__(self, order: Order, loader: Loader) -> None:
+    def __init__(self, order: Order, loader: Epochs) -> None:
         self._order, self._loader = order, loader
 
     @property

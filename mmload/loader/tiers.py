@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from ctypes import CDLL
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -16,9 +17,25 @@ import torch
 from torch import Tensor
 
 from mmload.errors import DamagedError, bytes_text
-from mmload.render.kernel_arguments import LINES, NEEDED, PIXELS, PLACE, PLANES, ImageLines
+from mmload.render.arrival import arrive, bring
+from mmload.render.kernel_arguments import (
+    ARRIVE,
+    LINES,
+    NEEDED,
+    NOWHERE,
+    PIXELS,
+    PLACE,
+    PLANES,
+    PRESENT,
+    UNREADABLE,
+    Arrival,
+    ImageLines,
+)
 from mmload.runtime.memory_pool import scratch
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_compile import address_of, numba_compiled
+from mmload.runtime.quiet_arrays import zeros
+from mmload.runtime.resident_pages import NO_FILES
+from mmload.runtime.turbojpeg import Decoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import PreparedRows, RowMap, row_map
 from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
@@ -26,7 +43,7 @@ from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
 
 if TYPE_CHECKING:
-    from mmload.remote.block_map import BlockMap
+    from mmload.remote.chunk_map import ChunkMap
 
 TIERS = ("auto", "disk", "memory", "device")
 
@@ -36,56 +53,198 @@ MEMORY_SHARE = 0.5
 Bytes = npt.NDArray[np.uint8]
 
 PART_BYTES = 2 * 2**20
-"""Bytes of pixels that a thread reads or decodes at a time before it renders them."""
+"""Bytes of pixels that a thread reads, or decodes by simplejpeg, at a time before it renders them."""
+
+DECODED_BYTES = 64 * 2**20
+"""Bytes of pixels that a thread decodes at a time for several views."""
 
 _CHUNK_BYTES = 64 * 2**20
 
 
 class StoredRows(NamedTuple):
-    """Rows as they are stored, in memory.
+    """Rows as they are stored, in memory or on their way to it.
 
     Attributes:
+        field: the rows' field.
         memory: uint8 [n].
         rows: int64 [B], their numbers.
         jpeg: bool [B], which of them are JPEGs.
         needed: :data:`~mmload.render.kernel_arguments.NEEDED` [B], of each image, with how many times smaller a JPEG is
             decoded.
-        places: :data:`~mmload.render.kernel_arguments.PLACE` [B], where the lines of pixels are; a JPEG begins where
-            its lines would.
-        lengths: int64 [B], bytes of each row in ``memory``.
+        places: :data:`~mmload.render.kernel_arguments.PLACE` [B], where the lines of pixels are; of JPEGs, the lines
+            that are needed.
+        starts: int64 [B], the first byte of each row in ``memory``.
+        lengths: int64 [B], bytes of each row.
+        map: where ``memory`` is mapped, and what was prepared there; None: all rows are there.
+        first: the first of the rows among those that were prepared.
     """
 
+    field: Rows
     memory: Bytes
     rows: Numbers
     jpeg: npt.NDArray[np.bool_]
     needed: Places
     places: Places
+    starts: Numbers
     lengths: Numbers
+    map: tuple[RowMap, PreparedRows] | None = None
+    first: int = 0
 
     def part(self, group: slice) -> StoredRows:
-        """Returns some of the rows."""
-        _, rows, jpeg, needed, places, lengths = self
-        return StoredRows(self.memory, rows[group], jpeg[group], needed[group], places[group], lengths[group])
+        """Returns some of the rows; the slice has a start."""
+        return self._replace(
+            rows=self.rows[group],
+            jpeg=self.jpeg[group],
+            needed=self.needed[group],
+            places=self.places[group],
+            starts=self.starts[group],
+            lengths=self.lengths[group],
+            first=self.first + group.start,
+        )
 
-    def data(self, k: int) -> Bytes:
-        """Returns the bytes of the row at place ``k``, a JPEG."""
-        start = self.places["start"][k]
-        return self.memory[start : start + self.lengths[k]]
+    @property
+    def group(self) -> slice:
+        """The rows among those that were prepared."""
+        return slice(self.first, self.first + len(self.rows))
+
+    @property
+    def _absent(self) -> Numbers | None:
+        """What is not in memory yet, int64 [B]; None: nothing."""
+        absent = None if self.map is None else self.map[1].absent[self.group]
+        return None if absent is None or not absent.any() else absent
+
+    def wait(self) -> None:
+        """Waits until all rows are in memory, as they are stored.
+
+        Raises:
+            DamagedError, StoreError: if one cannot be read.
+        """
+        if self.map is not None:
+            self.map[0].wait(self.map[1], self.group)
+
+    def lines(self, at_once: bool) -> ImageLines:
+        """Returns the lines of the rows; those of JPEGs are valid until the next call in this thread.
+
+        They arrive while they are rendered, each row when it is needed, and :meth:`missing` follows. If ``at_once``,
+        they are there.
+
+        Raises:
+            DamagedError, StoreError: if a row cannot be read or decoded.
+        """
+        absent, has_jpegs = self._absent, bool(self.jpeg.any())
+        library = turbojpeg_library() if has_jpegs else None
+        if has_jpegs and library is None:
+            return self._decoded()
+        if absent is None and not has_jpegs:
+            return ImageLines(self.memory, self.places)
+        lines = self._arriving(absent, library, at_once)
+        if not at_once:
+            return lines
+        bring(lines.arrival, len(self.rows))
+        return self.missing(lines) or lines._replace(arrival=PRESENT)
+
+    def missing(self, lines: ImageLines) -> ImageLines | None:
+        """Returns all lines, to be rendered again, if TurboJPEG refused a row that simplejpeg decodes, such as CMYK.
+
+        Raises:
+            DamagedError, StoreError: if a row that was rendered could not be read or decoded.
+        """
+        row, why = lines.arrival.failed.tolist()
+        if row < 0:
+            return None
+        if why == UNREADABLE and self.map is not None:
+            raise self.map[0].error_of(self.map[1], self.first + row)
+        return self._decoded()
+
+    def _arriving(self, absent: Numbers | None, library: CDLL | None, at_once: bool) -> ImageLines:
+        """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""
+        jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
+        nothing = zeros(len(jpeg))
+        decoded = spare = NOWHERE
+        rooms = nothing
+        if library is not None:
+            pixels = np.where(jpeg, pixel_bytes(places, channels), 0)
+            rooms = np.cumsum(pixels) - pixels if at_once else nothing
+            places["start"][jpeg], places["layout"][jpeg] = rooms[jpeg], PIXELS
+            decoded = scratch("decoded rows", (int(pixels.sum() if at_once else pixels.max()),))
+            spare = scratch("strip", (int(self.lengths.max()) + 2,))
+        mapped = None if absent is None or self.map is None else self.map
+        arrival = Arrival(
+            address=address_of(arrive, ARRIVE),
+            first=0,
+            memory=self.memory,
+            places=places,
+            ranges=NO_FILES if mapped is None else mapped[0].ranges,
+            files=nothing if mapped is None or mapped[1].files is None else mapped[1].files[self.group],
+            absent=nothing if absent is None else absent,
+            jpeg=jpeg,
+            starts=self.starts,
+            lengths=self.lengths,
+            needed=self.needed,
+            rooms=rooms,
+            channels=channels,
+            decoded=decoded,
+            spare=spare,
+            decoder=PRESENT.decoder if library is None else _decoder_of_thread(library).state,
+            failed=np.array([-1, 0]),
+        )
+        return ImageLines(self.memory, places, decoded, arrival)
+
+    def _decoded(self) -> ImageLines:
+        """Returns the lines of all rows, JPEGs decoded by simplejpeg, a call for each."""
+        from mmload.loader.jpeg_strips import decode_lines
+
+        self.wait()
+        jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
+        room = np.where(jpeg, pixel_bytes(places, channels), 0)
+        starts = np.cumsum(room) - room
+        places["start"][jpeg], places["layout"][jpeg] = starts[jpeg], PIXELS
+        places["shrink"][jpeg] = self.needed["shrink"][jpeg]
+        pixels = scratch("decoded rows", (int(room.sum()),))
+        spare = scratch("strip", (int(self.lengths.max()) + 2,))
+        for k in np.flatnonzero(jpeg).tolist():
+            first, stop, shrink = self.needed[k].tolist()
+            data = self.memory[self.starts[k] : self.starts[k] + self.lengths[k]]
+            size = int(places["height"][k]), int(places["width"][k])
+            try:
+                places["first"][k], places["count"][k] = decode_lines(
+                    data, size, channels, (first, stop), shrink, spare, pixels[starts[k] :]
+                )
+            except DamagedError as error:
+                raise self.field.damaged(int(self.rows[k]), str(error)) from error
+        return ImageLines(self.memory, places, pixels)
 
 
-def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> tuple[Places, StoredRows]:
+_threads = threading.local()
+
+
+def _decoder_of_thread(library: CDLL) -> Decoder:
+    """Returns the decoder of the calling thread."""
+    found: Decoder | None = getattr(_threads, "decoder", None)
+    if found is None:
+        found = _threads.decoder = Decoder(library)
+    return found
+
+
+def locate_rows(
+    field: Rows, numbers: Numbers, needed: Places | None = None, located: Places | None = None
+) -> tuple[Places, StoredRows]:
     """Locates rows of images, int64 [B], and describes the lines that they hold; of variable size, those needed.
+
+    If they were ``located`` already, that is changed and returned.
 
     Returns:
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
         there, with no memory yet, each beginning at 0.
     """
-    located, count, nowhere = field.located(numbers), len(numbers), np.empty(0, np.uint8)
+    count, nothing = len(numbers), zeros(len(numbers))
+    located = field.located(numbers) if located is None else located
     if not field.spec.variable_size:  # Records are repeated: to write each field took a tenth of a batch of 32 x 32.
         _, _, _, height, width, _ = located[0].item() if count else (0, 0, 0, 0, 0, 0)
         places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(count)
         needed = np.array([(0, height, 1)], NEEDED).repeat(count)
-        return located, StoredRows(nowhere, numbers, np.zeros(count, bool), needed, places, located["bytes"].copy())
+        lengths, jpeg = located["bytes"].copy(), zeros(count, np.bool_)
+        return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, nothing, lengths)
     places, jpeg = np.array([(0, 0, 0, 0, 0, LINES, 1)], PLACE).repeat(count), located["encoding"] == JPEG
     places["height"], places["width"] = located["height"], located["width"]
     if needed is None:
@@ -98,7 +257,8 @@ def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> 
     line = np.where(jpeg, 0, places["width"] * field.spec.channels)
     located["offset"] += needed["first"] * line
     located["bytes"] = np.where(jpeg, located["bytes"], places["count"] * line)
-    return located, StoredRows(nowhere, numbers, jpeg, needed, places, located["bytes"].copy())
+    lengths = located["bytes"].copy()
+    return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, nothing, lengths)
 
 
 def pixel_bytes(places: Places, channels: int) -> Numbers:
@@ -116,39 +276,6 @@ def split_by_size(room: Numbers, most: int) -> list[slice]:
         groups.append(slice(first, stop))
         first = stop
     return groups
-
-
-def lines_of(stored: StoredRows, field: Rows) -> ImageLines:
-    """Returns the lines of rows, with JPEGs decoded; valid until the next call in this thread.
-
-    If some rows are JPEGs, the lines of the others are copied next to theirs.
-
-    Raises:
-        DamagedError: if a JPEG is broken, or has another size.
-    """
-    jpeg, places = stored.jpeg, stored.places
-    if not (field.spec.variable_size and jpeg.any()):
-        return ImageLines(stored.memory, places)
-    from mmload.loader.jpeg_strips import decode_lines  # its kernel is not needed for pixels
-
-    channels, lengths, decoded = field.spec.channels, stored.lengths, places.copy()
-    room = np.where(jpeg, pixel_bytes(places, channels), lengths)
-    decoded["start"] = np.cumsum(room) - room
-    decoded["layout"][jpeg], decoded["shrink"][jpeg] = PIXELS, stored.needed["shrink"][jpeg]
-    pixels = scratch("decoded rows", (int(room.sum()),), torch.uint8).numpy()
-    spare = scratch("strip", (int(lengths[jpeg].max()) + 2,), torch.uint8).numpy()
-    raw = np.flatnonzero(~jpeg)
-    copy_ranges(stored.memory, places["start"][raw], lengths[raw], pixels, decoded["start"][raw])
-    for k in np.flatnonzero(jpeg).tolist():  # a call of the decoder for each image, of which none does several
-        start, size = decoded["start"][k], (int(places["height"][k]), int(places["width"][k]))
-        first, stop, shrink = stored.needed[k].tolist()
-        try:
-            decoded["first"][k], decoded["count"][k] = decode_lines(
-                stored.data(k), size, channels, (first, stop), shrink, spare, pixels[start:]
-            )
-        except DamagedError as error:
-            raise field.damaged(int(stored.rows[k]), str(error)) from error
-    return ImageLines(pixels, decoded)
 
 
 @numba_compiled("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])")
@@ -182,20 +309,24 @@ class Tier(Protocol):
     def rows(self) -> Rows:
         """Rows of the field."""
 
-    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+    def parts(
+        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
+    ) -> Iterator[StoredRows]:
         """Yields the rows in turn, some at a time; valid until the next.
 
         Args:
             rows: int64 [B].
             needed: :data:`~mmload.render.kernel_arguments.NEEDED` [B], lines that must be there at least; None: all.
+            located: where the rows are, if that is known.
+            at_once: whether the lines of a part are to be there at once.
 
         Raises:
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.
             StoreError: if a file cannot be read.
         """
 
-    def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """Copies all rows, which have a fixed size, into ``out`` [B, *row shape] at once."""
+    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
+        """Copies the bytes of rows as they are stored to ``places``, int64 [B], in ``out``, uint8 [n]."""
 
 
 class HitCounter:
@@ -219,10 +350,12 @@ class ReadTier(HitCounter):
         super().__init__()
         self.rows, self.note = rows, note
 
-    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+    def parts(
+        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
+    ) -> Iterator[StoredRows]:
         """Yields the rows as they are read, some at a time."""
         self.count(misses=len(rows))
-        located, stored = locate_rows(self.rows, rows.numpy(), needed)
+        located, stored = locate_rows(self.rows, rows, needed, located)
         lengths = stored.lengths
         groups = split_by_size(
             np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), lengths), PART_BYTES
@@ -231,85 +364,86 @@ class ReadTier(HitCounter):
         firsts = np.array([ends[group.start] - lengths[group.start] for group in groups], np.int64)
         starts: Numbers = ends - lengths - np.repeat(firsts, [group.stop - group.start for group in groups])
         stored.places["start"] = starts
-        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),), torch.uint8)
-        stored = stored._replace(memory=room.numpy())
+        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),))
+        stored = stored._replace(memory=room, starts=starts)
         stops = [group.stop for group in groups]
-        arriving = self.rows.arriving(stored.rows, located, memory_of(room), starts, stops)
+        arriving = self.rows.arriving(stored.rows, located, room.data, starts, stops)
         for group, _ in zip(groups, arriving, strict=True):
             yield stored.part(group)
 
-    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
         """Reads all rows into ``out``."""
         self.count(misses=len(rows))
-        read(self.rows, rows.numpy(), memory_of(out))
+        read(self.rows, rows, out.data, places)
 
 
 class MappedTier(HitCounter):
     """Tier of rows in mapped files, in the system's page cache.
 
-    The map is of the rows, or of their blocks from object storage. To populate it reads all of them into memory now;
-    not blocks.
+    The map is of the rows, or of their chunks from object storage. To populate it reads all of them into memory now;
+    not chunks.
 
     Raises:
         DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
     """
 
-    def __init__(self, rows: Rows, memory: RowMap | BlockMap, populate: bool = False, note: str = "") -> None:
+    def __init__(self, rows: Rows, memory: RowMap | ChunkMap, populate: bool = False, note: str = "") -> None:
         super().__init__()
         self.rows, self._map, self.note = rows, memory, note
         if populate and isinstance(memory, RowMap):
             self.note = memory.populate()
             self.count(misses=len(rows))
 
-    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
-        """Yields the rows where they are mapped."""
-        most, numbers = self._map.most_rows, rows.numpy()
-        for first in range(0, len(numbers), most):
+    def parts(
+        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
+    ) -> Iterator[StoredRows]:
+        """Yields the rows where they are mapped, as many as are decoded at a time."""
+        most = self._map.most_rows
+        for first in range(0, len(rows), most):
             some = slice(first, first + most)
-            located, stored = locate_rows(self.rows, numbers[some], None if needed is None else needed[some])
-            prepared = self._prepare(located, stored.rows)
-            stored.places["start"] = prepared.starts
-            stored = stored._replace(memory=self._map.memory)  # now: that of blocks may have moved
-            for group in self._groups(stored, prepared):
-                self._map.wait(prepared, group)
+            its = [None if one is None else one[some] for one in (needed, located)]
+            places, stored = locate_rows(self.rows, rows[some], *its)
+            prepared, stored = self._prepared(places, stored)
+            for group in self._groups(stored, at_once):
                 yield stored.part(group)
             self._map.release(prepared)
 
-    def gather_into(self, rows: Tensor, out: Tensor) -> None:
+    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
         """Copies all rows from the map into ``out``."""
-        spec, most = self.rows.spec, self._map.most_rows
-        for first in range(0, len(rows), most):
-            some = rows[first : first + most].numpy()
-            prepared = self._prepare(self.rows.located(some), some)
-            self._map.wait(prepared, slice(None))
-            memory = self._map.memory[: len(self._map.memory) // spec.row_bytes * spec.row_bytes]
-            stored = torch.from_numpy(memory).view(spec.torch_dtype).view(-1, *spec.shape)
-            torch.index_select(
-                stored, 0, torch.from_numpy(prepared.starts // spec.row_bytes), out=out[first : first + most]
-            )
-            self._map.release(prepared)
+        done = 0
+        for part in self.parts(rows):
+            part.wait()
+            copy_ranges(part.memory, part.starts, part.lengths, out, places[done : done + len(part.rows)])
+            done += len(part.rows)
 
-    def _groups(self, stored: StoredRows, prepared: PreparedRows) -> list[slice]:
-        """Returns which rows to render at a time: few if some are to be decoded, or are still on their way.
+    def _groups(self, stored: StoredRows, at_once: bool) -> list[slice]:
+        """Returns which rows to render at a time: all, unless so many are decoded at once that they leave the caches.
 
-        Else all: to split them to keep rows in cache between views made DINO's ten crops 4 to 8 % slower, as every
-        call has a cost of its own. To render rows while a disk reads the next ones has 1.1 times the rate.
+        To split them to keep rows in cache between views made DINO's ten crops 4 to 8 % slower, as every call has a
+        cost of its own.
         """
-        if not (prepared.are_arriving or stored.jpeg.any()):
+        if not stored.jpeg.any():
             return [slice(0, len(stored.rows))]
-        decoded = pixel_bytes(stored.places, self.rows.spec.channels)
-        return split_by_size(np.where(stored.jpeg, decoded, stored.lengths if prepared.are_arriving else 0), PART_BYTES)
+        has_library = turbojpeg_library() is not None
+        if has_library and not at_once:
+            return [slice(0, len(stored.rows))]
+        decoded = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), 0)
+        return split_by_size(decoded, DECODED_BYTES if has_library else PART_BYTES)
 
-    def _prepare(self, places: Places, rows: Numbers) -> PreparedRows:
-        """Brings rows into memory and counts them."""
+    def _prepared(self, places: Places, stored: StoredRows) -> tuple[PreparedRows, StoredRows]:
+        """Begins to bring rows into memory and counts them."""
 
         def refuse(place: int, error: Exception) -> Exception:
-            return self.rows.damaged(int(rows[place]), str(error)) if isinstance(error, DamagedError) else error
+            return self.rows.damaged(int(stored.rows[place]), str(error)) if isinstance(error, DamagedError) else error
 
         prepared = self._map.prepare(places, refuse)
         absent = int(np.count_nonzero(prepared.absent))
         self.count(len(places) - absent, absent)
-        return prepared
+        stored.places["start"] = prepared.starts
+        mapped = (self._map, prepared) if isinstance(self._map, RowMap) else None
+        if mapped is None:
+            self._map.wait(prepared, slice(None))
+        return prepared, stored._replace(memory=self._map.memory, starts=prepared.starts, map=mapped)
 
 
 class DeviceTier(HitCounter):
@@ -326,24 +460,28 @@ class DeviceTier(HitCounter):
         for start in range(0, len(split), step):
             chunk = np.arange(start, min(start + step, len(split)))
             self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
+        self._memory = np.frombuffer(memory_of(self.images), np.uint8) if device.type == "cpu" else NOWHERE
         self.count(misses=len(split))
 
-    def parts(self, rows: Tensor, needed: Places | None = None) -> Iterator[StoredRows]:
+    def parts(
+        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
+    ) -> Iterator[StoredRows]:
         """Yields the rows at once, for a device that is the CPU."""
         self.count(len(rows))
-        _, stored = locate_rows(self.rows, rows.numpy())
-        stored.places["start"] = stored.rows * self.rows.spec.row_bytes
-        yield stored._replace(memory=np.frombuffer(memory_of(self.images), np.uint8))
+        _, stored = locate_rows(self.rows, rows, None, located)
+        starts = stored.rows * self.rows.spec.row_bytes
+        stored.places["start"] = starts
+        yield stored._replace(memory=self._memory, starts=starts)
 
-    def images_at(self, rows: Tensor) -> Tensor:
+    def images_at(self, rows: Numbers) -> Tensor:
         """Copies rows, int64 [B] in host memory, to other memory of the device."""
         self.count(len(rows))
-        return self.images[rows.to(self.images.device, non_blocking=True)]
+        return self.images[torch.from_numpy(rows).to(self.images.device, non_blocking=True)]
 
-    def gather_into(self, rows: Tensor, out: Tensor) -> None:
-        """Copies all rows from the device's memory into ``out``."""
-        self.count(len(rows))
-        torch.index_select(self.images, 0, rows, out=out)
+    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
+        """Copies all rows to ``out``, for a device that is the CPU."""
+        for part in self.parts(rows):
+            copy_ranges(part.memory, part.starts, part.lengths, out, places)
 
 
 def check_cuda(device: torch.device) -> None:
@@ -392,22 +530,23 @@ def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> ReadTie
     memory = row_map(rows, ranks)
     if memory is not None:
         return MappedTier(rows, memory, populate)
-    blocks, note = _block_map(rows), ""
+    chunks, note = _chunk_map(rows), ""
     if populate:
-        note = "not in memory: files that cannot be mapped, and blocks of object storage, are read as they are used"
-    return ReadTier(rows, note) if blocks is None else MappedTier(rows, blocks, note=note)
+        note = "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
+    return ReadTier(rows, note) if chunks is None else MappedTier(rows, chunks, note=note)
 
 
-def _block_map(rows: Rows) -> BlockMap | None:
-    """Returns the map of rows in object storage; None where they are local, as lists are, or read faster."""
+def _chunk_map(rows: Rows) -> ChunkMap | None:
+    """Returns the map of rows in object storage; None where they are local, as lists are."""
     if not isinstance(rows, FieldRows) or rows.split_files.is_local or rows.spec.is_list:
         return None
-    from mmload.remote.block_map import block_map
+    from mmload.remote.cached_reader import CachedFiles
 
-    return block_map(rows)
+    return rows.split_files.chunk_map(rows.name) if isinstance(rows.split_files, CachedFiles) else None
 
 
-def sizes_of(rows: Rows, numbers: Tensor) -> Tensor:
-    """Returns height and width of rows, int64 [B, 2]."""
-    located = rows.located(numbers.numpy())
-    return torch.from_numpy(np.stack([located["height"], located["width"]], 1).astype(np.int64))
+def sizes_of(located: Places) -> Numbers:
+    """Returns height and width of located rows, int64 [B, 2]."""
+    sizes = np.empty((len(located), 2), np.int64)
+    sizes[:, 0], sizes[:, 1] = located["height"], located["width"]
+    return sizes

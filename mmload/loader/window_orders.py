@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmload.errors import UsageError, counted
+from mmload.loader.chunk_order import ChunkOrder, chunk_order, warn_of_nodes
 from mmload.loader.order import EpochOrder, Order, OrderContext, Sampling, ShuffledOrder, StoredOrder
 from mmload.runtime.random_words import Words, key_of, keys_of, permute_words
 from mmload.store.split_views import View
@@ -190,13 +191,19 @@ def bind_order(order: str | Sampling, context: OrderContext) -> EpochOrder:
     if isinstance(order, Sampling):
         return order.bound(context)
     rows, seed = len(context.view), context.seed
-    if order == "shuffled":
+    if order in ("shuffled", "block"):
+        stored = chunk_order(context.view, seed)
+        if stored is not None:
+            return stored
+    if order in ("shuffled", "full"):
         return ShuffledOrder(rows=rows, seed=seed)
     if order == "block":
         return BlockOrder(rows=rows, seed=seed)
     if order == "sequential":
         return StoredOrder(rows=rows)
-    raise ValueError(f"order is {order!r}; give 'block', an order of mmload.loader.orders, rows or a torch Sampler")
+    raise ValueError(
+        f"order is {order!r}; give 'block', 'full', an order of mmload.loader.orders, rows or a torch Sampler"
+    )
 
 
 def check_batches(order: Order, named: object, view: View, batch_size: int, drop_last: bool) -> None:
@@ -212,7 +219,8 @@ def check_batches(order: Order, named: object, view: View, batch_size: int, drop
     if drop_last and 0 < rows < batch_size:
         message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
         warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=4)
-    if isinstance(order.epoch_order, BlockOrder):
+    warn_of_nodes(order, view)
+    if isinstance(order.epoch_order, BlockOrder | ChunkOrder):
         _warn_of_similar_samples(order, view, batch_size)
 
 

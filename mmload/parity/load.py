@@ -22,7 +22,7 @@ from mmload.loader import Loader
 from mmload.parity.differences import Tally, apart
 from mmload.parity.program_replay import Allowance, Items
 from mmload.parity.replay import Shape, StepDraws, drawn, followable, results
-from mmload.parity.report import Verdict
+from mmload.parity.report import Progress, Verdict
 from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
 
@@ -46,7 +46,9 @@ def shape_of(split: Split) -> Shape:
     return spec.channels, int(height), int(width)
 
 
-def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, seed: int) -> list[Verdict]:
+def check_equal(
+    name: str, collate: Collate, split: Split, *, rows: int = ROWS, seed: int, progress: Progress | None = None
+) -> list[Verdict]:
     """Compares batches with torchvision's result for the same draws, up to the first step that it lacks for one sample.
 
     A split of fewer rows is repeated for several epochs. The seed also selects the rows.
@@ -63,6 +65,9 @@ def check_equal(name: str, collate: Collate, split: Split, *, rows: int = ROWS, 
             epoch = loader.epoch
             for batch in loader:
                 comparison.add(batch, epoch)
+                if progress is not None:
+                    what = f"comparing batches ({name}) with torchvision's"
+                    progress(what, min(rows, comparison.images.rows), rows)
     verdicts = [comparison.images.verdict("load", f"{name}, equal draws")]
     for field, tally in sorted(comparison.fields.items()):
         verdicts.append(tally.verdict("load", f"{name}, {field} for equal draws"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import platform
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,9 @@ import torchvision
 import mmload
 from mmload.builder.version_commit import write_card
 from mmload.errors import one_line
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is compared, rows done, all rows)."""
 
 _WIDTH = 100
 _NAME = 42  # maximum columns of a name; the text of a longer name starts below it

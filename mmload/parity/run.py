@@ -19,8 +19,8 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.builder.trust import recipe_of
 from mmload.errors import SourceError, UsageError, choices
 from mmload.parity.load import check_equal, shape_of
-from mmload.parity.report import ParityReport, Verdict
-from mmload.parity.store import Progress, check_store
+from mmload.parity.report import ParityReport, Progress, Verdict
+from mmload.parity.store import check_store
 from mmload.records import has_images
 from mmload.runtime.resources import check_threads
 from mmload.store.dataset import Dataset, Split
@@ -55,7 +55,7 @@ def run(
         seed: selects the rows and the draws of the batches.
         collate: the collate for the load side, or several as views; None: the usual crops, a flip and Normalize.
         threads: decoding threads; None takes the cores available.
-        progress: called with the number of rows of a split that are done.
+        progress: called with what is compared, and how many rows of how many are done.
 
     Returns:
         A verdict per property.
@@ -76,7 +76,7 @@ def run(
         raise UsageError(f"split {split!r} is a subset of {owner!r}, whose rows it shares; check split {owner!r}")
     recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
     with torch.device("cpu"):  # torchvision's own functions take the default device
-        batches = _load_side(chosen, collate, seed)  # first, as it takes seconds and refuses a wrong collate
+        batches = _load_side(chosen, collate, seed, progress)  # first, as it takes seconds and refuses a wrong collate
         verdicts = _store_side(chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress)
     settings = {
         "dataset": opened.path.name,
@@ -116,7 +116,9 @@ def _store_side(
     return verdicts
 
 
-def _load_side(splits: list[Split], collate: Collate | Views | None, seed: int) -> list[Verdict]:
+def _load_side(
+    splits: list[Split], collate: Collate | Views | None, seed: int, progress: Progress | None
+) -> list[Verdict]:
     """Checks batches of the first split that has images."""
     split = next((each for each in splits if len(each) and has_images(each.fields)), None)
     if split is None:
@@ -127,7 +129,11 @@ def _load_side(splits: list[Split], collate: Collate | Views | None, seed: int) 
         collates = {"collate": collate}
     else:
         collates = {f"view {number}": view for number, view in enumerate(dict.fromkeys(collate.collates))}
-    return [verdict for name, each in collates.items() for verdict in check_equal(name, each, split, seed=seed)]
+    return [
+        verdict
+        for name, each in collates.items()
+        for verdict in check_equal(name, each, split, seed=seed, progress=progress)
+    ]
 
 
 def usual_collates(split: Split) -> dict[str, Collate]:

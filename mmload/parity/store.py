@@ -20,7 +20,7 @@ from torchvision.datasets.folder import find_classes
 from mmload.errors import SampleError, SourceError, StoreError, counted
 from mmload.parity.differences import Tally, apart
 from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
-from mmload.parity.report import Verdict
+from mmload.parity.report import Progress, Verdict
 from mmload.runtime.random_words import permute
 from mmload.runtime.regular_files import read_regular
 from mmload.runtime.resources import available_cores, single_op_pool
@@ -28,9 +28,6 @@ from mmload.sources import SourceSplit
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
 from mmload.store.dataset import Split
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME
-
-Progress = Callable[[int, int], None]
-"""Called with (rows done, all rows)."""
 
 _OF_EACH_KIND = 8  # lower bound on the checked rows of every file ending
 _PIXELS = "pixels of"
@@ -63,7 +60,9 @@ def check_store(
     references, size = ReferenceMaker(source, recipe), threads or available_cores()
     pool = single_op_pool(size, "mmload-parity")
     try:
-        compared = _compared(pool, 4 * size, partial(_compare_row, split, references, found, recipe), chosen, progress)
+        what = f"comparing rows of {split.name} with the photographs, decoded again"
+        shown = None if progress is None else partial(progress, what)
+        compared = _compared(pool, 4 * size, partial(_compare_row, split, references, found, recipe), chosen, shown)
         return verdicts + _verdicts(split.name, compared)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -208,7 +207,7 @@ def _compared(
     ahead: int,
     compare: Callable[[int], _RowDifferences],
     chosen: Sequence[int],
-    progress: Progress | None,
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[_RowDifferences]:
     """Compares rows in the pool, a few ahead, and yields their differences in order."""
     for start in range(0, len(chosen), ahead):

@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from mmload.render.arrival import is_there
 from mmload.render.kernel_arguments import (
     BLEND,
     LINES,
     NEAR,
     PAINT,
+    PIXELS,
     PLANES,
+    Arrival,
     Bytes,
     Places,
     Records,
@@ -226,13 +229,25 @@ def _clear(tiles: Records, places: Places, ground: Bytes, canvas: Bytes) -> None
 
 
 @numba_compiled(PAINT)
-def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Bytes) -> None:
-    """Paints the tiles of a sample, in order.
+def paint(
+    memory: Bytes,
+    places: Places,
+    decoded: Bytes,
+    arrival: Arrival,
+    first: int,
+    tiles: Records,
+    ground: Bytes,
+    out: Bytes,
+) -> None:
+    """Paints the tiles of a sample, in order, until one cannot arrive.
 
     Args:
         memory: uint8 [n], where the images are.
         places: :data:`~mmload.render.kernel_arguments.PLACE` [T], the image of each tile. All lines that it needs are
-            there.
+            there when it has arrived.
+        decoded: uint8 [m], where those of the layout :data:`~mmload.render.kernel_arguments.PIXELS` are.
+        arrival: what brings the images there.
+        first: number of the first tile among those of the arrival.
         tiles: :data:`~mmload.render.kernel_arguments.TILE` [T].
         ground: uint8 [C], the canvas beside the tiles.
         out: uint8 [L, C, H, W], a canvas for each layer, C at most 4. A tile that begins a layer clears what
@@ -240,6 +255,8 @@ def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Byt
     """
     channels = out.shape[1]
     for k in range(len(tiles)):
+        if not is_there(arrival, first + k):
+            break
         tile, place = tiles[k], places[k]
         canvas = out[tile.layer]
         if tile.begins:
@@ -255,14 +272,15 @@ def paint(memory: Bytes, places: Places, tiles: Records, ground: Bytes, out: Byt
             beside, below, after = wide, channels * wide, 1
         else:
             beside, below, after = 1, channels * wide, channels
+        pixels = decoded if place.layout == PIXELS else memory
         steps, part = (beside, below, after), (top - place.first, left, rows, columns)
         shown = top, left, rows, columns
         if _is_straight(tile):
             base = place.start + part[0] * below + left * after
-            paint_straight(memory, base, steps, tile, shrink, shown, canvas)
+            paint_straight(pixels, base, steps, tile, shrink, shown, canvas)
         else:
             packed = np.empty((rows + 1) * (columns + 1), np.uint32)
-            _pack(memory, place.start, steps, part, channels, packed)
+            _pack(pixels, place.start, steps, part, channels, packed)
             _paint_tile(packed, tile, shrink, shown, canvas)
 
 

@@ -294,13 +294,20 @@ def crop_into(out: Pixels) -> Callable[..., None]:
     return compiled_for(out, crop if out.ndim == 4 else crop_interleaved, crop_signature)
 
 
-_DIRECT = {torch.float32, torch.uint8, *BITS}
-"""Dtypes that kernels write, contiguous and in channels_last; all others are converted from float32."""
+KERNEL_DTYPES = {
+    torch.float32: np.dtype(np.float32),
+    torch.uint8: np.dtype(np.uint8),
+    torch.float16: np.dtype(np.int16),
+    torch.bfloat16: np.dtype(np.uint16),
+}
+"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
 
 
-def written(out: Tensor) -> Pixels | None:
+def written(out: Tensor | Pixels) -> Pixels | None:
     """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
-    if out.dtype not in _DIRECT:
+    if isinstance(out, np.ndarray):
+        return out
+    if out.dtype not in KERNEL_DTYPES:
         return None
     bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
     if out.is_contiguous():

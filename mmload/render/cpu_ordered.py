@@ -39,14 +39,13 @@ _POOL = MemoryPool(spare=4)
 """Memory for the levels of batches that are being rendered."""
 
 
-def targets(out: Tensor) -> Iterator[tuple[slice, Pixels, bool]]:
+def targets(out: Tensor | Pixels) -> Iterator[tuple[slice, Pixels, bool]]:
     """Yields samples of an output with the memory where kernels write them, and whether that is the output's own.
 
     All samples come at once; where no kernel can write the output, some at a time, which are copied to it afterwards.
     """
-    pixels = written(out)
-    if pixels is not None:
-        yield slice(0, len(out)), pixels, True
+    if (pixels := written(out)) is not None or isinstance(out, np.ndarray):
+        yield slice(0, len(out)), out if pixels is None else pixels, True
         return
     for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
         work = _work_for(out[part])
@@ -60,10 +59,10 @@ def _work_for(out: Tensor) -> Tensor:
 
     A sample alone may be written where the output, with gaps between its samples, cannot: both have one layout.
     """
-    dtype = torch.uint8 if out.dtype == torch.uint8 else torch.float32
+    dtype = np.uint8 if out.dtype == torch.uint8 else np.float32
     if not out[:1].is_contiguous() and out[:1].permute(0, 2, 3, 1).is_contiguous():
-        return scratch("pixels", out.permute(0, 2, 3, 1).shape, dtype).permute(0, 3, 1, 2)
-    return scratch("pixels", out.shape, dtype)
+        return torch.from_numpy(scratch("pixels", out.permute(0, 2, 3, 1).shape, dtype)).permute(0, 3, 1, 2)
+    return torch.from_numpy(scratch("pixels", out.shape, dtype))
 
 
 class CpuCanvas:
@@ -72,7 +71,7 @@ class CpuCanvas:
     def __init__(self, canvas: Canvas, ground: Bytes) -> None:
         self._canvas, self._ground = canvas, ground
         layers = 1 + int(canvas.tiles["layer"].max(initial=0))
-        self._levels = _POOL.empty((layers, len(ground), canvas.height, canvas.width), torch.uint8).numpy()
+        self._levels = _POOL.array((layers, len(ground), canvas.height, canvas.width))
         self._next = 0
 
     def take(self, first: int, lines: ImageLines) -> tuple[slice, Composed]:
@@ -93,7 +92,7 @@ class CpuCanvas:
         begin = int(canvas.samples[first]) if stop > first else 0
         done = slice(begin, begin + len(ends))
         tiles, shares = canvas.tiles[first:stop], canvas.shares[done]
-        return done, Composed(lines, tiles, starts, self._ground, self._levels, shares)
+        return done, Composed(*lines[:3], tiles, starts, self._ground, self._levels, shares)
 
 
 class _Batch(NamedTuple):
@@ -107,7 +106,7 @@ class _Batch(NamedTuple):
 
     colors: tuple[Floats, Floats]
     levels: Bytes
-    out: Tensor
+    out: Tensor | Pixels
 
 
 class CpuMixing:
@@ -118,7 +117,7 @@ class CpuMixing:
     """
 
     def __init__(
-        self, plan: Plan, mixing: Mixing, colors: tuple[Floats, Floats], streams: Callable[[Tensor], bool]
+        self, plan: Plan, mixing: Mixing, colors: tuple[Floats, Floats], streams: Callable[[Tensor | Pixels], bool]
     ) -> None:
         self._shape, self._colors, self._streams = plan.shape, colors, streams
         ones, empty = np.ones(plan.count, np.float32), np.zeros((plan.count, 4), np.int64)
@@ -128,7 +127,7 @@ class CpuMixing:
         self._batch: _Batch | None = None
         self._next = 0
 
-    def mix(self, first: int, crops: Crops, out: Tensor) -> None:
+    def mix(self, first: int, crops: Crops, out: Tensor | Pixels) -> None:
         """Cuts out, colors, erases and mixes samples into ``out`` [b, C, h, w]; the batch's first one after its last.
 
         Raises:
@@ -152,7 +151,7 @@ class CpuMixing:
             for _, pixels, is_own in targets(batch.out):
                 self._mix(batch, 0, crops, pixels, is_own and self._streams(batch.out), last=True)
 
-    def _begun(self, pixels: Pixels, out: Tensor) -> _Batch:
+    def _begun(self, pixels: Pixels, out: Tensor | Pixels) -> _Batch:
         """Returns the state of a batch whose first samples go into ``out``, by way of ``pixels``."""
         from mmload.render.mixing_kernels import SLOTS  # compiled only by those who have such steps
 
@@ -163,8 +162,7 @@ class CpuMixing:
             np.tile(one, lines * width)[None] if interleaved else np.repeat(one[:, None], lines * width, 1)
             for one in self._colors
         )
-        levels = _POOL.empty((SLOTS * channels * height * width,), torch.uint8)
-        return _Batch((shift, scale), levels.numpy(), out[:1])
+        return _Batch((shift, scale), _POOL.array((SLOTS * channels * height * width,)), out[:1])
 
     def _mix(
         self, batch: _Batch, first: int, crops: Crops, pixels: Pixels, streamed: bool, *, last: bool = False

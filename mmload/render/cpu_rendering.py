@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
-from mmload.render.cpu_kernels import written
+from mmload.render.cpu_kernels import KERNEL_DTYPES, written
 from mmload.render.cpu_ordered import CpuCanvas, CpuMixing, targets
 from mmload.render.holes import holes_in, holes_of
 from mmload.render.kernel_arguments import (
@@ -27,6 +27,7 @@ from mmload.render.kernel_arguments import (
     RESIZED,
     WINDOW,
     Addresses,
+    Arrival,
     Bytes,
     Composed,
     Crops,
@@ -47,6 +48,7 @@ from mmload.render.torch_sampling import Window, chunks, windows
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches, scratch
+from mmload.runtime.quiet_arrays import zeros
 
 CHANGED_BYTES = 700_000
 """Bytes of levels that operations change before they are colored: they stay in cache."""
@@ -82,10 +84,19 @@ class CpuRendering:
             raise ValueError(f"indices are {indices.dtype}, expected int64")
         self.render_lines(first, ImageLines.of_batch(images, indices.numpy()), out)
 
-    def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
+    @property
+    def waits(self) -> bool:
+        """Whether images may arrive while they are rendered, each when it is needed."""
+        resampling = self._plan.resampling
+        return self._mixing is None and (resampling is None or is_by_kernel(resampling))
+
+    def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
         """Renders samples from ``first`` on into ``out`` [b, C, h, w], from the lines of their images.
 
-        Of variable-size images, at least the lines of :attr:`needed` are there.
+        The output may be an array in the layout that kernels write: see :func:`~mmload.render.cpu_kernels.written`.
+
+        Of variable-size images, at least the lines of :attr:`needed` are there. Lines arrive meanwhile only if the
+        rendering :attr:`waits`; the samples from one on that cannot arrive are not rendered.
 
         Raises:
             IndexError: if there is no such sample, or its window needs other lines.
@@ -106,9 +117,13 @@ class CpuRendering:
             return
         crops = self._crops(samples, images)
         crops.windows["index"] = indices
-        self._change(samples, crops, INSIDE if self._are_inside else ANYWHERE, out)
+        origin = INSIDE if self._are_inside else ANYWHERE
+        if lines.arrival.address:
+            self._store(samples, lines.arrival, crops, origin, out)
+        else:
+            self._change(samples, crops, origin, out)
 
-    def render_tiles(self, first: int, lines: ImageLines, out: Tensor) -> None:
+    def render_tiles(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
         """Paints tiles from ``first`` on, and finishes the samples of which the last tile is painted.
 
         At least the lines of :attr:`needed` are there; ``out`` [B, C, h, w] is that of all samples.
@@ -123,13 +138,14 @@ class CpuRendering:
 
         samples, composed = self._canvas.take(first, lines)
         done = out[samples]
-        pixels, full = written(done), torch.from_numpy(composed.levels[:1])
+        pixels, full = written(done), composed.levels[:1]
         own = pixels is not None
         if pixels is None:
-            pixels = scratch("composed", done.shape, torch.float32).numpy()
+            pixels = scratch("composed", done.shape, np.float32)
         addresses, streamed = compose_addresses(pixels, self._operations is not None), own and self._streams(out)
-        self._finish_at_once(compose_into(pixels), composed, samples, full, streamed, addresses, pixels)
-        if not own:
+        source = composed, lines.arrival
+        self._finish_at_once(compose_into(pixels), source, samples, full, streamed, addresses, pixels)
+        if not own and isinstance(done, Tensor):
             done.copy_(torch.from_numpy(pixels))
 
     @lazy_property
@@ -137,51 +153,56 @@ class CpuRendering:
         """Lines that each window needs of its image, or each tile: :data:`~mmload.render.kernel_arguments.NEEDED`."""
         return needed_lines(self._plan) if self._plan.canvas is None else self._plan.canvas.needed
 
-    def _check_output(self, samples: slice, out: Tensor) -> None:
+    def _check_output(self, samples: slice, out: Tensor | Pixels) -> None:
         """Checks that memory has the shape and dtype of the plan's samples."""
-        count = samples.stop - samples.start
-        if out.shape != (count, *self._plan.shape[1:]) or out.dtype != self._dtype:
+        count, (_, channels, height, width) = samples.stop - samples.start, self._plan.shape
+        shapes, dtype = [(count, channels, height, width)], self._dtype
+        if isinstance(out, np.ndarray):
+            shapes.append((count, height, width * channels))
+            dtype = KERNEL_DTYPES.get(dtype)
+        if out.shape not in shapes or out.dtype != dtype:
             raise ValueError(f"{count} samples into {out.dtype} {tuple(out.shape)} are not what was planned")
         if samples.start < 0 or samples.stop > self._plan.count:
             raise IndexError(f"samples {samples.start} to {samples.stop - 1} are wanted, there are {self._plan.count}")
 
-    def _resize(self, samples: slice, lines: ImageLines, resampling: Resampling, out: Tensor) -> None:
+    def _resize(self, samples: slice, lines: ImageLines, resampling: Resampling, out: Tensor | Pixels) -> None:
         """Renders by way of a resize: one sample after the other, or if no kernel can a few at a time, in cache."""
         shape = self._plan.source[0], resampling.height, resampling.width
         by_kernel = is_by_kernel(resampling)
         if by_kernel and self._mixing is None:
             from mmload.render.sample_kernels import resize_addresses, resize_into
 
-            full = scratch("resized", (1, *shape), torch.uint8)
+            full = scratch("resized", (1, *shape))
             for part, pixels, is_own in targets(out):
                 here = slice(samples.start + part.start, samples.start + part.stop)
-                resizes = self._resizes(here, ImageLines(lines.memory, lines.places[part]), resampling)
+                own = lines.part(part)
+                source = self._resizes(here, own, resampling), own.arrival
                 addresses = resize_addresses(pixels, self._operations is not None)
                 streamed = is_own and self._streams(out)
-                self._finish_at_once(resize_into(pixels), resizes, here, full, streamed, addresses, pixels)
+                self._finish_at_once(resize_into(pixels), source, here, full, streamed, addresses, pixels)
             return
         for part in chunks(len(out), shape, RESIZED_BYTES):
-            full = scratch("resized", (part.stop - part.start, *shape), torch.uint8)
+            full = scratch("resized", (part.stop - part.start, *shape))
             here = slice(samples.start + part.start, samples.start + part.stop)
             if by_kernel:
                 from mmload.render.resized_windows import resize  # compiled only by those who resize
 
-                resize(self._resizes(here, ImageLines(lines.memory, lines.places[part]), resampling), full.numpy())
+                resize(self._resizes(here, lines.part(part), resampling), full)
             else:
-                for k, target in enumerate(full):
+                for k, target in enumerate(torch.from_numpy(full)):
                     image, sample = lines.image(part.start + k, shape[0]), here.start + k
                     window, placed = self._windows[sample], self._placed[sample]
                     target.copy_(on_canvas_of(image, window, resampling, self._plan.padding, placed))
-            crops = self._crops(here, full.numpy())
+            crops = self._crops(here, full)
             crops.windows["index"] = np.arange(len(full))
             self._change(here, crops, self._origin, out[part])
 
     def _finish_at_once(
         self,
         kernel: Callable[..., None],
-        source: Resizes | Composed,
+        source: tuple[Resizes | Composed, Arrival],
         samples: slice,
-        full: Tensor,
+        full: Bytes,
         streamed: bool,
         addresses: Addresses,
         out: Pixels,
@@ -190,11 +211,11 @@ class CpuRendering:
         from mmload.render.sample_kernels import changes_of, no_operations
 
         origin = self._origin
-        levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
+        levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]))
         operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
         kernel(
-            source,
-            self._crops(samples, full.numpy()),
+            *source,
+            self._crops(samples, full),
             self._paint(samples, streamed),
             changes_of(operations, samples, levels, origin, out),
             addresses,
@@ -204,7 +225,8 @@ class CpuRendering:
     def _resizes(self, samples: slice, lines: ImageLines, resampling: Resampling) -> Resizes:
         placed = resampling.placement
         ground = self._fill if placed is None else _levels(placed.fill, self._plan.source[0])
-        return Resizes(*lines, self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
+        windows, reach = self._resized_windows[samples], REACHES[resampling.mode]
+        return Resizes(*lines[:3], windows, self._fill, self._mode, ground, reach)
 
     @property
     def _origin(self) -> int:
@@ -222,13 +244,13 @@ class CpuRendering:
 
     def _crops(self, samples: slice, images: Bytes) -> Crops:
         """Returns samples' windows in images; their indices are 0, and the windows may be written to."""
-        windows = self._crop_windows[samples].view(np.uint8).copy()  # of bytes: records take five times as long
-        return Crops(images, windows.view(WINDOW), self._fill, self._mode)
+        windows = np.frombuffer(bytearray(self._crop_windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
+        return Crops(images, windows, self._fill, self._mode)
 
     def _paint(self, samples: slice, streamed: bool) -> Paint:
         return Paint(*self._color_map, holes_in(self._holes, samples, self._plan.width), streamed)
 
-    def _change(self, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
+    def _change(self, samples: slice, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
         """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
         operations = self._operations
         if self._mixing is not None:
@@ -242,10 +264,27 @@ class CpuRendering:
                 continue
             from mmload.render.sample_kernels import change_into, changes_of  # compiled only by those who have them
 
-            room = scratch("levels", (1, *self._plan.shape[1:]), torch.uint8)
+            room = scratch("levels", (1, *self._plan.shape[1:]))
             change_into(pixels)(own, paint, changes_of(operations, here, room, origin, pixels), pixels)
 
-    def _mix(self, mixing: CpuMixing, samples: slice, crops: Crops, origin: int, out: Tensor) -> None:
+    def _store(self, samples: slice, arrival: Arrival, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
+        """Renders samples as :meth:`_change` does, each when its image has arrived."""
+        from mmload.render.sample_kernels import changes_of, no_operations, store_addresses, store_into
+
+        operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
+        room = scratch("levels", (1, *self._plan.shape[1:]))
+        for part, pixels, is_own in targets(out):
+            here = slice(samples.start + part.start, samples.start + part.stop)
+            store_into(pixels)(
+                arrival._replace(first=arrival.first + part.start),
+                crops._replace(windows=crops.windows[part]),
+                self._paint(here, is_own and self._streams(out)),
+                changes_of(operations, here, room, origin, pixels),
+                store_addresses(pixels, self._operations is not None),
+                pixels,
+            )
+
+    def _mix(self, mixing: CpuMixing, samples: slice, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
         """Runs samples' operations on their levels, some samples at a time, and mixes them with the samples before."""
         operations = self._operations
         if operations is None:
@@ -255,28 +294,32 @@ class CpuRendering:
 
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             first, count = samples.start + part.start, part.stop - part.start
-            room = scratch("levels", (count, *self._plan.shape[1:]), torch.uint8)
+            room = scratch("levels", (count, *self._plan.shape[1:]))
             here = crops._replace(windows=crops.windows[part])
             changes = changes_of(operations, slice(first, first + count), room, origin, None)
             change_into(_NO_OUTPUT)(here, changes.plain, changes, _NO_OUTPUT)
             if origin != IN_PLACE:
-                here = here._replace(images=room.numpy())
+                here = here._replace(images=room)
                 here.windows["index"] = np.arange(count)
             here.windows["top"] = here.windows["left"] = 0
             mixing.mix(first, here, out[part])
 
-    def _streams(self, out: Tensor) -> bool:
+    def _streams(self, out: Tensor | Pixels) -> bool:
         """Returns whether a batch is written past the caches: it, and each sample, is too large to stay there."""
         count, channels, height, width = self._plan.shape
-        values = height * width * (1 if out.is_contiguous() else channels)  # that a kernel writes band by band
-        aligned = values * out.itemsize % LINE == 0 and out.data_ptr() % LINE == 0
+        if isinstance(out, np.ndarray):
+            address, is_interleaved = out.ctypes.data, out.ndim == 3
+        else:
+            address, is_interleaved = out.data_ptr(), not out.is_contiguous()
+        values = height * width * (channels if is_interleaved else 1)  # that a kernel writes band by band
+        aligned = values * out.itemsize % LINE == 0 and address % LINE == 0
         return aligned and past_caches(count, channels * height * width * out.itemsize)
 
     @lazy_property
     def _crop_windows(self) -> Records:
         """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
         plan, resampling = self._plan, self._plan.resampling
-        cut = np.zeros(plan.count, WINDOW)
+        cut = zeros(plan.count, WINDOW)
         for name in ("top", "left"):
             if (starts := getattr(plan if resampling is None else resampling, name)) is not None:
                 cut[name] = starts
@@ -295,7 +338,7 @@ class CpuRendering:
     @lazy_property
     def _resized_windows(self) -> Records:
         """Windows that are resized: RESIZED [B]."""
-        plan, resampling, resizes = self._plan, self._plan.resampling, np.zeros(self._plan.count, RESIZED)
+        plan, resampling, resizes = self._plan, self._plan.resampling, zeros(self._plan.count, RESIZED)
         for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
             if value is not None:
                 resizes[name] = value

@@ -151,7 +151,7 @@ def no_holes(count: int, channels: int) -> Holes:
 
 def holes_in(holes: Holes, samples: slice, width: int) -> Holes:
     """Returns the holes of some samples, with the calling thread's working memory for lines of this width."""
-    return Holes(holes.sides[samples], holes.values, scratch("noise", (width + 1,), torch.float32).numpy())
+    return Holes(holes.sides[samples], holes.values, scratch("noise", (width + 1,), np.float32))
 
 
 class LineRange(NamedTuple):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mmload.runtime.declarations import RecordArray, Signature, Type, tuple_type, void
 from mmload.runtime.numba_compile import variant
+from mmload.runtime.resident_pages import NO_FILES, RANGES, FileRanges
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -45,6 +46,81 @@ NEEDED = np.dtype([(name, np.int64) for name in ("first", "stop", "shrink")])
 PLANES, LINES, PIXELS = range(3)
 """Layouts: [C, H, W] of fixed-size rows; [H, C, W] of variable-size pixels; [H, W, C] of decoded JPEGs."""
 
+UNREADABLE, REFUSED = 1, 2
+"""Why a row has not arrived: its file cannot be read; TurboJPEG refuses it."""
+
+NOWHERE: Bytes = np.empty(0, np.uint8)
+"""No memory."""
+
+_NO_PLACES: Places = np.empty(0, PLACE)
+
+
+class Arrival(NamedTuple):
+    """Rows that are to arrive in memory: before a kernel renders a sample, it calls another one that waits for its row.
+
+    Attributes:
+        address: that kernel, :func:`mmload.render.arrival.arrive`; 0: all rows are there.
+        first: the row of the first sample of a call.
+        memory: uint8 [n], where the rows are as they are stored.
+        places: :data:`PLACE` [B]. Those of JPEGs get their start, lines and layout when they arrive.
+        ranges: files that ``memory`` maps.
+        files: int64 [B], the file of each row.
+        absent: int64 [B], what :func:`~mmload.runtime.resident_pages.announce` returns: 0: a row is in memory.
+        jpeg: bool [B], which rows are JPEGs.
+        starts: int64 [B], the first byte of each row in ``memory``.
+        lengths: int64 [B], the bytes of each row.
+        needed: :data:`NEEDED` [B], the lines that are decoded at least, and how many times smaller.
+        rooms: int64 [B], the first byte of ``decoded`` that each JPEG is decoded to.
+        channels: number of channels.
+        decoded: uint8 [m], memory for pixels.
+        spare: uint8, two bytes more than a JPEG has: working memory.
+        decoder: uintp, a :attr:`mmload.runtime.turbojpeg.Decoder.state`.
+        failed: int64 [2], the row that cannot arrive, or -1; and :data:`UNREADABLE` or :data:`REFUSED`. No later row is
+            rendered.
+    """
+
+    address: int
+    first: int
+    memory: Bytes
+    places: Places
+    ranges: FileRanges
+    files: Numbers
+    absent: Numbers
+    jpeg: npt.NDArray[np.bool_]
+    starts: Numbers
+    lengths: Numbers
+    needed: Places
+    rooms: Numbers
+    channels: int
+    decoded: Bytes
+    spare: Bytes
+    decoder: Addresses
+    failed: Numbers
+
+
+_NO_NUMBERS: Numbers = np.empty(0, np.int64)
+
+PRESENT = Arrival(
+    address=0,
+    first=0,
+    memory=NOWHERE,
+    places=_NO_PLACES,
+    ranges=NO_FILES,
+    files=_NO_NUMBERS,
+    absent=_NO_NUMBERS,
+    jpeg=np.empty(0, np.bool_),
+    starts=_NO_NUMBERS,
+    lengths=_NO_NUMBERS,
+    needed=np.empty(0, NEEDED),
+    rooms=_NO_NUMBERS,
+    channels=0,
+    decoded=NOWHERE,
+    spare=NOWHERE,
+    decoder=np.empty(0, np.uintp),
+    failed=np.array([-1, 0]),
+)
+"""Arrival of rows that are all in memory, decoded."""
+
 
 class ImageLines(NamedTuple):
     """Lines of some images.
@@ -52,10 +128,14 @@ class ImageLines(NamedTuple):
     Attributes:
         memory: uint8 [n], contiguous.
         places: :data:`PLACE` [B]. In the layout :data:`PLANES` all lines are there, and in the original size.
+        decoded: uint8 [m], contiguous: where images of the layout :data:`PIXELS` are.
+        arrival: what brings the images there; the place of a JPEG is that of the lines to decode until it arrives.
     """
 
     memory: Bytes
     places: Places
+    decoded: Bytes = NOWHERE
+    arrival: Arrival = PRESENT
 
     @classmethod
     def of_batch(cls, images: Tensor, indices: Numbers) -> ImageLines:
@@ -95,7 +175,7 @@ class ImageLines(NamedTuple):
         return images, indices
 
     def check_complete(self, needed: Places, sizes: Numbers, channels: int) -> None:
-        """Checks that kernels, which check nothing, find all lines that they will read.
+        """Checks that kernels, which check nothing, find all lines that they will read, some once they have arrived.
 
         Args:
             needed: :data:`NEEDED` [B], of each image.
@@ -111,7 +191,8 @@ class ImageLines(NamedTuple):
             raise ValueError("the images have other sizes than in the plan")
         if ((shrink < 1) | (shrink > needed["shrink"])).any():
             raise ValueError("an image was decoded smaller than its window allows")
-        inside = (start >= 0) & (start + count * channels * -(-width // shrink) <= len(self.memory))
+        room = np.where(layout == PIXELS, len(self.decoded), len(self.memory))
+        inside = (start >= 0) & (start + count * channels * -(-width // shrink) <= room)
         more = np.where(shrink > 1, shrink, 0)
         begin, stop = np.maximum(needed["first"] - more, 0), np.minimum(needed["stop"] + more, height)
         present = (first * shrink <= begin) & (np.minimum((first + count) * shrink, height) >= stop)
@@ -120,11 +201,17 @@ class ImageLines(NamedTuple):
         if not (inside & present & complete).all():
             raise IndexError("a window needs lines of its image that are not in memory")
 
+    def part(self, images: slice) -> ImageLines:
+        """Returns the lines of some of the images; the slice has a start."""
+        arrival = self.arrival._replace(first=self.arrival.first + images.start)
+        return self._replace(places=self.places[images], arrival=arrival)
+
     def image(self, k: int, channels: int) -> Tensor:
         """Returns the lines of image ``k`` as a view, uint8 [C, lines, W]."""
         start, _, count, _, width, layout, shrink = self.places[k].tolist()
         width = -(-width // shrink)
-        flat = torch.from_numpy(self.memory[start : start + count * channels * width])
+        memory = self.decoded if layout == PIXELS else self.memory
+        flat = torch.from_numpy(memory[start : start + count * channels * width])
         if layout == PLANES:
             return flat.view(channels, count, width)
         if layout == LINES:
@@ -280,6 +367,7 @@ class Resizes(NamedTuple):
         memory: uint8 [n], where the images are.
         places: :data:`PLACE` [B]. All lines that a window needs are there. In an image
             smaller than the original the window is inside, and shrinks as much at least.
+        decoded: uint8 [m], where those of the layout :data:`PIXELS` are.
         windows: :data:`RESIZED` [B].
         fill: uint8 [C], the constant outside of the image.
         mode: padding outside of the image, an index of :data:`~mmload.render.plan_parts.PADDING_MODES`.
@@ -289,6 +377,7 @@ class Resizes(NamedTuple):
 
     memory: Bytes
     places: Places
+    decoded: Bytes
     windows: Records
     fill: Bytes
     mode: int
@@ -300,7 +389,9 @@ class Composed(NamedTuple):
     """Tiles of some samples, in order, perhaps with some of the next sample.
 
     Attributes:
-        lines: lines of the tiles' images, at least all that they need.
+        memory: uint8 [n], where the tiles' images are.
+        places: :data:`PLACE` [T], the image of each tile. All lines that it needs are there.
+        decoded: uint8 [m], where those of the layout :data:`PIXELS` are.
         tiles: :data:`TILE` [T].
         starts: int64 [B + 1], the first tile of each sample, and of the next.
         ground: uint8 [C], the canvas beside the tiles.
@@ -308,7 +399,9 @@ class Composed(NamedTuple):
         shares: float32 [B], the share of the first of two layers; NaN: there is one.
     """
 
-    lines: ImageLines
+    memory: Bytes
+    places: Places
+    decoded: Bytes
     tiles: Records
     starts: Numbers
     ground: Bytes
@@ -347,6 +440,7 @@ OUTPUTS = {
 """Types of the outputs that crops write by dtype and dimensions: [B, C, h, w], or [B, h, w * C] of channels_last."""
 
 _BYTES, _FLOATS, _ADDRESSES, _WINDOWS = "uint8[::1]", "float32[::1]", "uintp[::1]", RecordArray(WINDOW)
+_NUMBERS = "int64[::1]"
 _HOLES = tuple_type(Holes, RecordArray(HOLE, 2), "float32[:, ::1]", _FLOATS)
 _CROPS = tuple_type(Crops, BYTES, _WINDOWS, _BYTES, "int64")
 _PAINT = tuple_type(Paint, _FLOATS, _FLOATS, _HOLES, "boolean")
@@ -354,12 +448,34 @@ _LINE_PAINT = tuple_type(Paint, "float32[:, ::1]", "float32[:, ::1]", _HOLES, "b
 _OPERATIONS = tuple_type(Operations, "int64[:, ::1]", "float32[:, :, ::1]", "int64[:, ::1]")
 _SCRATCH = tuple_type(Scratch, _BYTES, _FLOATS, "uint32[::1]")
 _CHANGES = tuple_type(Changes, _OPERATIONS, _SCRATCH, BYTES, _WINDOWS, _PAINT, "int64", _ADDRESSES)
-_RESIZES = tuple_type(Resizes, _BYTES, RecordArray(PLACE), RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
-_LINES = tuple_type(ImageLines, _BYTES, RecordArray(PLACE))
-_COMPOSED = tuple_type(Composed, _LINES, RecordArray(TILE), "int64[::1]", _BYTES, BYTES, _FLOATS)
+_STORED = _BYTES, RecordArray(PLACE), _BYTES
+_RESIZES = tuple_type(Resizes, *_STORED, RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
+_COMPOSED = tuple_type(Composed, *_STORED, RecordArray(TILE), _NUMBERS, _BYTES, BYTES, _FLOATS)
+_ARRIVAL = tuple_type(
+    Arrival,
+    "uintp",
+    "int64",
+    _BYTES,
+    RecordArray(PLACE),
+    RANGES,
+    _NUMBERS,
+    _NUMBERS,
+    "boolean[::1]",
+    _NUMBERS,
+    _NUMBERS,
+    RecordArray(NEEDED),
+    _NUMBERS,
+    "int64",
+    _BYTES,
+    _BYTES,
+    _ADDRESSES,
+    _NUMBERS,
+)
 _MIXTURES = tuple_type(Mixtures, _FLOATS, "int64[:, ::1]", _BYTES, "int64", "boolean")
 
-PAINT = void(_BYTES, RecordArray(PLACE), RecordArray(TILE), _BYTES, BYTES)
+ARRIVE = void(_ARRIVAL, "int64")
+BRING = void(_ARRIVAL, "int64")
+PAINT = void(*_STORED, _ARRIVAL, "int64", RecordArray(TILE), _BYTES, BYTES)
 BLEND = void(BYTES, "float32")
 COPY_WINDOWS = void(BYTES, _WINDOWS, BYTES)
 RUN = void(BYTES, _WINDOWS, _OPERATIONS, _SCRATCH)
@@ -387,8 +503,9 @@ def _before_output(*arguments: Type) -> _Signatures:
 
 crop_signature = _before_output(_CROPS, _PAINT)
 changed_signature = _before_output(_CROPS, _PAINT, _CHANGES)
-resized_signature = _before_output(_RESIZES, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
-composed_signature = _before_output(_COMPOSED, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
+stored_signature = _before_output(_ARRIVAL, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
+resized_signature = _before_output(_RESIZES, _ARRIVAL, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
+composed_signature = _before_output(_COMPOSED, _ARRIVAL, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
 mix_signature = _before_output(_CROPS, _LINE_PAINT, _MIXTURES)
 
 

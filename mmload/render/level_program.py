@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from mmload.render.plan_parts import Array
+from mmload.runtime.host_arrays import zeros
+from mmload.runtime.numba_compile import numba_compiled
 
 (
     NONE,
@@ -126,12 +129,19 @@ class Program:
             settings: settings of its :class:`OperationSlot`.
         """
         codes = np.full((count, 1), operation, np.int64)
-        values = np.zeros((count, 1, MOST_NUMBERS), np.float32)
+        values = zeros((count, 1, MOST_NUMBERS), np.float32)
         for place, number in enumerate(numbers):
             values[:, 0, place] = number
         slot = OperationSlot(operations=frozenset({operation}) - {NONE}, **settings)
         program = cls(codes=codes, numbers=values, slots=(slot,))
         return program if apply_mask is None else program.masked(apply_mask)
+
+    @classmethod
+    def empty(cls, count: int, slots: tuple[OperationSlot, ...]) -> Program:
+        """Returns a program that does nothing."""
+        length = len(slots)
+        numbers = zeros((count, length, MOST_NUMBERS), np.float32)
+        return cls(codes=zeros((count, length), np.int64), numbers=numbers, slots=slots)
 
     def masked(self, apply_mask: Array) -> Program:
         """Returns a copy that does nothing for samples outside ``apply_mask`` (bool [B])."""
@@ -146,11 +156,11 @@ class Program:
 def chain(programs: Iterable[Program]) -> Program:
     """Concatenates programs of the same samples."""
     parts = list(programs)
-    return Program(
-        codes=np.concatenate([part.codes for part in parts], 1),
-        numbers=np.concatenate([part.numbers for part in parts], 1),
-        slots=tuple(slot for part in parts for slot in part.slots),
-    )
+    out, first = Program.empty(len(parts[0].codes), tuple(slot for part in parts for slot in part.slots)), 0
+    for part in parts:
+        _copy(part.codes, part.numbers, _EVERY, first, out.codes, out.numbers)
+        first += len(part.slots)
+    return out
 
 
 def one_of(programs: Sequence[Program], chosen: Array) -> Program:
@@ -161,25 +171,35 @@ def one_of(programs: Sequence[Program], chosen: Array) -> Program:
     """
     if len(_fills(slot for program in programs for slot in program.slots)) > 1:
         return chain(program.masked(chosen == place) for place, program in enumerate(programs))
-    length = max(len(program.slots) for program in programs)
-    padded = [pad_program(program, length) for program in programs]
-    samples = np.arange(len(chosen))
-    codes = np.stack([program.codes for program in padded])[chosen, samples]
-    numbers = np.stack([program.numbers for program in padded])[chosen, samples]
-    slots = tuple(_merge_slots([program.slots[place] for program in padded]) for place in range(length))
-    return Program(codes=codes, numbers=numbers, slots=slots)
-
-
-def pad_program(program: Program, length: int) -> Program:
-    """Appends empty slots up to the given length."""
-    missing = length - len(program.slots)
-    if not missing:
-        return program
-    return Program(
-        codes=np.pad(program.codes, ((0, 0), (0, missing))),
-        numbers=np.pad(program.numbers, ((0, 0), (0, missing), (0, 0))),
-        slots=program.slots + (OperationSlot(operations=frozenset()),) * missing,
+    slots = tuple(
+        _merge_slots([slot for slot in alternatives if slot is not None])
+        for alternatives in zip_longest(*(program.slots for program in programs))
     )
+    out = Program.empty(len(chosen), slots)
+    for place, program in enumerate(programs):
+        _copy(program.codes, program.numbers, chosen == place, 0, out.codes, out.numbers)
+    return out
+
+
+def ordered(programs: Sequence[Program], order: Array) -> Program:
+    """Concatenates programs in an order per sample, int64 [B, N]: the numbers of the programs."""
+    return chain(one_of(programs, order[:, place]) for place in range(len(programs)))
+
+
+_EVERY = np.ones(0, np.bool_)
+
+
+@numba_compiled(
+    "void(int64[:, ::1], float32[:, :, ::1], boolean[::1], int64, int64[:, ::1], float32[:, :, ::1])", nogil=False
+)
+def _copy(codes: Array, numbers: Array, apply_mask: Array, first: int, to_codes: Array, to_numbers: Array) -> None:
+    """Copies the operations of the samples in ``apply_mask``, bool [B] or [0] for all, to positions from ``first``."""
+    for k in range(len(codes)):
+        if len(apply_mask) == 0 or apply_mask[k]:
+            for place in range(codes.shape[1]):
+                to_codes[k, first + place] = codes[k, place]
+                for number in range(numbers.shape[2]):
+                    to_numbers[k, first + place, number] = numbers[k, place, number]
 
 
 def _merge_slots(slots: Sequence[OperationSlot]) -> OperationSlot:

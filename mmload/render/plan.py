@@ -30,6 +30,8 @@ class Plan:
         height: rows of the output.
         width: columns of the output.
         canvas: what the images that come in are composed of; None: they are rows as they are stored.
+        first_program: operations on the levels of variable-size images before their windows, which move no pixel;
+            None: none. Images of one size are changed in a pass of their own.
         top: int64 [B], first row of the source window; may lie outside the image. None: the window is the image.
         left: int64 [B], first column of it.
         rows: int64 [B] or one number, rows of the window.
@@ -56,6 +58,7 @@ class Plan:
     height: int
     width: int
     canvas: Canvas | None = None
+    first_program: Program | None = None
     top: Array | None = None
     left: Array | None = None
     rows: Array | int = 0
@@ -223,6 +226,10 @@ class Plan:
         """Returns whether values are still levels, and all of them the image's."""
         return self.shift is None and not self.ends
 
+    def fits_levels_first(self) -> bool:
+        """Returns whether the levels of variable-size images can still change before their windows; flips may stand."""
+        return self.fits_variable_windows() and self.top is None
+
     def fits_color(self) -> bool:
         """Returns whether a color map can still be composed."""
         return not self.ends
@@ -339,6 +346,10 @@ class Plan:
         """Adds operations on levels."""
         both = program if self.program is None else chain((self.program, program))
         return self._with(program=both, is_framed=self.is_framed and not both.operations & MOVES)
+
+    def changed_first(self, program: Program) -> Plan:
+        """Adds operations on the levels of variable-size images, which move no pixel."""
+        return self._with(first_program=program if self.first_program is None else chain((self.first_program, program)))
 
     def scaled(self, shift: Array, scale: Array) -> Plan:
         """Adds the color map (x - shift) * scale, float32 [C] each."""

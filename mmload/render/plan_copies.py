@@ -41,7 +41,7 @@ def copied(value: Any, device: torch.device) -> Copy:
     return Copy(_replaced(value, lambda array: next(following)), tensors)
 
 
-def on_device(value: Any, device: torch.device) -> Any:
+def with_tensors(value: Any, device: torch.device) -> Any:
     """Returns a description with tensors on ``device``, as :func:`copied` does."""
     return copied(value, device).description
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mmload.render.antialiased_resize import Taps, resample, taps, window_taps
 from mmload.render.cpu_kernels import CONSTANT, reflected
-from mmload.render.kernel_arguments import LINES, PLANES, RESIZE, Bytes, Resizes
+from mmload.render.kernel_arguments import LINES, PIXELS, PLANES, RESIZE, Bytes, Resizes
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -141,7 +141,8 @@ def resize(resizes: Resizes, out: Bytes) -> None:
         high, wide = shrunk(place.height, shrink), shrunk(place.width, shrink)
         size = place.count * channels * wide
         pitch = wide if layout == PLANES else channels * wide
-        lines = resizes.memory[place.start : place.start + size].reshape(size // max(pitch, 1), pitch)
+        memory = resizes.decoded if layout == PIXELS else resizes.memory
+        lines = memory[place.start : place.start + size].reshape(size // max(pitch, 1), pitch)
         # Line 0 of channel c is line row + c * apart: every step-th byte of it from byte c * beside on.
         apart, beside, step = place.count, 0, 1
         if layout != PLANES:

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from mmload.render.arrival import is_there
 from mmload.render.cpu_kernels import crop, crop_interleaved, crop_into
 from mmload.render.holes import no_holes
 from mmload.render.kernel_arguments import (
@@ -30,6 +29,8 @@ from mmload.render.kernel_arguments import (
     RUN,
     WINDOW,
     Addresses,
+    Arrival,
+    Bytes,
     Changes,
     Composed,
     Crops,
@@ -44,6 +45,7 @@ from mmload.render.kernel_arguments import (
     composed_signature,
     crop_signature,
     resized_signature,
+    stored_signature,
 )
 from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.runtime.declarations import CallBy, Signature, inlined
@@ -122,38 +124,77 @@ def _finish(k: int, crops: Crops, paint: Paint, changes: Changes, addresses: Add
         _color(addresses[1], (window, _paint_of(paint, k), out[k : k + 1]))
 
 
+@numba_compiled(*map(stored_signature, _KINDS))
+def render_stored(
+    arrival: Arrival, crops: Crops, paint: Paint, changes: Changes, addresses: Addresses, out: Pixels
+) -> None:
+    """Finishes samples as their rows, which are among the images of ``crops``, arrive.
+
+    The addresses are those of :func:`_finish`.
+    """
+    for k in range(len(crops.windows)):
+        if not is_there(arrival, arrival.first + k):
+            break
+        _finish(k, crops, paint, changes, addresses, out)
+
+
 @numba_compiled(*map(resized_signature, _KINDS))
 def render_resized(
-    resizes: Resizes, crops: Crops, paint: Paint, changes: Changes, addresses: Addresses, out: Pixels
+    resizes: Resizes,
+    arrival: Arrival,
+    crops: Crops,
+    paint: Paint,
+    changes: Changes,
+    addresses: Addresses,
+    out: Pixels,
 ) -> None:
-    """Resizes samples into the image of ``crops`` and finishes them.
+    """Resizes samples into the image of ``crops`` and finishes them, as their rows arrive.
 
     The addresses are those of :func:`_finish`, and :func:`~mmload.render.resized_windows.resize`.
     """
     for k in range(len(resizes.windows)):
+        if not is_there(arrival, arrival.first + k):
+            break
         place, resized = resizes.places[k : k + 1], resizes.windows[k : k + 1]
-        one = Resizes(resizes.memory, place, resized, resizes.fill, resizes.mode, resizes.ground, resizes.reach)
+        memory, decoded, fill, ground = resizes.memory, resizes.decoded, resizes.fill, resizes.ground
+        one = Resizes(memory, place, decoded, resized, fill, resizes.mode, ground, resizes.reach)
         _resize(addresses[2], (one, crops.images))
         _finish(k, crops, paint, changes, addresses, out)
 
 
 @numba_compiled(*map(composed_signature, _KINDS))
 def render_composed(
-    composed: Composed, crops: Crops, paint: Paint, changes: Changes, addresses: Addresses, out: Pixels
+    composed: Composed,
+    arrival: Arrival,
+    crops: Crops,
+    paint: Paint,
+    changes: Changes,
+    addresses: Addresses,
+    out: Pixels,
 ) -> None:
     """Paints samples, whose canvas is the image of ``crops``, and finishes them; paints tiles of the next one.
+
+    The rows of tiles arrive one after another; what follows one that cannot is not rendered.
 
     The addresses are those of :func:`_finish`, and those of :func:`~mmload.render.canvas_kernels.paint` and ``blend``.
     """
     count = len(composed.shares)
     for k in range(count + 1):
         begin, end = composed.starts[k], composed.starts[k + 1] if k < count else len(composed.tiles)
-        places, tiles = composed.lines.places[begin:end], composed.tiles[begin:end]
-        _paint_tiles(addresses[2], (composed.lines.memory, places, tiles, composed.ground, composed.levels))
+        places, tiles, row = composed.places[begin:end], composed.tiles[begin:end], arrival.first + begin
+        stored = composed.memory, places, composed.decoded, arrival, row
+        _paint_tiles(addresses[2], (*stored, tiles, composed.ground, composed.levels))
+        if arrival.address and arrival.failed[0] >= 0:
+            break
         if k < count:
             if not np.isnan(composed.shares[k]):
                 _blend(addresses[3], (composed.levels, composed.shares[k]))
             _finish(k, crops, paint, changes, addresses, out)
+
+
+def store_into(out: Pixels) -> Callable[..., None]:
+    """Returns :func:`render_stored` for an output."""
+    return compiled_for(out, render_stored, stored_signature)
 
 
 def change_into(out: Pixels) -> Callable[..., None]:
@@ -169,6 +210,11 @@ def resize_into(out: Pixels) -> Callable[..., None]:
 def compose_into(out: Pixels) -> Callable[..., None]:
     """Returns :func:`render_composed` for an output."""
     return compiled_for(out, render_composed, composed_signature)
+
+
+def store_addresses(out: Pixels, changing: bool) -> Addresses:
+    """Returns the addresses that :func:`render_stored` takes for an output, with operations or without."""
+    return _finish_addresses(out.dtype, out.ndim, changing, ())
 
 
 def resize_addresses(out: Pixels, changing: bool) -> Addresses:
@@ -223,7 +269,7 @@ def no_operations(count: int, channels: int) -> Operations:
     return Operations(*nothing, np.zeros((0, channels), np.int64))
 
 
-def changes_of(operations: Operations, samples: slice, levels: Tensor, origin: int, out: Pixels | None) -> Changes:
+def changes_of(operations: Operations, samples: slice, levels: Bytes, origin: int, out: Pixels | None) -> Changes:
     """Returns what :func:`render_changed` takes for some samples, with working memory of the calling thread.
 
     Args:
@@ -240,9 +286,8 @@ def changes_of(operations: Operations, samples: slice, levels: Tensor, origin: i
     scratch_memory, addresses = _NO_SCRATCH, _NO_ADDRESSES
     if own.codes.shape[1]:
         size, framed = channels * height * width, (height + 2) * (width + 2)
-        spare, floats = scratch("spare", (size,), torch.uint8), scratch("floats", (size,), torch.float32)
-        packed = scratch("packed", (framed,), torch.int32).numpy().view(np.uint32)
-        scratch_memory = Scratch(spare.numpy(), floats.numpy(), packed)
+        floats, packed = scratch("floats", (size,), np.float32), scratch("packed", (framed,), np.uint32)
+        scratch_memory = Scratch(scratch("spare", (size,)), floats, packed)
         kind, color = (None, crop) if out is None else ((out.dtype, out.ndim), crop_into(out))
         addresses = _change_addresses(kind, color)
-    return Changes(own, scratch_memory, levels.numpy(), np.zeros(1, WINDOW), plain, origin, addresses)
+    return Changes(own, scratch_memory, levels, np.zeros(1, WINDOW), plain, origin, addresses)

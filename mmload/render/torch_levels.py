@@ -51,7 +51,7 @@ def run_program(program: Program, images: Tensor, white: float) -> Tensor:
     return values
 
 
-def moved_masks(program: Program, masks: Tensor) -> Tensor:
+def warped_masks(program: Program, masks: Tensor) -> Tensor:
     """Runs the operations that move pixels on masks [B, H, W], by the nearest pixel."""
     for place, slot in enumerate(program.slots):
         codes, numbers = program.codes[:, place].view(-1, 1, 1), program.numbers[:, place]

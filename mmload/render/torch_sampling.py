@@ -1,6 +1,6 @@
 """Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible.
 
-Plans are those on the images' device, with tensors in place of arrays: see :func:`mmload.render.plan_copies.on_device`.
+Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.plan_copies.with_tensors`.
 """
 
 from __future__ import annotations
@@ -130,26 +130,6 @@ def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
     """Picks the plan's windows of masks [B, H, W], by the nearest pixel if they are resized: [B, h, w]."""
     fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
     return _on_ground(_picked(masks[:, None], plan, fill)[:, 0], plan)
-
-
-def gathered_own_masks(masks: OwnMasks, plan: Plan) -> Tensor:
-    """Picks the windows of variable-size masks, as :func:`gathered_masks` does, by a plan of such images: [B, h, w]."""
-    if plan.sizes is None:
-        raise ValueError("the plan is for fixed-size images")
-    y, x = (_sources(plan, axis, masks.memory.device) for axis in axes_of(plan))
-    high, wide = plan.sizes[:, :1], plan.sizes[:, 1:]
-    mode = "edge" if plan.padding is None else plan.padding.mode
-    inside = (y >= 0) & (y < high), (x >= 0) & (x < wide)
-    # Where lines around the image are constant, any pixel is read in their place.
-    y, x = (reflected(at, size, "edge" if mode == "constant" else mode) for at, size in ((y, high), (x, wide)))
-    lines = masks.starts[:, None] + y * wide
-    taken = masks.memory.new_empty((plan.count, plan.height, plan.width))
-    for samples in chunks(plan.count, (plan.height, plan.width), PICKED_AT_ONCE):
-        torch.take(masks.memory, lines[samples, :, None] + x[samples, None, :], out=taken[samples])
-    if plan.padding is not None and mode == "constant":
-        fill = constant((plan.padding.mask_fill,), taken.dtype, taken.device)
-        taken = torch.where(inside[0][:, :, None] & inside[1][:, None, :], taken, fill)
-    return _on_ground(taken, plan)
 
 
 def _on_ground(chosen: Tensor, plan: Plan) -> Tensor:

@@ -135,6 +135,22 @@ class External:
 
 
 @dataclass(frozen=True)
+class CallC:
+    """In compiled functions, ``call(address, arguments)`` calls the C function at an address.
+
+    So kernels call functions of libraries that are found at run time; the others are an :class:`External`.
+
+    Attributes:
+        signature: in numba's notation.
+    """
+
+    signature: str
+
+    def __call__(self, address: Any, arguments: Any) -> Any:
+        raise RuntimeError("C functions are called by address by compiled functions only")
+
+
+@dataclass(frozen=True)
 class Intrinsic:
     """Function of :mod:`mmload.runtime.numba_intrinsics`, whose code is generated, that kernels call.
 

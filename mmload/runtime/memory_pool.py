@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -58,14 +59,21 @@ class MemoryPool:
         size = math.prod(shape) * dtype.itemsize
         if size == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
-        flat = torch.frombuffer(self._buffer(size), dtype=dtype)
+        flat = torch.frombuffer(self.array((size,)), dtype=dtype)
         if memory_format == torch.channels_last:
             batch, channels, height, width = shape
             return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
         return flat.view(shape)
 
-    def _buffer(self, size: int) -> np.ndarray:
-        """Returns a view of a pooled buffer; torch keeps the view alive as long as a tensor uses its memory."""
+    def array(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
+        """Returns an uninitialized array, whose memory is free again when this object is collected.
+
+        Views do not keep it alive, as NumPy lets them refer to the owner of the memory; a tensor that
+        ``torch.from_numpy`` makes of it does.
+        """
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size == 0:
+            return np.empty(shape, dtype)
         free = self._free.get(size)
         if free is None:
             free = self._free.setdefault(size, deque(maxlen=self._spare))
@@ -75,9 +83,9 @@ class MemoryPool:
             base = free.pop()
         except IndexError:
             base = _aligned(size)
-        view = base[:]
-        weakref.finalize(view, free.append, base).atexit = False
-        return view
+        made: npt.NDArray[Any] = base.view(dtype).reshape(shape)
+        weakref.finalize(made, free.append, base).atexit = False
+        return made
 
 
 def past_caches(count: int, sample: int) -> bool:
@@ -123,21 +131,19 @@ def plain_tensor(values: Any) -> Tensor:
     )
 
 
-def scratch(use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Returns uninitialized contiguous memory on the CPU, valid until the same thread asks for the same ``use`` again.
+def scratch(use: str, shape: Sequence[int], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
+    """Returns uninitialized contiguous memory, valid until the same thread asks for the same ``use`` again.
+
+    It is no tensor, as those give the interpreter lock away when they are made into arrays, and when they die.
 
     Args:
         use: name of the purpose; each has memory of its own in each thread.
-        shape: shape of the tensor.
-        dtype: dtype of the tensor.
+        shape: shape of the array.
+        dtype: dtype of the array.
     """
-    last: tuple[Tensor, Tensor] | None = getattr(_memory, use, None)
-    if last is not None and last[1].shape == shape and last[1].dtype == dtype:
-        return last[1]  # most calls ask for what the last one got, and a view of a tensor takes 10 us
-    size = math.prod(shape)
-    flat = last[0] if last is not None and last[0].dtype == dtype else None
-    if flat is None or flat.numel() < size:
-        flat = torch.empty(size, dtype=dtype, device="cpu")
-    view = flat[:size].view(tuple(shape))
-    setattr(_memory, use, (flat, view))
-    return view
+    size, flat = math.prod(shape), getattr(_memory, use, None)
+    if flat is None or len(flat) < size or flat.dtype != dtype:
+        flat = np.empty(size, dtype)
+        setattr(_memory, use, flat)
+    found: npt.NDArray[Any] = flat[:size].reshape(shape)
+    return found

@@ -20,7 +20,17 @@ from numba.extending import intrinsic
 from numba.np import arrayobj
 
 from mmload.runtime import numba_intrinsics
-from mmload.runtime.declarations import CallBy, External, Intrinsic, Part, RecordArray, Signature, TupleType, Type
+from mmload.runtime.declarations import (
+    CallBy,
+    CallC,
+    External,
+    Intrinsic,
+    Part,
+    RecordArray,
+    Signature,
+    TupleType,
+    Type,
+)
 from mmload.runtime.machine_code import ENTRY, NATIVE
 
 _arrayobj: Any = arrayobj  # numba is only partially typed
@@ -130,6 +140,8 @@ def _resolve(value: Any) -> Any:
     if isinstance(value, External):
         arguments, result = _sigutils.normalize_signature(value.signature)
         return _types.ExternalFunction(value.name, result(*arguments))
+    if isinstance(value, CallC):
+        return _call_c(value)
     return _call_by(value) if isinstance(value, CallBy) else value
 
 
@@ -164,6 +176,22 @@ def _call_by(call: CallBy) -> Any:
             return target.get_dummy_value()
 
         return types.void(types.uintp, _types.Tuple(declared)), code
+
+    return intrinsic(_call)
+
+
+@cache
+def _call_c(call: CallC) -> Any:
+    """Makes an intrinsic ``call(address, arguments)`` that calls a C function of this signature."""
+    takes, returns = _sigutils.normalize_signature(call.signature)
+
+    def _call(context: Any, address: Any, arguments: Any) -> Any:
+        def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+            kind = ir.FunctionType(target.get_value_type(returns), [target.get_value_type(one) for one in takes])
+            passed = _cgutils.unpack_tuple(builder, values[1], len(takes))
+            return builder.call(builder.inttoptr(values[0], kind.as_pointer()), passed)
+
+        return returns(types.uintp, _types.Tuple(takes)), code
 
     return intrinsic(_call)
 

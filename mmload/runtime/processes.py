@@ -27,19 +27,20 @@ _LIKELY_CAUSES = {
 
 
 def start_process(
-    main: Callable[..., None], *arguments: object, name: str | None = None, daemon: bool
+    main: Callable[..., None], *arguments: object, name: str | None = None, daemon: bool, method: str | None = None
 ) -> tuple[BaseProcess, Connection]:
     """Starts a process that Ctrl-C does not interrupt during its start.
 
     ``main``, a module-level function, is called in the process with its end of a pipe and the arguments, which are
     picklable; it calls :func:`depend_on_parent` first. Python ends a ``daemon`` on exit; it cannot have children.
+    ``method`` is :mod:`multiprocessing`'s way to start it; None: :data:`START_METHOD`.
 
     Returns:
         The process, and the parent's end of the pipe.
     """
-    context: Any = multiprocessing.get_context(START_METHOD)
-    parent_end, child_end = context.Pipe()
-    process: BaseProcess = context.Process(target=main, args=(child_end, *arguments), name=name, daemon=daemon)
+    starting: Any = multiprocessing.get_context(method or START_METHOD)
+    parent_end, child_end = starting.Pipe()
+    process: BaseProcess = starting.Process(target=main, args=(child_end, *arguments), name=name, daemon=daemon)
     try:
         with _interrupts_blocked():
             process.start()

@@ -265,6 +265,25 @@ def _write_integers(seeds: Words, step: int, number: int, low: int, high: int, o
         out[k] = np.int64(unit_of_word(_drawn(seeds[k], step, number)) * (high - low + 1)) + low
 
 
+def drawn_orders(seeds: Words, step: int, first: int, count: int) -> NDArray[np.int64]:
+    """Returns a random order of ``count`` things for each seed, int64 [B, count]: that of draws from ``first`` on."""
+    out = np.empty((len(seeds), count), np.int64)
+    _write_orders(seeds, step, first, out)
+    return out
+
+
+@numba_compiled("void(uint64[::1], uint64, uint64, int64[:, ::1])", nogil=False)
+def _write_orders(seeds: Words, step: int, first: int, out: NDArray[np.int64]) -> None:
+    """Sorts numbers by insertion, as there are few; draws are compared as numbers in [0, 1)."""
+    for k in range(len(seeds)):
+        for number in range(out.shape[1]):
+            key, place = _drawn(seeds[k], step, first + np.uint64(number)) >> _11, number
+            while place > 0 and _drawn(seeds[k], step, first + np.uint64(out[k, place - 1])) >> _11 > key:
+                out[k, place] = out[k, place - 1]
+                place -= 1
+            out[k, place] = number
+
+
 @inlined
 def _root(number: np.uint64) -> np.uint64:
     """Returns the integer part of the square root of a number below 2**61."""

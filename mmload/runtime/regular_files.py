@@ -65,10 +65,10 @@ def read_regular(path: str | Path, *, dir_fd: int | None = None, most: int | Non
     Raises:
         OSError: as for :func:`open_regular`, and if the file is larger; it is not read in this case.
     """
-    with open(path, "rb", opener=partial(open_regular, dir_fd=dir_fd)) as file:
+    with open(path, "rb", buffering=0, opener=partial(open_regular, dir_fd=dir_fd)) as file:
         if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, at most {most:,} are read", str(path))
-        return file.read()
+        return file.readall()
 
 
 def _check_mode(mode: int, path: str | Path) -> None:

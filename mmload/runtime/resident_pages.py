@@ -22,8 +22,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.declarations import External, Signature, tuple_type
+from mmload.runtime.declarations import External, Signature, called, tuple_type
 from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.quiet_arrays import zeros
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
@@ -155,8 +156,19 @@ class FileRanges(NamedTuple):
     handles: Numbers
 
 
+NO_FILES = FileRanges(
+    firsts=np.empty(0, np.int64),
+    ends=np.empty(0, np.int64),
+    known=np.empty(0, np.uint8),
+    segments=np.empty(0, np.int64),
+    looks=False,
+    reads=False,
+    handles=np.empty(0, np.int64),
+)
+
 _NUMBERS = "int64[::1]"
-_RANGES = tuple_type(FileRanges, _NUMBERS, _NUMBERS, "uint8[::1]", _NUMBERS, "boolean", "boolean", _NUMBERS)
+RANGES = tuple_type(FileRanges, _NUMBERS, _NUMBERS, "uint8[::1]", _NUMBERS, "boolean", "boolean", _NUMBERS)
+"""Type of :class:`FileRanges` in signatures."""
 
 
 def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
@@ -170,34 +182,12 @@ def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers,
         lengths: int64 [B], bytes of each part.
 
     Returns:
-        int64 [B], the bytes of the pages of each part that are not in memory, and that :func:`make_resident` waits for.
+        int64 [B], the bytes of the pages of each part that are not in memory, and that :func:`bring_in` waits for.
     """
-    absent = np.zeros(len(starts), np.int64)
+    absent: Numbers = zeros(len(starts))
     if len(starts) > _LOOKED_AT or not _are_resident(memory.ctypes.data, ranges, files, starts, lengths):
         _announce(memory.ctypes.data, ranges, files, starts, lengths, absent)
     return absent
-
-
-def make_resident(
-    memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
-) -> tuple[int, int] | None:
-    """Waits for absent parts, as of :func:`announce`.
-
-    Returns:
-        None; or the first part that cannot be read, and the number of the error.
-    """
-    base, first = memory.ctypes.data, 0
-    while first < len(starts):
-        some = slice(first, None)
-        failed = int(_make_resident(base, ranges, files[some], starts[some], lengths[some], absent[some]))
-        if failed < 0:
-            break
-        first += failed
-        error = advise(base + int(starts[first]), int(lengths[first]), POPULATE_READ)
-        if error:
-            return first, error
-        first += 1  # another part of its segment cannot be read
-    return None
 
 
 class EvictionPolicy:
@@ -262,7 +252,7 @@ def _read(handle: int, offset: int, length: int, spare: Flags) -> None:
 
 # It does not give the lock away, as it waits for nothing: 64 rows take 70 us, of the first that is absent it knows
 # enough. To await the lock afterwards cost crops of 224, two threads, a twelfth of their rate.
-@numba_compiled(Signature("boolean", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS)), nogil=False)
+@numba_compiled(Signature("boolean", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS)), nogil=False)
 def _are_resident(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> bool:
     """Returns whether all parts are in memory, or known to be."""
     firsts, _, known, segments, looks, _, _ = ranges
@@ -288,7 +278,7 @@ def _are_resident(base: int, ranges: FileRanges, files: Numbers, starts: Numbers
     return True
 
 
-@numba_compiled(Signature("UniTuple(int64, 2)", (_RANGES, "int64", "int64", "int64")))
+@numba_compiled(Signature("UniTuple(int64, 2)", (RANGES, "int64", "int64", "int64")))
 def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int, int]:
     """Returns where the complete pages of a part begin and its last byte ends; with ``known``, its segments."""
     first, end = ranges[0][file], ranges[1][file]
@@ -298,7 +288,7 @@ def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int
     return first + at * SEGMENT_BYTES, min(end, first + (last + 1) * SEGMENT_BYTES)
 
 
-@numba_compiled(Signature("void", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
+@numba_compiled(Signature("void", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
 def _announce(
     base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
 ) -> None:
@@ -327,30 +317,40 @@ def _announce(
             _prefetch(base + begin, stop - begin)
 
 
-@numba_compiled(Signature("int64", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
-def _make_resident(
+@called
+def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int) -> bool:
+    """Waits until a part of a file that was announced is in memory; returns False if it cannot be read."""
+    firsts, _, known, segments, _, reads, handles = ranges
+    begin, stop = _extent(ranges, file, start, length)
+    at = segments[file] + (begin - firsts[file]) // SEGMENT_BYTES if len(known) else 0
+    last = at + (stop - begin + SEGMENT_BYTES - 1) // SEGMENT_BYTES if len(known) else 0
+    if len(known) and np.all(known[at:last] == RESIDENT):  # another row of the batch has brought them in
+        return True
+    if reads:
+        _read(handles[file], begin - firsts[file], stop - begin, np.empty(_READ_BYTES, np.uint8))
+    for _ in range(_TRIES):
+        if _MADVISE(base + begin, stop - begin, POPULATE_READ) == 0:
+            known[at:last] = RESIDENT
+            return True
+    first = start // _PAGE * _PAGE  # another part of its segment cannot be read
+    return bool(_MADVISE(base + first, start + length - first, POPULATE_READ) == 0)
+
+
+@numba_compiled(Signature("int64", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
+def make_resident(
     base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
 ) -> int:
-    """Waits for absent parts for :func:`make_resident`; returns the first one that cannot be read, or -1."""
-    firsts, _, known, segments, _, reads, handles = ranges
-    spare = np.empty(_READ_BYTES if reads else 0, np.uint8)
+    """Waits for absent parts, as of :func:`announce`; returns the first one that cannot be read, or -1.
+
+    ``base`` is the address of the map.
+    """
     for k in range(len(starts)):
-        if not absent[k]:
-            continue
-        begin, stop = _extent(ranges, files[k], starts[k], lengths[k])
-        at = segments[files[k]] + (begin - firsts[files[k]]) // SEGMENT_BYTES if len(known) else 0
-        last = at + (stop - begin + SEGMENT_BYTES - 1) // SEGMENT_BYTES if len(known) else 0
-        if len(known) and np.all(known[at:last] == RESIDENT):  # an earlier part of this call has brought them in
-            continue
-        if reads:
-            _read(handles[files[k]], begin - firsts[files[k]], stop - begin, spare)
-        if _MADVISE(base + begin, stop - begin, POPULATE_READ) != 0:
+        if absent[k] and not bring_in(base, ranges, files[k], starts[k], lengths[k]):
             return k
-        known[at:last] = RESIDENT
     return -1
 
 
-@numba_compiled(Signature("void", ("uintp", _RANGES, _NUMBERS, _NUMBERS, _NUMBERS)))
+@numba_compiled(Signature("void", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS)))
 def evict(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
     """Evicts the complete pages of parts of files that no other process has mapped.
 

@@ -139,8 +139,9 @@ class Source(Protocol):
 
 SourceFactory = Callable[..., Source]
 """Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
-values and raises RecipeError, but looks at no file. The root is a Path; one with an attribute ``reads_urls`` that is
-true is also called with a :class:`~mmload.remote.urls.Location`."""
+values and raises RecipeError, but looks at no file; :func:`make_source` checks those annotated as bool. The root is a
+Path; one with an attribute ``reads_urls`` that is true is also called with a
+:class:`~mmload.remote.urls.Location`."""
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",
@@ -190,11 +191,16 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
         raise RecipeError(
             f"a source of kind {kind} reads folders of this machine, and {root} is in object storage; copy it to a disk"
         )
-    takes = [name for name in inspect.signature(factory).parameters if name not in ("root", "decoder")]
+    signature = inspect.signature(factory)
+    takes = [name for name in signature.parameters if name not in ("root", "decoder")]
     try:
-        inspect.signature(factory).bind(root, decoder, **options)
+        signature.bind(root, decoder, **options)
     except TypeError as error:
         raise RecipeError(f"source {kind}: {error}; its options are {choices(takes) or 'none'}") from error
+    for name, value in options.items():
+        is_switch = name in takes and signature.parameters[name].annotation in (bool, "bool")
+        if is_switch and not isinstance(value, bool):
+            raise RecipeError(f"{name} is {value!r:.60}; use true or false")
     try:
         return factory(root, decoder, **options)
     except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
@@ -209,12 +215,11 @@ def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     except RecipeError:
         return dict(options)
     defaults = {name: parameter.default for name, parameter in takes.items()}
-    return {key: value for key, value in options.items() if key not in defaults or not _equal(value, defaults[key])}
-
-
-def _equal(value: object, default: object) -> bool:
-    """Compares value and type: ``0 == False`` in Python, not in a recipe."""
-    return type(value) is type(default) and value == default
+    return {
+        key: value
+        for key, value in options.items()
+        if key not in defaults or type(value) is not type(defaults[key]) or value != defaults[key]  # 0 == False
+    }
 
 
 def check_kind(kind: str) -> None:

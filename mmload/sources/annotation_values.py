@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from mmload.errors import shown
@@ -63,15 +64,14 @@ class Findings:
     """Counts of what a reader left out, merged or guessed, by kind, with the first examples of each."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._first: dict[str, list[str]] = {}
+        self._counts = Counter[str]()
+        self._first: dict[str, list[str]] = defaultdict(list)
 
     def add(self, kind: str, example: str) -> None:
         """Counts one finding of a kind, such as "annotations without a box are left out"."""
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        first = self._first.setdefault(kind, [])
-        if len(first) < _SHOWN:
-            first.append(example)
+        self._counts[kind] += 1
+        if self._counts[kind] <= _SHOWN:
+            self._first[kind].append(example)
 
     def notes(self) -> tuple[str, ...]:
         """Returns a sentence for each kind of finding."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -150,8 +150,7 @@ class Cifar10Source:
         batches = []
         for name in names:
             batch, md5 = _read(folder / name)
-            images, targets = _check_batch(batch, labels_key, len(classes), folder / name)
-            batches.append(BatchFile(name=name, md5=md5, images=images, targets=targets))
+            batches.append(BatchFile(name, md5, *_rows_of(batch, labels_key, len(classes), folder / name)))
             odd += () if md5 == self.edition.md5[name] else (name,)
         if not sum(len(batch.targets) for batch in batches):
             raise SourceError(f"no rows in {', '.join(names)} of {folder}")
@@ -172,8 +171,7 @@ class Cifar100Source(Cifar10Source):
     labels: str = field(default="fine", kw_only=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchFile:
+class BatchFile(NamedTuple):
     """One file: its name, its MD5, ``images`` uint8 [N, 3, 32, 32] and ``targets`` int64 [N]."""
 
     name: str
@@ -195,9 +193,6 @@ class CifarSplit:
 
     def __len__(self) -> int:
         return len(self.targets)
-
-    def has_boxes(self) -> bool:
-        return False
 
     def notes(self) -> tuple[str, ...]:
         """Returns a note that names the files that are not the originals."""
@@ -242,7 +237,7 @@ def _class_names(names: object, path: Path) -> tuple[str, ...]:
     return tuple(_text(name) for name in names)
 
 
-def _check_batch(batch: Mapping[str, Any], labels_key: str, classes: int, path: Path) -> tuple[Tensor, Tensor]:
+def _rows_of(batch: Mapping[str, Any], labels_key: str, classes: int, path: Path) -> tuple[Tensor, Tensor]:
     data, labels = batch.get("data"), batch.get(labels_key)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         raise SourceError(f'{path} has no "data" of uint8 [rows, 3072]')

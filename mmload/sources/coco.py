@@ -15,23 +15,29 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
+from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample, mirrored_names
-from mmload.sources.coco_annotations import TASKS, AnnotationFile, read_annotations, shown_object, without_groups
-from mmload.sources.coco_records import Category
-from mmload.sources.decode import Decoder
-from mmload.sources.files import check_is_folder, checksum_of, inner_name, read_image_and_jpeg
+from mmload.sources.coco_annotations import (
+    TASKS,
+    AnnotationFile,
+    Category,
+    read_annotations,
+    shown_object,
+    without_groups,
+)
+from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
+from mmload.sources.files import check_is_folder, checksum_of, inner_name, read_bytes, read_image_and_jpeg
 from mmload.sources.links import Links, reading
 from mmload.sources.listing import ListedSplit, Listing, check_same_classes, note_doubles
 from mmload.sources.objects import (
-    CocoObjects,
     ObjectError,
     fields_of_objects,
     flip_field,
     notes_on_flip,
 )
-from mmload.sources.panoptic_maps import masks_of_segments, read_map
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
@@ -47,6 +53,8 @@ _PREFIXES: dict[str, tuple[str | None, ...]] = {
 """Task -> first words of the names of its annotation files; LVIS's are used where there are no others."""
 _BESIDE = "_annotations.coco.json"
 """Name of an annotation file that lies among its images, in a folder for each split, as Roboflow exports them."""
+
+_FACTORS = np.array([1, 256, 65536])  # of red, green and blue in the number of a segment
 
 
 class CocoItem(NamedTuple):
@@ -190,12 +198,11 @@ class CocoSource:
         if not read.images:
             raise SourceError(f"{read.path} has no images")
         folder = self._folder(name, read.path, read.images[0].file_name)
-        self._links.check_folder(self._root / folder)
         inside = f"{os.path.abspath(self._root / folder)}/"
         for image in read.images:
             image.file_name = image.file_name.replace("\\", "/").removeprefix(inside)  # tools on Windows
         items = Listing(CocoItem, self._items(folder, read))
-        return CocoSplit(self._root, self.decoder, self.clip_boxes, _Meaning.of(read, self.task), items, read.objects)
+        return CocoSplit(self, items, read)
 
     def _items(self, folder: str, read: AnnotationFile) -> Iterator[CocoItem]:
         """Yields the images; one whose name leads out of the folder has a fault."""
@@ -224,52 +231,26 @@ class CocoSource:
         inner = inner_name(name)
         if inner is None:
             return name, ""
-        path = f"{folder}/{inner}" if folder else inner
-        if "/" in inner:
-            self._links.check_folder((self._root / path).parent)
-        return self._links.find(str(self._root), path)
-
-
-class _Meaning(NamedTuple):
-    """What classes, keypoints and an annotation file are, for the manifest and for messages."""
-
-    file: str
-    classes: tuple[str, ...]
-    objects: ObjectsRecord
-    notes: tuple[str, ...]
-    is_panoptic: bool
-
-    @classmethod
-    def of(cls, read: AnnotationFile, task: str) -> _Meaning:
-        """Returns the meaning of the content of a file."""
-        names = [category.name for category in read.categories]
-        unique = names if len(set(names)) == len(names) else [f"{each.name} {each.id}" for each in read.categories]
-        if unique is not names:
-            read.findings.add("categories share a name: names of classes end in their id", ", ".join(unique[:3]))
-        ids = tuple(category.id for category in read.categories if isinstance(category.id, int))
-        record = ObjectsRecord(
-            category_ids=ids if len(ids) == len(names) else (),
-            **(_keypoints(read.categories) if task == "keypoints" else {}),
-        )
-        notes = read.findings.notes() + read.objects.notes + notes_on_flip(record)
-        return cls(str(read.path), tuple(unique), record, notes, task == "panoptic")
+        return self._links.find(str(self._root), f"{folder}/{inner}" if folder else inner)
 
 
 class CocoSplit(ListedSplit[CocoItem]):
     """One split: images in the order of the annotation file, and their objects."""
 
-    def __init__(
-        self,
-        root: Path,
-        decoder: Decoder,
-        clip_boxes: bool,
-        meaning: _Meaning,
-        items: Listing[CocoItem],
-        objects: CocoObjects,
-    ) -> None:
-        super().__init__(items, meaning.classes, meaning.notes, boxes=True)
-        self.root, self.decoder, self._clip, self._meaning = root, decoder, clip_boxes, meaning
-        self._objects = objects
+    def __init__(self, source: CocoSource, items: Listing[CocoItem], read: AnnotationFile) -> None:
+        names = [category.name for category in read.categories]
+        if len(set(names)) < len(names):
+            names = [f"{each.name} {each.id}" for each in read.categories]
+            read.findings.add("categories share a name: names of classes end in their id", ", ".join(names[:3]))
+        ids = tuple(category.id for category in read.categories if isinstance(category.id, int))
+        self._record = ObjectsRecord(
+            category_ids=ids if len(ids) == len(names) else (),
+            **(_keypoints(read.categories) if source.task == "keypoints" else {}),
+        )
+        notes = read.findings.notes() + read.objects.notes + notes_on_flip(self._record)
+        super().__init__(items, tuple(names), notes, boxes=True)
+        self.root, self.decoder, self._clip = Path(source.root), source.decoder, source.clip_boxes
+        self._file, self._objects, self._is_panoptic = str(read.path), read.objects, source.task == "panoptic"
 
     @property
     def has_objects(self) -> bool:
@@ -278,7 +259,7 @@ class CocoSplit(ListedSplit[CocoItem]):
 
     def objects(self) -> ObjectsRecord:
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
-        return self._meaning.objects
+        return self._record
 
     def part(self, samples: Sequence[int]) -> Self:
         own = super().part(samples)
@@ -290,7 +271,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         item, fault = self.items[index], self._objects.faults.get(index, "")
         objects = self._objects.of_image(index)
         digest = crc32(f"{item.height} {item.width} {item.segments} {fault}".encode("utf-8", "surrogatepass"))
-        numbers = (self._ids(index),) if self._meaning.is_panoptic else ()  # of the colors in the map
+        numbers = (self._ids(index),) if self._is_panoptic else ()  # of the colors in the map
         for values in (*numbers, objects.boxes, *objects.per_box.values(), *objects.segments.values()):
             digest = crc32(np.ascontiguousarray(values).tobytes(), digest)
         return f"{item.revision} {item.number} {digest:08x}"
@@ -308,17 +289,17 @@ class CocoSplit(ListedSplit[CocoItem]):
         import torch
 
         item = self._sound_item(index)
-        where = f"{self._meaning.file}, image {shown(item.id)}"
+        where = f"{self._file}, image {shown(item.id)}"
         if item.revision == "missing":
             raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
-        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
+        pixels, jpeg, losses, checksum = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
         size = (pixels.shape[1], pixels.shape[2])
         objects = self._objects.of_image(index)
         try:
-            if self._meaning.is_panoptic:
-                numbers = read_map(self.root, item.segments, size, item.file)
+            if self._is_panoptic:
+                numbers = _read_map(self.root, item.segments, size, item.file)
                 left_out = self._objects.left_out.get(index, ())
-                masks = masks_of_segments(numbers, self._ids(index).tolist(), left_out)
+                masks = _masks_of_segments(numbers, self._ids(index).tolist(), left_out)
                 objects = replace(objects, segments=masks)
             found = fields_of_objects(objects, size, self._clip)
         except ObjectError as error:
@@ -334,9 +315,11 @@ class CocoSplit(ListedSplit[CocoItem]):
             "images": pixels,
             **found.fields,
             "image_ids": torch.tensor(item.number, device="cpu"),
-            **flip_field(self._meaning.objects),
+            **flip_field(self._record),
         }
-        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
+        if item.segments:
+            checksum = ""  # the map is a second file
+        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists, checksum=checksum)
 
     def _ids(self, index: int) -> npt.NDArray[Any]:
         """Returns the numbers of the objects of an image in the annotation file."""
@@ -363,3 +346,52 @@ def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:
 def _split_of(file: str) -> str:
     match = _FILE.fullmatch(Path(file).name)
     return "train" if match is None else match["stem"]
+
+
+def _masks_of_segments(
+    numbers: npt.NDArray[np.int64], listed: Sequence[int], left_out: Sequence[int]
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns the masks of the listed segments of a map as fields of run lengths.
+
+    ``left_out`` are numbers of segments that may be in the map, too.
+
+    Raises:
+        ValueError: if the map has other segments.
+    """
+    there = set(np.unique(numbers).tolist()) - {0, *left_out}
+    if there != set(listed):
+        odd = min(there ^ set(listed))
+        raise ValueError(
+            f"annotation {odd}: the segment "
+            f"{'is in its map, but not in the file' if odd in there else 'has no pixel in its map'}"
+        )
+    runs = [runs_of_mask(numbers == number) for number in listed]
+    owners = [(place, len(each)) for place, each in enumerate(runs)]
+    return {
+        "rings": np.empty((0, 2), np.int32),
+        "polygons": np.empty((0, 2), np.float64),
+        "run_boxes": np.array(owners, np.int32).reshape(-1, 2),
+        "runs": np.concatenate([np.empty(0, np.int32), *runs]),
+    }
+
+
+def _read_map(root: Path, name: str, size: tuple[int, int], sample: str) -> npt.NDArray[np.int64]:
+    """Reads the number of the segment of each pixel of an image of (height, width) ``size``: int64 [H, W].
+
+    Without a name there is no map, and no pixel has a segment.
+
+    Raises:
+        SampleError: of ``sample``, if the map is missing or broken.
+    """
+    if not name:
+        return np.zeros(size, np.int64)
+
+    def numbers_of(image: Image.Image) -> npt.NDArray[np.int64]:
+        if image.size != size[::-1]:
+            raise RefusedImage("it has another size than the image")
+        return np.asarray(np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS)
+
+    try:
+        return read_with_pillow(read_bytes(root, name, sample), numbers_of, ("PNG",))
+    except ValueError as error:
+        raise SampleError(sample, f"its map of segments {name} is no such map: {error}") from error

@@ -135,7 +135,8 @@ class Decoder:
             raise RecipeError(f"decode mode is {self.mode!r}; use one of {', '.join(MODES)}")
         if not isinstance(self.exif_orient, bool):
             raise RecipeError(f"decode exif_orient is {self.exif_orient!r}; use true or false")
-        object.__setattr__(self, "background", _tuple_of(self.background))
+        given: Any = self.background
+        object.__setattr__(self, "background", tuple(given) if isinstance(given, list) else given)  # as JSON writes it
         levels = self._levels
         if len(levels) != 3 or any(type(level) is not int or not 0 <= level <= 255 for level in levels):
             raise RecipeError(f"decode background is {self.background!r}; use 0 to 255, or [red, green, blue]")
@@ -154,18 +155,18 @@ class Decoder:
 
         if not data:
             raise ValueError("the file is empty")
-        size = None if self.exif_orient else _size_of_jpeg(data)
-        found = None if size is None else self._of_sound_jpeg(data)
+        found = None if self.exif_orient else self._of_sound_jpeg(data)
         pixels = self._with_pillow(data) if found is None else found
         return torch.from_numpy(pixels.transpose(2, 0, 1)), found is not None
 
     def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
-        """Returns [H, W, C]; None if libjpeg warns or fails."""
+        """Returns [H, W, C]; None for other files, CMYK, and where libjpeg warns, fails, or does not know the kind."""
         try:
-            pixels: np.ndarray = decode_jpeg(data, MODES[self.mode])
-        except ValueError:
+            height, width, colors, _ = decode_jpeg_header(data)
+            _check_pixel_count(width, height)
+            return decode_jpeg(data, MODES[self.mode]) if colors in _COLORS else None
+        except (ValueError, KeyError):  # KeyError: a subsampling that it does not know
             return None
-        return pixels
 
     @property
     def _levels(self) -> tuple[int, ...]:
@@ -265,21 +266,6 @@ def is_dark_depth(data: bytes, pixels: Tensor) -> bool:
     """Returns whether a file is a PNG of 16 bits whose values have 12 bits at most: its pixels are nearly black."""
     is_wide = data.startswith(_PNG) and data[_PNG_DEPTH] == 16
     return is_wide and bool((pixels <= _WHITE_OF_12_BITS).all()) and bool(pixels.any())
-
-
-def _tuple_of(value: Any) -> Any:
-    """Returns a list, as TOML and JSON write it, as a tuple."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
-    """Returns height and width of a JPEG; None for other files, CMYK, and kinds that libjpeg does not support."""
-    try:
-        height, width, colors, _ = decode_jpeg_header(data)
-    except (ValueError, KeyError):  # KeyError: a subsampling that it does not know
-        return None
-    _check_pixel_count(width, height)
-    return (height, width) if colors in _COLORS else None
 
 
 _SUBFILE_TYPE, _BITS, _PHOTOMETRIC, _SUB_IFDS = 254, 258, 262, 330  # tags of TIFF

@@ -177,11 +177,10 @@ def _check_is_one(entry: Entry, there: Sequence[str], where: str, splits: Mappin
         )
     if not there:
         within, example = f" of split {entry.split}" if entry.split else "", splits[entry.split or next(iter(splits))]
-        raise RecipeError(f"{where} names no sample{within}; {_example(example)}")
-
-
-def _example(split: SourceSplit) -> str:
-    return f"samples are named as in {listed(split.id(0))!r} (mmload info DATASET --row N shows them)"
+        raise RecipeError(
+            f"{where} names no sample{within}; samples are named as in {listed(example.id(0))!r} (mmload info DATASET "
+            "--row N shows them)"
+        )
 
 
 def only(split: SourceSplit, remaining: npt.NDArray[np.int64]) -> SourceSplit:

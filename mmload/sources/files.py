@@ -21,7 +21,7 @@ from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageErr
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
-from mmload.runtime.regular_files import open_regular, read_regular
+from mmload.runtime.regular_files import read_regular
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder, is_dark_depth, is_turned
 from mmload.sources.file_kinds import describe_content
@@ -133,10 +133,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 def inner_name(name: str) -> str | None:
     """Normalizes a relative name (``a/./b//c``: ``a/b/c``); None if it is absolute, empty or leaves its root."""
-    if not name or "\0" in name or os.path.isabs(name) or os.path.splitdrive(name)[0]:
-        return None
-    plain = posixpath.normpath(name.replace(os.sep, "/"))
-    return None if plain.startswith(("/", "../")) or plain in ("..", ".") else plain
+    plain = posixpath.normpath(name)
+    return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
 def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
@@ -149,14 +147,7 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX
     if isinstance(root, RemoteFiles):
         return root.read(name, sample)
     try:
-        with io.FileIO(os.path.join(root, name), opener=open_regular) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most:
-                raise SampleError(sample, f"{name} has {size:,} bytes, more than the limit of {most:,}")
-            data: bytes = file.read(size)
-            while len(data) < size and (more := file.read(size - len(data))):  # Linux reads 2 GiB at most
-                data += more
-            return data
+        return read_regular(os.path.join(root, name), most=most)
     except FileNotFoundError as error:
         raise SampleError(sample, f"no such file: {name}") from error
     except (OSError, ValueError) as error:
@@ -194,11 +185,15 @@ def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> 
 
 
 class ReadImage(NamedTuple):
-    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, and losses."""
+    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, losses, and checksum.
+
+    The checksum is that of :func:`checksum_of` for the file.
+    """
 
     pixels: Tensor
     jpeg: bytes | None
     losses: dict[str, int]
+    checksum: str
 
 
 def read_image_and_jpeg(
@@ -218,7 +213,9 @@ def read_image_and_jpeg(
         DARK_DEPTH: is_dark_depth(data, pixels),
         TURNED: boxes and not decoder.exif_orient and is_turned(data),
     }
-    return ReadImage(pixels, data if stands else None, {name: 1 for name, is_there in found.items() if is_there})
+    losses = {name: 1 for name, is_there in found.items() if is_there}
+    checksum = "" if isinstance(root, RemoteFiles) else f"{crc32(data):08x}"
+    return ReadImage(pixels, data if stands else None, losses, checksum)
 
 
 def local_root(files: Path | RemoteFiles) -> Path:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from operator import itemgetter
 from pathlib import Path, PurePath
 from typing import ClassVar, NamedTuple
 
-from mmload.errors import RecipeError, SourceError, counted
+from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.records import Sample
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
@@ -29,9 +31,9 @@ from mmload.sources.files import (
     images_among,
     inner_name,
     local_root,
+    read_bytes,
     read_image_and_jpeg,
 )
-from mmload.sources.imagenet import KAGGLE_FOLDER, KAGGLE_TABLE, read_validation_classes
 from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
     ListedSplit,
@@ -136,6 +138,13 @@ SPLIT_WORDS = (*SPLIT_NAMES, "training", "testing")
 """Names of split folders in lower case, of which a class is suspicious."""
 
 
+KAGGLE_FOLDER = "ILSVRC/Data/CLS-LOC"
+KAGGLE_TABLE = "LOC_val_solution.csv"
+_TINY_TABLE = "val/val_annotations.txt"
+"""Tables of the classes of validation images that lie in no class folders: ImageNet's as Kaggle ships it, beside
+:data:`KAGGLE_FOLDER`, and Tiny ImageNet's. A line of both begins with an image and its class."""
+
+
 class ImageFile(NamedTuple):
     """One image: its path relative to the root with forward slashes, its class's index, its file's revision."""
 
@@ -178,8 +187,6 @@ class ImageFolderSource:
         check_fraction(self.val_fraction, self.seed)
         if self.split_folders not in (None, [], ()) and not are_different_names(self.split_folders, is_name):
             raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
-        if not isinstance(self.allow_empty, bool):
-            raise RecipeError(f"allow_empty is {self.allow_empty!r}; use true or false")
         self._tree: LocalTree | RemoteTree
         if isinstance(self.root, Location):
             self._tree = RemoteTree(RemoteFiles(self.root))
@@ -201,25 +208,22 @@ class ImageFolderSource:
                 base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
                 table, labels = self._validation_classes(base)
             names, notes = self._split_names(base, flat=["images"] if labels else [])
-            if not names:
-                splits = {"train": self._scan(base, ())}
-            else:
-                splits = {
-                    name: self._scan(posixpath.join(base, name), notes if name == names[0] else ()) for name in names
-                }
-                named = {self._tree.display_name(name): split.classes for name, split in splits.items()}
-                check_same_classes(
-                    named, "give every split the same class folders, or name the splits in split_folders"
-                )
+            folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
+            splits = {name: self._scan(folder) for name, folder in folders.items()}
+            next(iter(splits.values())).add_notes(notes)
+            named = {self._tree.display_name(folders[name]): split.classes for name, split in splits.items()}
+            check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
             if labels:
                 splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
-            return splits if self.val_fraction is None else self._hold_out(splits, self.val_fraction)
+            if self.val_fraction is None:
+                return splits
+            return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
 
     def _validation_classes(self, base: str) -> tuple[str, dict[str, str]]:
         """Returns the table of the images in ``val`` and their classes, if ``val`` has no class folders but a table."""
         has_both = {"train", "val"}.issubset(self._tree.names(base))
         inner = self._tree.names(posixpath.join(base, "val")) if has_both else None
-        return read_validation_classes(self._tree.place) if inner in ([], ["images"]) else ("", {})
+        return _read_validation_classes(self._tree.place) if inner in ([], ["images"]) else ("", {})
 
     def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:
         """Returns the images below a folder with the classes in a table, ordered as if they lay in class folders."""
@@ -254,7 +258,7 @@ class ImageFolderSource:
             return names, ()
         return names, (finding_note("folders that are not splits are not read", len(beside), beside[:5]),)
 
-    def _scan(self, split: str, notes: tuple[str, ...]) -> ImageFolderSplit:
+    def _scan(self, split: str) -> ImageFolderSplit:
         folder = self._tree.display_name(split)
         classes = tuple(self._tree.names(split))
         if not classes:
@@ -262,14 +266,9 @@ class ImageFolderSource:
                 f"no class folders in {folder}; an ImageFolder has one subfolder of images per class; of ImageNet give "
                 f"the folder that holds train and val, whose classes {KAGGLE_TABLE} lists"
             )
-        files = Listing(ImageFile)
-        empty, findings = [], Findings()
-        for target, name in enumerate(classes):
-            before = len(files)
-            found = images_among(self._tree.files(posixpath.join(split, name)), findings)
-            files.extend(ImageFile(image, target, self._tree.revision(image)) for image in found)
-            if len(files) == before:
-                empty.append(name)
+        findings, counts = Findings(), [0] * len(classes)
+        files = Listing(ImageFile, self._images(split, classes, counts, findings))
+        empty = [name for name, count in zip(classes, counts, strict=True) if not count]
         if empty and not self.allow_empty:
             raise SourceError(
                 f"no images in {len(empty)} of {counted(len(classes), 'class folder')} of {folder} "
@@ -278,22 +277,26 @@ class ImageFolderSource:
             )
         if not files:
             raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
-        if empty:
-            notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
         for name in self._tree.names(split, of_files=True):
             if name.lower().endswith(EXTENSIONS):
                 findings.add("images beside the class folders are left out", name)
+        notes = findings.notes()
+        if empty:
+            notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
         if len(classes) == 1 and self._tree.names(posixpath.join(split, classes[0])):
             notes += (
                 f"all images are of one class, {classes[0]}; if its folders are classes or splits, give it as ROOT",
             )
-        notes = (*notes, *findings.notes(), *_odd_names(classes))
+        if hidden := [name for name in classes if name.startswith(_OF_PROGRAMS)]:  # torchvision accepts them
+            notes += (f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that",)
         return ImageFolderSplit(self._tree.place, self.decoder, classes, files, notes)
 
-    def _hold_out(self, splits: Mapping[str, ImageFolderSplit], fraction: float) -> dict[str, ImageFolderSplit]:
-        files = {name: split.items for name, split in splits.items()}
-        divided = with_held_out(files, lambda file: file.name, lambda file: file.target, fraction, self.seed)
-        return {name: splits[name if name in splits else "train"].only(own) for name, own in divided.items()}
+    def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[ImageFile]:
+        """Yields the images of the classes, and counts those of each."""
+        for target, name in enumerate(classes):
+            for image in images_among(self._tree.files(posixpath.join(split, name)), findings):
+                counts[target] += 1
+                yield ImageFile(image, target, self._tree.revision(image))
 
 
 class ImageFolderSplit(ListedSplit[ImageFile]):
@@ -342,14 +345,24 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
         import torch
 
         name, target, _ = self.items[index]
-        pixels, jpeg, losses = read_image_and_jpeg(self._place, name, self.decoder, name)
+        pixels, jpeg, losses, checksum = read_image_and_jpeg(self._place, name, self.decoder, name)
         height, width = pixels.shape[-2:]
         fields = {"images": pixels, "targets": torch.tensor(target, device="cpu")}
-        return Sample(name, fields, (height, width), losses, encoded=jpeg)
+        return Sample(name, fields, (height, width), losses, encoded=jpeg, checksum=checksum)
 
 
-def _odd_names(classes: tuple[str, ...]) -> Iterator[str]:
-    """Yields notes on folders that are probably no classes, or one class twice; torchvision accepts all of them."""
-    hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]
-    if hidden:
-        yield f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that"
+def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, str]]:
+    """Returns the name of the table below the root, and the class of each validation image by name without ending.
+
+    The root may be :data:`KAGGLE_FOLDER` itself, whose table lies in the folder around. Both are empty if there is no
+    table.
+    """
+    is_inner = isinstance(root, Path) and os.path.abspath(root).endswith(KAGGLE_FOLDER)
+    for name in (f"../../../{KAGGLE_TABLE}" if is_inner else KAGGLE_TABLE, _TINY_TABLE):
+        try:
+            text = read_bytes(root, name, name).decode("utf-8", "replace")
+        except SampleError:
+            continue
+        rows = (re.split(r"[,\s]", line) for line in text.splitlines())
+        return name, {posixpath.splitext(row[0])[0]: row[1] for row in rows if len(row) > 1}
+    return "", {}

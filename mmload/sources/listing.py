@@ -11,7 +11,7 @@ import unicodedata
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import chain, starmap
+from itertools import chain, islice, starmap
 from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
@@ -29,84 +29,38 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Listing(Generic[T]):
-    """Named tuples of texts, numbers, None or lists of these, by number.
+    """Named tuples of texts, numbers, None or lists of these, by number. Picklable, and read by any threads at once.
 
-    Append-only, picklable; one thread at a time may append, any may read.
+    It keeps a lone surrogate, as in a file name that is not UTF-8.
     """
 
     def __init__(self, kind: Callable[..., T], rows: Iterable[T] = ()) -> None:
-        self._kind = kind
+        self._kind, self._count = kind, 0
         self._blocks: list[bytes] = []
-        self._last: list[tuple[Any, ...]] = []  # rows after all blocks
         self._unpacked: tuple[int, Sequence[tuple[Any, ...]]] = 0, ()  # first row and rows of the block read last
-        self.extend(rows)
-
-    def append(self, row: T) -> None:
-        """Appends a row; keeps a lone surrogate, as in a file name that is not UTF-8."""
-        self._last.append(tuple(row))
-        if len(self._last) == _BLOCK:
-            self._blocks.append(marshal.dumps(self._last))
-            self._last = []
-
-    def extend(self, rows: Iterable[T]) -> None:
-        """Appends rows."""
-        for row in rows:
-            self.append(row)
+        remaining = map(tuple, rows)
+        while block := tuple(islice(remaining, _BLOCK)):
+            self._blocks.append(marshal.dumps(block))
+            self._count += len(block)
 
     def only(self, rows: Iterable[int]) -> Listing[T]:
         """Returns these rows, in this order."""
         return Listing(self._kind, (self[row] for row in rows))
 
     def __len__(self) -> int:
-        return _BLOCK * len(self._blocks) + len(self._last)
+        return self._count
 
     def __getitem__(self, index: int) -> T:
         first, rows = self._unpacked
-        place = index - first
-        if not 0 <= place < len(rows):
-            if not 0 <= index < len(self):
-                raise IndexError(f"{index} of {len(self)}")
-            block, place = divmod(index, _BLOCK)
-            rows = self._last if block == len(self._blocks) else marshal.loads(self._blocks[block])
-            if rows is not self._last:
-                self._unpacked = index - place, rows
-        return self._kind(*rows[place])
+        if not 0 <= index - first < len(rows):
+            if not 0 <= index < self._count:
+                raise IndexError(f"{index} of {self._count}")
+            first = index - index % _BLOCK
+            self._unpacked = first, rows = first, marshal.loads(self._blocks[index // _BLOCK])
+        return self._kind(*rows[index - first])
 
     def __iter__(self) -> Iterator[T]:
-        for rows in chain(map(marshal.loads, self._blocks), [self._last]):
-            yield from starmap(self._kind, rows)
-
-
-def with_held_out(
-    splits: Mapping[str, Listing[T]],
-    name: Callable[[T], str],
-    stratum: Callable[[T], Hashable],
-    fraction: float,
-    seed: int,
-) -> dict[str, Listing[T]]:
-    """Returns the splits with a new split ``val``, the same share of every stratum of ``train``.
-
-    ``name`` and ``stratum`` return the id of a sample and its group, usually its class; :func:`held_out` selects.
-
-    Raises:
-        RecipeError: if there is no ``train``, or a ``val`` already.
-        SourceError: if no stratum has two samples.
-    """
-    if "train" not in splits or any(name.startswith("val") for name in splits):
-        raise RecipeError(
-            f"val_fraction takes val out of train, and the source has the splits {', '.join(splits)}; "
-            "leave val_fraction out"
-        )
-    train = splits["train"]
-    taken = held_out(((name(row), stratum(row)) for row in train), fraction, seed)
-    if not taken.any():
-        raise SourceError(
-            "no class has two samples, so val_fraction has none to move to val; leave it out, or put samples "
-            "into a val folder"
-        )
-    rest = train.only(row for row in range(len(train)) if not taken[row])
-    others = {name: rows for name, rows in splits.items() if name != "train"}
-    return {"train": rest, "val": train.only(np.flatnonzero(taken).tolist()), **others}
+        return starmap(self._kind, chain.from_iterable(map(marshal.loads, self._blocks)))
 
 
 def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> None:
@@ -209,6 +163,36 @@ class ListedSplit(Generic[T]):
         """Returns the first field of a sample's item: the path of its image, relative to the root."""
         name: str = self.items[index][0]
         return name
+
+
+S = TypeVar("S", bound=ListedSplit[Any])
+
+
+def with_held_out(
+    splits: Mapping[str, S], stratum: Callable[[Any], Hashable], fraction: float, seed: int
+) -> dict[str, S]:
+    """Returns the splits with a new split ``val``, the same share of every stratum of ``train``.
+
+    ``stratum`` returns the group of an item, usually its class; :func:`held_out` selects.
+
+    Raises:
+        RecipeError: if there is no ``train``, or a ``val`` already.
+        SourceError: if no stratum has two samples.
+    """
+    if "train" not in splits or any(name.startswith("val") for name in splits):
+        raise RecipeError(
+            f"val_fraction takes val out of train, and the source has the splits {', '.join(splits)}; "
+            "leave val_fraction out"
+        )
+    train = splits["train"]
+    taken = held_out(((train.id(row), stratum(item)) for row, item in enumerate(train.items)), fraction, seed)
+    if not taken.any():
+        raise SourceError(
+            "no class has two samples, so val_fraction has none to move to val; leave it out, or put samples "
+            "into a val folder"
+        )
+    parts = {name: train.part(np.flatnonzero(own).tolist()) for name, own in (("train", ~taken), ("val", taken))}
+    return parts | {name: split for name, split in splits.items() if name != "train"}
 
 
 def note_doubles(

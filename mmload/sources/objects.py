@@ -111,11 +111,6 @@ def _check(boxes: Array, has_area: npt.NDArray[np.bool_], outside: npt.NDArray[n
         )
 
 
-def no_polygons() -> dict[str, Array]:
-    """Returns the fields of the polygons of an image that has none."""
-    return {"rings": np.empty((0, 2), np.int32), "polygons": np.empty((0, 2), np.float64)}
-
-
 def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
     """Returns ``keypoint_flips`` uint8 [K], for each keypoint the one that it becomes where an image is mirrored.
 

@@ -6,8 +6,8 @@ allowed.
 
 from __future__ import annotations
 
-import os
 import posixpath
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -30,7 +30,7 @@ from mmload.sources.files import (
     read_tensor,
 )
 from mmload.sources.links import Links, reading
-from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
+from mmload.sources.list_rows import COLUMNS, ListRow, Target, read_rows, targets_of
 from mmload.sources.listing import (
     ListedSplit,
     Listing,
@@ -44,18 +44,18 @@ from mmload.sources.listing import (
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 OBJECT = "object"
 """Revision of a file in object storage, whose own revision is unknown before it is read."""
 
 
 class Item(NamedTuple):
-    """One sample: its id in the list (may be empty), its file or URL, its label, its revision."""
+    """One sample: its id in the list (may be empty), its file or URL, its target, its revision."""
 
     id: str
     file: str
-    label: Label
+    target: Target
     revision: str
 
     @property
@@ -109,8 +109,6 @@ class ListSource:
             )
         if self.classes is not None and not are_different_names(self.classes):
             raise RecipeError(f"classes is {self.classes!r}; write a list of different names")
-        if not isinstance(self.allow_outside, bool):
-            raise RecipeError(f"allow_outside is {self.allow_outside!r}; use true or false")
 
     def splits(self) -> Mapping[str, ListSplit]:
         """Returns the splits in the order in which the list names them; without split names all is ``train``.
@@ -139,7 +137,7 @@ class ListSource:
             Links(root, self.allow_outside).check(path)
         links = Links(folder if self.folder and inner_name(self.folder) is None else root, self.allow_outside)
         links.check_folder(folder)
-        finder = LocalFinder(str(folder), links, by_id=path.suffix.lower() == ".json")
+        finder = Finder(folder, self.allow_outside, links, by_id=path.suffix.lower() == ".json")
         splits = self._splits(folder, path, read_rows(path, self.columns or {}), finder)
         next(iter(splits.values())).add_notes(links.notes())
         return splits
@@ -155,34 +153,33 @@ class ListSource:
         except SampleError as error:
             raise SourceError(f"no such list: {path}") from error
         rows = read_rows(path, self.columns or {}, content)
-        return self._splits(files, path, rows, RemoteFinder(files, self.allow_outside))
+        return self._splits(files, path, rows, Finder(files, self.allow_outside))
 
     def _splits(
         self,
         place: Path | RemoteFiles,
         path: Path | Location,
         rows: Listing[ListRow],
-        finder: LocalFinder | RemoteFinder,
+        finder: Finder,
     ) -> dict[str, ListSplit]:
         targets = targets_of(rows, None if self.classes is None else tuple(self.classes))
-        items: dict[str, Listing[Item]] = {}
         findings, named = Findings(), any(row.split is not None for row in rows)
-        for row in rows:
-            name = _split_name(row)
+        members: dict[str, array[int]] = {}
+        for number, row in enumerate(rows):
+            members.setdefault(_split_name(row), array("q")).append(number)
             if named and row.split is None:
                 findings.add("samples without a split, where others have one, are in train", row.where)
-            if name not in items:
-                items[name] = Listing(Item)
-            listed, file, revision = finder.find(row)
-            items[name].append(Item(row.id or ("" if file == listed else listed), file, row.label, revision))
+        items = Listing(Item, (finder.item(row, targets.read(row.label)) for row in rows))
         del rows  # one listing of a million paths at a time is enough
-        for name, members in items.items():
-            _check_ids(name, members, path)
-        if self.val_fraction is not None:
-            items = with_held_out(items, lambda item: item.name, _stratum, self.val_fraction, self.seed)
         files = Files(place, finder.urls, self.decoder)
-        notes = (*targets.notes, *findings.notes(), *similar_names(items, "splits"))
-        splits = {name: ListSplit(files, targets, members, notes) for name, members in items.items()}
+        notes = (*targets.notes, *findings.notes(), *similar_names(members, "splits"))
+        splits = {name: ListSplit(files, targets.classes, items.only(own), notes) for name, own in members.items()}
+        for name, split in splits.items():
+            _check_ids(name, split.items, path)
+        if self.val_fraction is not None:
+            splits = with_held_out(
+                splits, lambda item: item.target if targets.classes else 0, self.val_fraction, self.seed
+            )
         note_doubles(splits, (), lambda item: item.file, "file", ", under different ids")
         return splits
 
@@ -199,21 +196,16 @@ class Files:
 class ListSplit(ListedSplit[Item]):
     """One split."""
 
-    def __init__(self, files: Files, meanings: Targets, items: Listing[Item], notes: tuple[str, ...] = ()) -> None:
-        super().__init__(items, meanings.classes, notes)
-        self._files, self._meanings = files, meanings
+    def __init__(
+        self, files: Files, classes: tuple[str, ...], items: Listing[Item], notes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(items, classes, notes)
+        self._files = files
 
     @property
     def root(self) -> Path:
         """Folder that files are relative to; UsageError if any may be in object storage."""
         return local_root(self._files.urls or self._files.place)
-
-    @property
-    def targets(self) -> Tensor:
-        """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]."""
-        import torch
-
-        return torch.stack([self._meanings.tensor(item.label) for item in self.items])
 
     def id(self, index: int) -> str:
         """Returns the list's id, or the path."""
@@ -222,7 +214,7 @@ class ListSplit(ListedSplit[Item]):
     def revision(self, index: int) -> str:
         """Returns the target, the file and its size and modification time."""
         item = self.items[index]
-        return f"{self._meanings.value(item.label)} {item.file} {item.revision}"
+        return f"{item.target} {item.file} {item.revision}"
 
     def checksum(self, index: int) -> str:
         item = self.items[index]
@@ -249,85 +241,71 @@ class ListSplit(ListedSplit[Item]):
                 f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
                 "folder names)",
             )
-        jpeg, losses, files = None, dict[str, int](), self._files
+        jpeg, losses, files, checksum = None, dict[str, int](), self._files, ""
         place = files.urls if files.urls is not None and item.revision == OBJECT else files.place
         if item.file.lower().endswith(".pt"):
             tensor = read_tensor(place, item.file, item.name)
         else:
-            tensor, jpeg, losses = read_image_and_jpeg(place, item.file, files.decoder, item.name)
+            tensor, jpeg, losses, checksum = read_image_and_jpeg(place, item.file, files.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
-        target = self._meanings.tensor(item.label)
+        target = torch.tensor(item.target, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
         fields = {"images" if image else "features": tensor, "targets": target}
-        return Sample(item.name, fields, size, losses, encoded=jpeg)
+        return Sample(item.name, fields, size, losses, encoded=jpeg, checksum=checksum)
 
 
-class LocalFinder:
-    """Finder of files in a folder, by name or, with ``by_id``, by name without ending; of URLs if links may leave."""
+class Finder:
+    """Finder of the files that a list names: below a folder or URL, and with ``allow_outside`` anywhere.
 
-    def __init__(self, folder: str, links: Links, by_id: bool) -> None:
-        self._folder, self._links, self._by_id = folder, links, by_id
-        self.urls: RemoteFiles | None = None
+    On a disk, where there are ``links`` to check, ids are names without an ending.
+    """
+
+    def __init__(
+        self, place: Path | RemoteFiles, allow_outside: bool, links: Links | None = None, by_id: bool = False
+    ) -> None:
+        self._place, self._allow_outside, self._links, self._by_id = place, allow_outside, links, by_id
+        self.urls, self._folder = (place if isinstance(place, RemoteFiles) else None), str(place)
         self._endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
 
-    def find(self, row: ListRow) -> tuple[str, str, str]:
-        """Returns the listed name of a row's file or URL, its own and its revision; SourceError if it may not be read.
+    def item(self, row: ListRow, target: Target) -> Item:
+        """Returns the sample of a row, whose id is its listed name where :meth:`Links.find` finds it under another one.
 
-        The two names differ where :meth:`Links.find` finds it under another one.
+        Raises:
+            SourceError: if its file may not be read.
         """
-        found = _of_url(row, self._folder, self._links.allow_outside) if is_url(row.path) else None
-        if isinstance(found, Location):
-            around = Location(found.scheme, found.bucket, posixpath.dirname(found.prefix))
+        named = self._of_url(row) if is_url(row.path) else row.path
+        if isinstance(named, Location):
+            around = Location(named.scheme, named.bucket, posixpath.dirname(named.prefix))
             self.urls = self.urls or RemoteFiles(around)
-            return found.url, found.url, OBJECT
-        path = row.path if found is None else str(found)
-        name = path if self._links.allow_outside else inner_name(path)
+            return Item(row.id or "", named.url, target, OBJECT)
+        name = str(named) if self._allow_outside and self._links is not None else inner_name(str(named))
         if name is None or "\0" in name:
-            raise SourceError(
-                f"{row.where}: the path {row.path!r:.80} leaves {self._folder}; set allow_outside to follow it"
-            )
-        self._links.check_folder(os.path.dirname(os.path.join(self._folder, name)))
-        return name, *(self._by_ending(name) if self._by_id else self._links.find(self._folder, name))
+            advice = "name an object below it" if self._links is None else "set allow_outside to follow it"
+            raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._place}; {advice}")
+        if self._links is None:
+            return Item(row.id or "", name, target, OBJECT)
+        file, revision = self._by_ending(self._links, name) if self._by_id else self._links.find(self._folder, name)
+        return Item(row.id or ("" if file == name else name), file, target, revision)
 
-    def _by_ending(self, name: str) -> tuple[str, str]:
+    def _by_ending(self, links: Links, name: str) -> tuple[str, str]:
         """Finds an ID's file; tries the ending that was found last first, as most files share it."""
-        found, revision = self._links.find_first(self._folder, [name + ending for ending in self._endings])
+        found, revision = links.find_first(self._folder, [name + ending for ending in self._endings])
         if revision == "missing":
             return f"{name}.pt", revision
         self._endings.sort(key=lambda ending: not found.endswith(ending))
         return found, revision
 
-
-class RemoteFinder:
-    """Finder of objects below a URL, and with ``allow_outside`` of any object that a row names by its URL."""
-
-    def __init__(self, files: RemoteFiles, allow_outside: bool) -> None:
-        self._files, self._allow_outside = files, allow_outside
-        self.urls: RemoteFiles | None = files
-
-    def find(self, row: ListRow) -> tuple[str, str, str]:
-        """Returns the name or URL of a row's object, twice, and OBJECT; raises SourceError if it may not be read."""
-        if is_url(row.path):
-            found = _of_url(row, str(self._files), self._allow_outside)
-            name = found.url if isinstance(found, Location) else None
-        else:
-            name = inner_name(row.path)
-        if name is None:
-            raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._files}; name an object below it")
-        return name, name, OBJECT
-
-
-def _of_url(row: ListRow, folder: str, allowed: bool) -> object:
-    """Returns the place that a row names by a URL."""
-    if not allowed:
-        raise SourceError(
-            f"{row.where}: {row.path!r:.80} is a URL, outside of {folder}; to read what the list names anywhere, add "
-            "--set allow_outside=true"
-        )
-    try:
-        return place(row.path)
-    except UsageError as error:
-        raise SourceError(f"{row.where}: {error}") from error
+    def _of_url(self, row: ListRow) -> Location | Path:
+        """Returns the place that a row names by a URL."""
+        if not self._allow_outside:
+            raise SourceError(
+                f"{row.where}: {row.path!r:.80} is a URL, outside of {self._place}; to read what the list names "
+                "anywhere, add --set allow_outside=true"
+            )
+        try:
+            return place(row.path)
+        except UsageError as error:
+            raise SourceError(f"{row.where}: {error}") from error
 
 
 def _location_below(root: Location, name: str, what: str) -> Location:
@@ -345,12 +323,7 @@ def _split_name(row: ListRow) -> str:
     return name
 
 
-def _stratum(item: Item) -> str:
-    """Returns an item's class, if its label is one: the stratum from which samples are held out."""
-    return str(item.label) if isinstance(item.label, str | int) else ""
-
-
-def _check_ids(split: str, items: Listing[Item], path: Path | Location) -> None:
+def _check_ids(split: str, items: Listing[Item] | list[Item], path: Path | Location) -> None:
     if len(unique_hashes(item.name for item in items)[0]) < len(items):
         name, count = Counter(item.name for item in items).most_common(1)[0]
         if count > 1:

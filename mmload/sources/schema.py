@@ -1,11 +1,13 @@
 """Turns samples of a Python dataset into the fields of a row, by a schema that the first sample sets.
 
-A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It never looks at the dataset itself.
+A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is flattened to values by key: in
+``(image, {"boxes": b})`` the boxes are ``1.boxes``. It never looks at the dataset itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from torch import Tensor
 from mmload.records import DTYPES, FIELD_NAMES, dtype_name
 from mmload.runtime.memory_pool import plain_tensor
 from mmload.sources.decode import LOSSY, Decoder
-from mmload.sources.values import Key, PaddedField, as_text, is_sequence, values_of
 from mmload.store.manifest import is_name
+
+Key = int | str
+"""The position or name of a value in a sample; nested values have a dotted path."""
 
 ALIASES = {
     "image": "images", "img": "images", "pixel_values": "images",
@@ -26,9 +30,54 @@ ALIASES = {
 """Names that dicts and NamedTuples use -> the field's own name."""
 
 _CHANNELS = (1, 2, 3, 4)
+_DEEP = 4
 
 _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are never padded: a vector of targets with zeros behind it would be another target."""
+
+
+@dataclass(kw_only=True)
+class PaddedField:
+    """The shape of one field's values; all values have to be added before the first is padded.
+
+    Attributes:
+        count: the field that holds how many are real; None: another field's count applies.
+        fill: the value of the padding.
+        most: the length of the longest.
+        like: dtype and further sizes of the first that is not empty.
+        beside: whether every value had the length of the boxes of its sample.
+    """
+
+    count: str | None
+    fill: int = 0
+    most: int = 0
+    like: tuple[torch.dtype, tuple[int, ...]] | None = None
+    beside: bool = True
+
+    def add(self, value: Tensor, boxes: int | None) -> None:
+        """Registers a value of a sample with this many boxes (None: it has none)."""
+        self.beside = self.beside and value.ndim > 0 and len(value) == boxes
+        if value.ndim and value.numel():
+            self.most = max(self.most, len(value))
+            self.like = self.like or (value.dtype, tuple(value.shape[1:]))
+
+    def pad(self, name: str, value: Tensor) -> Tensor:
+        """Pads a value to the common shape.
+
+        Raises:
+            ValueError: if it is longer than any that was added, or of another dtype or shape.
+        """
+        dtype, tail = self.like or (torch.float32, ())
+        if value.ndim and value.numel() and (value.dtype, tuple(value.shape[1:])) != (dtype, tail):
+            raise ValueError(f"{name} is {value.dtype} {list(value.shape)}, others are {dtype} [any, {list(tail)}]")
+        if not value.ndim or (value.numel() and len(value) > self.most):
+            raise ValueError(
+                f"{name} is {list(value.shape)}, the longest of the split was {self.most} before the build"
+            )
+        padded = torch.full((max(1, self.most), *tail), self.fill, dtype=dtype, device="cpu")
+        if value.numel():
+            padded[: len(value)] = value
+        return padded
 
 
 class Schema:
@@ -93,7 +142,7 @@ class Schema:
 
     def raw(self, sample: Any) -> dict[str, Tensor]:
         """Returns a sample's values as tensors of their own length; raises ValueError as :meth:`__call__` does."""
-        values = values_of(sample)
+        values = _values_of(sample)
         fields = {}
         for name, key in self.keys.items():
             if key not in values:
@@ -119,12 +168,15 @@ class Schema:
         return fields
 
     def _of_any_length(self, first: Any) -> list[str]:
-        values = values_of(first)
-        found = [n for n, k in self.keys.items() if isinstance(values.get(k), str) or is_sequence(values.get(k))]
-        of_boxes = [name for name in ("boxes", "labels") if "boxes" in self.keys and name in self.keys]
-        if "counts" in self.keys:  # the dataset pads its boxes itself
-            return [name for name in dict.fromkeys(found) if name not in (*_OF_ONE_SHAPE, *of_boxes)]
-        return [name for name in dict.fromkeys([*found, *of_boxes]) if name not in _OF_ONE_SHAPE]
+        values = _values_of(first)
+        of_boxes = ("boxes", "labels") if "boxes" in self.keys else ()
+        single = (*_OF_ONE_SHAPE, *(of_boxes if "counts" in self.keys else ()))  # or the dataset pads its boxes itself
+        return [
+            name
+            for name, key in self.keys.items()
+            if name not in single
+            and (name in of_boxes or isinstance(values.get(key), str) or _is_sequence(values.get(key)))
+        ]
 
     def _padded_field(self, name: str) -> PaddedField:
         """Returns how a field of any length is stored; boxes and labels share a count, as everywhere in mmload."""
@@ -148,10 +200,50 @@ class Schema:
         return ", ".join(f"{name} {_show(like)}" for name, like in self.like.items())
 
 
+def _values_of(sample: Any) -> dict[Key, Any]:
+    """Returns the values of a sample; nested ones have dotted keys."""
+    members = _members(sample)
+    if members is None:
+        return {0: sample}
+    flat: dict[Key, Any] = {}
+    for key, value in members.items():
+        _lay_out(key, value, flat, _DEEP)
+    return flat
+
+
+def _is_sequence(value: Any) -> bool:
+    """Returns whether a value is a list or tuple of numbers, or of such lists (a vector, boxes, points), or empty."""
+    if not isinstance(value, list | tuple) or hasattr(value, "_fields"):
+        return False
+    return all(isinstance(each, int | float | np.number) or _is_sequence(each) for each in value)
+
+
+def _members(value: Any) -> dict[Key, Any] | None:
+    if isinstance(value, Mapping):
+        return {str(key): each for key, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    if isinstance(value, tuple | list):
+        return dict(enumerate(value))
+    return None
+
+
+def _lay_out(key: Key, value: Any, flat: dict[Key, Any], depth: int) -> None:
+    """Lists are values, not structure: their length may differ between samples."""
+    inner = None if isinstance(value, list) or _is_sequence(value) or not depth else _members(value)
+    if not inner:
+        flat[key] = value
+        return
+    for name, each in inner.items():
+        _lay_out(f"{key}.{name}", each, flat, depth - 1)
+
+
 def _guess(first: Any) -> dict[str, Key]:
     """Maps fields to keys, by the values' names or, in a tuple, by their kind and position."""
     keys: dict[str, Key] = {}
-    values = values_of(first)
+    values = _values_of(first)
     for key, value in values.items():
         name = _named(key, keys) if isinstance(key, str) else _place(key, value, keys)
         if name in keys:
@@ -166,12 +258,10 @@ def _named(key: str, taken: Mapping[str, Key]) -> str:
     """Returns the field of a named value: its own name, prefixed by the names around it where that is taken."""
     outer, _, leaf = key.rpartition(".")
     joined = key.replace(".", "_")
-    if leaf.isdigit():
-        return f"field{joined}" if joined[0].isdigit() else joined
     name = ALIASES.get(leaf, leaf)
-    if name in taken and outer:
-        return f"field{joined}" if joined[0].isdigit() else joined
-    return name
+    if not leaf.isdigit() and not (name in taken and outer):
+        return name
+    return f"field{joined}" if joined[0].isdigit() else joined
 
 
 def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
@@ -180,7 +270,7 @@ def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
         guess = "text"
     elif _is_image(value):
         guess = "images" if "images" not in taken else "masks"
-    elif _is_number(value) or (position > 0 and (getattr(value, "ndim", 0) == 1 or is_sequence(value))):
+    elif _is_number(value) or (position > 0 and (getattr(value, "ndim", 0) == 1 or _is_sequence(value))):
         guess = "targets"
     else:
         guess = "features"
@@ -198,8 +288,16 @@ def _is_number(value: Any) -> bool:
 
 
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
+    if isinstance(value, Image.Image) and name == "masks":
+        return _mask(value)
     if isinstance(value, Image.Image):
-        return _mask(value) if name == "masks" else _pixels(np.array(decoder.converted(_of_8_bits(name, value))))
+        if value.mode.startswith(
+            ("I", "F")
+        ):  # Pillow would cut them at 255 (fractions at 0): nearly all white, or black
+            raise ValueError(
+                f"{name} is a PIL image of mode {value.mode}, over 8 bits; scale it to 8 bits in the dataset"
+            )
+        return _pixels(np.array(decoder.converted(value)))
     if name == "images":
         return _image(value)
     form = getattr(getattr(value, "format", None), "name", "XYXY")  # of torchvision's BoundingBoxes
@@ -217,13 +315,14 @@ def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
 
 def _image(value: Any) -> Tensor:
     """Returns pixels as uint8 [C, H, W]; values of other dtypes unchanged."""
-    if isinstance(value, np.ndarray) and value.dtype == np.uint8:
-        return _in_order(value, _pixels(value), "an array [H, W, C]")
-    tensor = _plain("images", value)
-    if tensor.dtype != torch.uint8:
-        return tensor
-    _in_order(value, tensor, "a tensor [C, H, W]")
-    return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor
+    is_array = isinstance(value, np.ndarray) and value.dtype == np.uint8
+    pixels = _pixels(value) if is_array else _plain("images", value)
+    if pixels.dtype != torch.uint8:
+        return pixels
+    other, habit = (1, "an array [H, W, C]") if is_array else (2, "a tensor [C, H, W]")
+    if pixels.ndim == 3 and pixels.shape[0] not in _CHANNELS and pixels.shape[other] in _CHANNELS:
+        raise ValueError(f"images is {list(value.shape)}, and {habit} is expected; transpose it in the dataset")
+    return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels
 
 
 def _plain(name: str, value: Any) -> Tensor:
@@ -231,11 +330,9 @@ def _plain(name: str, value: Any) -> Tensor:
         tensor = value.detach().cpu()
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         tensor = torch.from_numpy(np.array(value))
-    elif isinstance(value, bool | int | float):
-        tensor = _of_numbers(name, value)
     elif isinstance(value, str):
-        tensor = as_text(value)
-    elif is_sequence(value):
+        tensor = torch.tensor(list(value.encode("utf-8", "surrogatepass")), dtype=torch.uint8, device="cpu")
+    elif isinstance(value, bool | int | float) or _is_sequence(value):
         tensor = _of_numbers(name, value)
     else:
         raise ValueError(
@@ -265,21 +362,6 @@ def _single(name: str, wide: Tensor) -> Tensor:
             f"{name} has {float(large[0]):g}, more than float32 holds; correct it, or give a float64 array"
         )
     return tensor
-
-
-def _of_8_bits(name: str, image: Image.Image) -> Image.Image:
-    """Rejects images over 8 bits, which Pillow would cut at 255 (fractions at 0): nearly all white, or black."""
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(f"{name} is a PIL image of mode {image.mode}, over 8 bits; scale it to 8 bits in the dataset")
-    return image
-
-
-def _in_order(value: Any, pixels: Tensor, habit: str) -> Tensor:
-    """Returns ``pixels`` [C, H, W]; raises ValueError if the channels of ``value`` seem to be at its other end."""
-    other = 2 if habit.endswith("H, W]") else 1
-    if pixels.ndim == 3 and pixels.shape[0] not in _CHANNELS and pixels.shape[other] in _CHANNELS:
-        raise ValueError(f"images is {list(value.shape)}, and {habit} is expected; transpose it in the dataset")
-    return pixels
 
 
 def _check_boxes(raw: Mapping[str, Tensor]) -> None:

@@ -12,7 +12,7 @@ import posixpath
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +20,18 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.records import VOID, Sample
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import EXTENSIONS, check_is_folder, checksum_of, read_bytes, read_image_and_jpeg
+from mmload.sources.files import (
+    EXTENSIONS,
+    check_is_folder,
+    checksum_of,
+    inner_name,
+    read_bytes,
+    read_image_and_jpeg,
+    read_text,
+)
 from mmload.sources.links import Links, reading
 from mmload.sources.listing import ListedSplit, are_different_names, note_doubles
-from mmload.sources.voc_devkit import (
-    MAX_BYTES,
-    VocAnnotation,
-    default_sets,
-    find_annotated,
-    find_years,
-    is_stem,
-    locate_lists,
-    parse_annotation,
-    read_list,
-)
-from mmload.sources.voc_tasks import (
-    Classification,
-    Detection,
-    Segmentation,
-    SingleLabel,
-    VocItem,
-    VocTask,
-    read_mask,
-)
+from mmload.sources.voc_annotations import MAX_BYTES, VocAnnotation, VocItem, VocTask, parse_annotation, read_mask
 from mmload.store.manifest import is_name
 
 PASCAL = (
@@ -164,13 +153,10 @@ class VocSource:
             )
         items: dict[str, list[VocItem]] = {}
         for split, (images, xml) in found.items():
-            self._links.check_folder(images)
-            self._links.check_folder(xml)
             stems = sorted(path.stem for path in xml.iterdir() if path.suffix.lower() == ".xml")
             folders = [folder.relative_to(self._root).as_posix() for folder in (images, xml)]
             items[split] = [
-                _item(self._root, f"{folders[0]}/{stem}", self._links, annotation=f"{folders[1]}/{stem}.xml")
-                for stem in stems
+                self._item(self._root, f"{folders[0]}/{stem}", f"{folders[1]}/{stem}.xml") for stem in stems
             ]
             read = {item.image for item in items[split]}
             for path in sorted(images.iterdir()):
@@ -194,41 +180,52 @@ class VocSource:
                     download_voc(year, name, self._root)
 
     def _items(self, devkit: Path, lists: str, sets: list[tuple[str, str]]) -> list[VocItem]:
+        folder, ending = ("SegmentationClass", ".png") if self.task == "segmentation" else ("Annotations", ".xml")
         items = []
         for year, name in sets:
-            for folder in ("JPEGImages", "Annotations", "SegmentationClass"):
-                self._links.check_folder(devkit / year / folder)
             path = devkit / year / "ImageSets" / lists / f"{name}.txt"
             self._links.check(path)
             for stem in read_list(path, devkit / year / "JPEGImages"):
-                beside = {"mask": f"{year}/SegmentationClass/{stem}.png"}
-                if self.task != "segmentation":
-                    beside = {"annotation": f"{year}/Annotations/{stem}.xml"}
-                items.append(_item(devkit, f"{year}/JPEGImages/{stem}", self._links, **beside))
+                items.append(self._item(devkit, f"{year}/JPEGImages/{stem}", f"{year}/{folder}/{stem}{ending}"))
         return items
+
+    def _item(self, devkit: Path, base: str, beside: str) -> VocItem:
+        """Returns the item of an image, of which the path without its ending is given, and its annotation or mask."""
+        files = [posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS]
+        name, image = self._links.find_first(devkit, files)
+        beside, own = self._links.find(devkit, posixpath.normpath(beside))
+        is_mask = self.task == "segmentation"
+        found = VocAnnotation(fault="not annotated") if is_mask else _annotation(devkit, beside)
+        return VocItem(name, f"{image} {own}", found, beside)
 
     def _task(self, devkit: Path, items: list[VocItem], has_devkit: bool) -> VocTask:
         classes = tuple(self._classes)
-        if self._classes == "auto" or (self.classes is None and not has_devkit):
-            classes = _numbered_classes(devkit, items) if self.task == "segmentation" else _seen_classes(items)
-        if self.task == "segmentation":
-            return Segmentation(classes=classes if _is_background(classes[0]) else (BACKGROUND, *classes))
-        if self.task == "classification":
-            return Classification(classes=classes)
         if self.task == "single-label":
-            return SingleLabel(class_map=self._map, classes=self._targets)
-        return Detection(classes=classes, one_based=self.one_based, clip_boxes=self.clip_boxes)
+            classes = self._targets
+        elif self._classes == "auto" or (self.classes is None and not has_devkit):
+            names = {each.name for item in items for each in item.annotation.objects}
+            classes = _numbered_classes(devkit, items) if self.task == "segmentation" else tuple(sorted(names))
+        if self.task == "segmentation" and not _is_background(classes[0]):
+            classes = (BACKGROUND, *classes)
+        return VocTask(
+            name=self.task,
+            classes=classes,
+            one_based=self.one_based,
+            clip_boxes=self.clip_boxes,
+            class_map=self._map,
+        )
 
     def _split(self, devkit: Path, name: str, items: list[VocItem], task: VocTask, findings: Findings) -> VocSplit:
-        reasons = [task.dropped(item) for item in items]
-        remaining = [item for item, reason in zip(items, reasons, strict=True) if reason is None]
-        counts = Counter(reason for reason in reasons if reason is not None)
+        reasons = [_dropped(item.annotation, task) for item in items]
+        remaining = [item for item, reason in zip(items, reasons, strict=True) if not reason]
+        counts = Counter(filter(None, reasons))
         notes = tuple(
             f"dropped {count:,} of {counted(len(items), 'image')}: {reason}" for reason, count in counts.most_common()
         )
         if not remaining:
             raise SourceError(f"split {name} of {devkit} has no image{'; ' + '; '.join(notes) if notes else ''}")
-        return VocSplit(devkit, self.decoder, task.fitted(remaining), remaining, notes + findings.notes())
+        most = max(1, *(len(item.annotation.objects) for item in remaining))
+        return VocSplit(devkit, self.decoder, replace(task, most=most), remaining, notes + findings.notes())
 
 
 class VocSplit(ListedSplit[VocItem]):
@@ -237,7 +234,7 @@ class VocSplit(ListedSplit[VocItem]):
     def __init__(
         self, root: Path, decoder: Decoder, task: VocTask, items: list[VocItem], notes: tuple[str, ...]
     ) -> None:
-        super().__init__(items, task.classes, notes, boxes=isinstance(task, Detection))
+        super().__init__(items, task.classes, notes, boxes=task.name == "detection")
         self.root, self.decoder, self.task = root, decoder, task
 
     def revision(self, index: int) -> str:
@@ -255,41 +252,34 @@ class VocSplit(ListedSplit[VocItem]):
             SampleError: if the image, its annotation or its mask is missing or wrong.
         """
         item = self.items[index]
-        pixels, jpeg, losses = read_image_and_jpeg(
+        pixels, jpeg, losses, _ = read_image_and_jpeg(
             self.root, item.image, self.decoder, item.image, boxes=self.has_boxes()
         )
         height, width = pixels.shape[-2:]
-        fields = self.task.fields(item, self.root, (height, width))
-        losses |= self.task.losses(item, (height, width))
-        return Sample(item.image, {"images": pixels, **fields}, (height, width), losses, encoded=jpeg)
+        fields, own = self.task.fields(item, self.root, (height, width))
+        return Sample(item.image, {"images": pixels, **fields}, (height, width), losses | own, encoded=jpeg)
 
 
-def _item(devkit: Path, base: str, links: Links, *, annotation: str = "", mask: str = "") -> VocItem:
-    """Returns the item of an image, of which the path without its ending is given, with an annotation or a mask."""
-    files = [posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS]
-    beside = posixpath.normpath(annotation or mask)
-    for each in (files[0], beside):
-        links.check_folder((devkit / each).parent)
-    name, image = links.find_first(devkit, files)
-    beside, own = links.find(devkit, beside)
-    revision = f"{image} {own}"
-    found = _annotation(devkit, beside) if annotation else "not annotated"
-    if isinstance(found, str):
-        return VocItem(name, revision, found, beside=beside)
-    return VocItem(name, revision, found.objects, found.size, beside)
-
-
-def _annotation(devkit: Path, name: str) -> VocAnnotation | str:
+def _annotation(devkit: Path, name: str) -> VocAnnotation:
     try:
         return parse_annotation(read_bytes(devkit, name, name, MAX_BYTES))
     except SampleError as error:
-        return error.reason
+        return VocAnnotation(fault=error.reason)
     except ValueError as error:
-        return f"{name}: {error}"
+        return VocAnnotation(fault=f"{name}: {error}")
 
 
-def _seen_classes(items: Sequence[VocItem]) -> tuple[str, ...]:
-    return tuple(sorted({each.name for item in items if not isinstance(item.objects, str) for each in item.objects}))
+def _dropped(annotation: VocAnnotation, task: VocTask) -> str:
+    """Returns why an image is not part of a split: for single-label, if it has not one object of a class in the map.
+
+    An annotation that cannot be read is an error of its image.
+    """
+    if task.name != "single-label" or annotation.fault:
+        return ""
+    if len(annotation.objects) != 1:
+        return "several objects" if annotation.objects else "no object"
+    name = annotation.objects[0].name
+    return "" if name in task.class_map else f"{name} is not in the class map"
 
 
 def _numbered_classes(devkit: Path, items: Sequence[VocItem]) -> tuple[str, ...]:
@@ -354,3 +344,117 @@ def _checked_map(class_map: Any, target_classes: Any) -> tuple[dict[str, str], t
             "leads to once"
         )
     return dict(class_map), tuple(names)
+
+
+def read_list(path: Path, images: Path) -> list[str]:
+    """Reads the image names of a list; of a class's list (``name 1``, ``name -1``) those that have the class.
+
+    A line that is the name of an image in the folder is that, whatever follows a space in it.
+
+    Raises:
+        SourceError: if it cannot be read, or a line in it is no plain name.
+    """
+    if not path.exists():
+        lists = sorted(other.stem for other in path.parent.glob("*.txt"))
+        raise SourceError(f"cannot read the list {path} (no such file); choose from {', '.join(lists)}")
+    lines = read_text(path).splitlines()
+    listed = (_listed_name(line.strip(), images, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+    return [name for name in listed if name]
+
+
+def _listed_name(line: str, images: Path, where: str) -> str:
+    """Returns the image name in a line, "" if there is none or the image does not have the list's class.
+
+    Tools also write the path of the image, of its annotation, or of both.
+    """
+    words, whole = line.split(), _below_folders(line)
+    if len(words) > 1 and inner_name(whole) and any((images / f"{whole}{each}").is_file() for each in EXTENSIONS):
+        return whole
+    paths = [_below_folders(word) for word in words]
+    if len(words) == 2 and paths[0] == paths[1]:
+        words = words[:1]
+    if len(words) > 2 or (len(words) == 2 and words[1] not in ("-1", "0", "1")):
+        raise SourceError(f"{where}: {line[:60]!r} is not an image name")
+    if not words:
+        return ""
+    if inner_name(paths[0]) is None:
+        raise SourceError(f"{where}: {words[0][:60]!r} is not the name of a file in JPEGImages")
+    return paths[0] if words[1:] in ([], ["1"]) else ""
+
+
+def _below_folders(path: str) -> str:
+    """Returns a path relative to JPEGImages or Annotations, without the ending of an image or annotation."""
+    parts = path.replace("\\", "/").split("/")
+    first = max((place + 1 for place, part in enumerate(parts) if part in ("JPEGImages", "Annotations")), default=0)
+    stem, ending = posixpath.splitext("/".join(parts[first:]))
+    return stem if ending.lower() in (*EXTENSIONS, ".xml") else stem + ending
+
+
+def is_stem(name: str) -> bool:
+    """Returns whether a text is a file name without a folder."""
+    return not set(name) & set("/\\\0") and name not in ("", ".", "..")
+
+
+def find_years(root: Path) -> tuple[Path, dict[str, str]]:
+    """Returns the folder that holds the year folders, and year -> folder name."""
+    if _is_year(root):
+        resolved = root.resolve()
+        return resolved.parent, {resolved.name.removeprefix("VOC"): resolved.name}
+    for devkit in (root, root / "VOCdevkit", root / "TrainVal" / "VOCdevkit"):
+        if devkit.is_dir():
+            names = sorted(folder.name for folder in devkit.iterdir() if _is_year(folder))
+            if names:
+                return devkit, {name.removeprefix("VOC"): name for name in names}
+    return root / "VOCdevkit", {}
+
+
+def _is_year(folder: Path) -> bool:
+    return (folder / "JPEGImages").is_dir() and (folder / "ImageSets").is_dir()
+
+
+def find_annotated(root: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+    """Returns split -> (folder of images, folder of annotations) where XML lies beside images, without a devkit.
+
+    The split is the root itself, named train, or each folder in it that has annotations; the others are returned, too.
+    """
+    if (own := _annotated(root)) is not None:
+        return {"train": own}, []
+    pairs = {folder.name: _annotated(folder) for folder in sorted(root.iterdir()) if folder.is_dir()}
+    splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
+    return splits, [name for name in pairs if name not in splits]
+
+
+def _annotated(folder: Path) -> tuple[Path, Path] | None:
+    """Returns the folders of images and of annotations of a folder; None if it has no annotations."""
+    for name in ("", "annotations", "Annotations", "annotations/xmls"):
+        if any((folder / name).glob("*.[xX][mM][lL]")):
+            images = [folder / each for each in ("JPEGImages", "images", "Images") if name]
+            return next(filter(Path.is_dir, images), folder), folder / name
+    return None
+
+
+def default_sets(folders: list[Path], lists: str) -> dict[str, list[str]]:
+    """Maps each split to ``year/list`` entries: train, val and test if they exist, else trainval as train."""
+
+    def entries_of(name: str) -> list[str]:
+        matching = [folder for folder in folders if (folder / "ImageSets" / lists / f"{name}.txt").is_file()]
+        return [f"{folder.name.removeprefix('VOC')}/{name}" for folder in matching]
+
+    sets = {name: entries_of(name) for name in ("train", "val", "test") if entries_of(name)}
+    sets = sets or {"train": entries_of("trainval")}
+    if not any(sets.values()):
+        raise SourceError(
+            f"{folders[0] / 'ImageSets' / lists} has none of train.txt, val.txt, test.txt, trainval.txt; give image_set"
+        )
+    return sets
+
+
+def locate_lists(entries: Sequence[str], chosen: list[str], years: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the (year folder, list) pairs of entries ``year/list``, or ``list`` for every chosen year."""
+    found = []
+    for entry in entries:
+        only, _, name = entry.rpartition("/")
+        if only and only not in years:
+            raise SourceError(f"image_set {entry!r}: year {only!r} does not exist; choose from {', '.join(years)}")
+        found += [(years[year], name) for year in ([only] if only else chosen)]
+    return found

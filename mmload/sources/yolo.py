@@ -47,6 +47,7 @@ from mmload.sources.yolo_labels import (
     read_description,
     without_doubles,
 )
+from mmload.store.checksum import crc32
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
@@ -195,7 +196,6 @@ class YoloSource:
 
     def _item(self, file: str) -> YoloItem:
         folder, stem = posixpath.split(posixpath.splitext(file)[0])
-        self._links.check_folder(self._root / folder)
         file, revision = self._links.find(self._root, file)
         places = self._label_folders(folder)
         labels = self._links.find_first(self._root, [posixpath.join(place, f"{stem}.txt") for place in places])
@@ -208,8 +208,6 @@ class YoloSource:
             last = max((place for place, part in enumerate(parts) if part.lower() == "images"), default=None)
             names = [] if last is None else ["/".join([*parts[:last], name, *parts[last + 1 :]]) for name in _LABELS]
             places = [name for name in names if (self._root / name).is_dir()] or names[:1]
-            for place in places:
-                self._links.check_folder(self._root / place)
             self._labels[folder] = [*places, folder]
         return self._labels[folder]
 
@@ -252,14 +250,15 @@ class YoloSplit(ListedSplit[YoloItem]):
         item = self.items[index]
         if item.revision == "missing":
             raise SampleError(item.file, f"no such file: {self.root / item.file}")
-        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
+        pixels, jpeg, losses, checksum = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
         size = (pixels.shape[1], pixels.shape[2])
         lines: dict[int, list[float]] = {}
         again = 0
         try:
             if item.label_revision != "missing":
-                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES).removeprefix(BOM_UTF8)
-                lines = checked_lines(text, self._meaning)
+                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES)
+                checksum = f"{crc32(text, int(checksum, 16)):08x}"
+                lines = checked_lines(text.removeprefix(BOM_UTF8), self._meaning)
                 lines, again = without_doubles(lines)
             objects = objects_of_lines(list(lines.values()), size, self._meaning)
             edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
@@ -275,7 +274,7 @@ class YoloSplit(ListedSplit[YoloItem]):
             _DOUBLES: again,
             _ENDS: sum(ends_in_one(line, self._meaning.task) for line in lines.values()),
         }
-        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
+        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists, checksum=checksum)
 
 
 def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
+from mmload.runtime.quiet_arrays import sections_of, zeros
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
@@ -102,12 +103,12 @@ class FieldRows:
             size, (height, width) = spec.row_bytes, spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
             places, begins = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows)), rows * size
         else:
-            index, places = self.index, np.zeros(len(rows), ROW)
+            index, places = self.index, zeros(len(rows), ROW)
             begins = index.offsets[rows]
             places["bytes"] = index.offsets[rows + 1] - begins
-            places["height"], places["width"] = index.sizes[rows].T
+            places["height"], places["width"] = index.sizes[:, 0][rows], index.sizes[:, 1][rows]
             places["encoding"] = index.encodings[rows]
-        shards = np.searchsorted(self._first_rows, rows, side="right") - 1 if self.shards > 1 else 0
+        shards = sections_of(rows, self._first_rows[:-1]) if self.shards > 1 else zeros(len(rows))
         places["file"] = shards
         places["offset"] = begins - self._first_bytes[shards]
         return places

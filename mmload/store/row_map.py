@@ -8,6 +8,7 @@ fails, ends the process by a SIGBUS when it is touched, as in every program that
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import mmap
 import os
@@ -50,14 +51,14 @@ class PreparedRows(NamedTuple):
 
     Attributes:
         refuse: makes the error of a row.
-        are_arriving: whether some of them are on their way from a disk, as far as the system tells it.
+        files: int64 [B], the file of each row; None: no row has to be waited for.
     """
 
     places: Places
     starts: Numbers
     absent: Numbers
     refuse: Refusal
-    are_arriving: bool = False
+    files: Numbers | None = None
 
 
 def joinable(sizes: Sequence[int]) -> bool:
@@ -147,6 +148,7 @@ class RowMap:
     Attributes:
         memory: uint8 [n]. What is written there stays in this process; what lies between files must not be touched.
         most_rows: upper bound on the rows that can be prepared at once.
+        ranges: the files in ``memory``.
 
     Raises:
         StoreError: if a file cannot be mapped.
@@ -169,7 +171,7 @@ class RowMap:
         is_small = unit < pages.SMALL_RANGE and unit > 1
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]
         segments = np.cumsum([0, *(-(-size // pages.SEGMENT_BYTES) for size in sizes)])
-        self._ranges = pages.FileRanges(
+        self.ranges = pages.FileRanges(
             firsts=np.array(firsts, np.int64),
             ends=np.array(firsts, np.int64) + np.array(sizes, np.int64),
             known=np.zeros(int(segments[-1]) if is_small else 0, np.uint8),
@@ -195,7 +197,7 @@ class RowMap:
         Raises:
             DamagedError, StoreError: if a file was truncated, or cannot be read.
         """
-        base, firsts, ends = self.memory.ctypes.data, self._ranges.firsts.tolist(), self._ranges.ends.tolist()
+        base, firsts, ends = self.memory.ctypes.data, self.ranges.firsts.tolist(), self.ranges.ends.tolist()
         size, free = sum(ends) - sum(firsts), free_memory()
         if size > free:
             return f"not populated: {bytes_text(size)} of images, {bytes_text(free)} of memory free"
@@ -204,46 +206,50 @@ class RowMap:
             if code:
                 file.check()
                 raise StoreError(f"cannot read {file.path} ({os.strerror(code)})")
-        self._ranges.known[:] = self._pages.RESIDENT
+        self.ranges.known[:] = self._pages.RESIDENT
         return "populated"
 
     def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
         """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row."""
         files = np.ascontiguousarray(places["file"])
-        starts: Numbers = self._ranges.firsts[files] + places["offset"]
+        starts: Numbers = self.ranges.firsts[files] + places["offset"]
         lengths = np.ascontiguousarray(places["bytes"])
-        absent = self._pages.announce(self.memory, self._ranges, files, starts, lengths)
-        tells = self._ranges.looks or len(self._ranges.known) > 0
-        return PreparedRows(places, starts, absent, refuse, are_arriving=tells and bool(absent.any()))
+        absent = self._pages.announce(self.memory, self.ranges, files, starts, lengths)
+        return PreparedRows(places, starts, absent, refuse, files)
 
     def wait(self, prepared: PreparedRows, group: slice) -> None:
-        """Waits until some of the prepared rows are in memory, so that compiled code can read them.
+        """Waits until some of the prepared rows are in memory.
 
         Raises:
-            DamagedError, StoreError: if a file was truncated, or cannot be read.
+            DamagedError, StoreError: as :meth:`error_of`.
         """
         absent = prepared.absent[group]
-        if not absent.any():
+        if prepared.files is None or not absent.any():
             return
-        places, starts = prepared.places[group], prepared.starts[group]
-        files, lengths = np.ascontiguousarray(places["file"]), np.ascontiguousarray(places["bytes"])
-        failed = self._pages.make_resident(self.memory, self._ranges, files, starts, lengths, absent)
-        if failed is not None:
-            index, code = failed
-            file, row = self._files[int(files[index])], group.indices(len(prepared.places))[0] + index
-            try:
-                file.check()
-            except MmloadError as error:
-                raise prepared.refuse(row, error) from error
-            raise prepared.refuse(row, StoreError(f"cannot read {file.path} ({os.strerror(code)})"))
+        lengths = np.ascontiguousarray(prepared.places["bytes"][group])
+        at = prepared.files[group], prepared.starts[group], lengths, absent
+        failed = self._pages.make_resident(self.memory.ctypes.data, self.ranges, *at)
+        if failed >= 0:
+            raise self.error_of(prepared, group.indices(len(prepared.places))[0] + failed)
+
+    def error_of(self, prepared: PreparedRows, row: int) -> Exception:
+        """Returns the error of a prepared row that cannot be read: that its file was truncated, or why else."""
+        place, start = prepared.places[row], int(prepared.starts[row])
+        file = self._files[int(place["file"])]
+        code = self._pages.advise(self.memory.ctypes.data + start, int(place["bytes"]), self._pages.POPULATE_READ)
+        try:
+            file.check()
+        except MmloadError as error:
+            return prepared.refuse(row, error)
+        return prepared.refuse(row, StoreError(f"cannot read {file.path} ({os.strerror(code or errno.EIO)})"))
 
     def release(self, prepared: PreparedRows) -> None:
         """Evicts some of the prepared rows after their use from a page cache that is too small for all."""
-        if self._ranges.looks:
+        if self.ranges.looks:
             evicted, lengths = self._evictions.choose(prepared.starts, prepared.places["bytes"], prepared.absent)
             if len(evicted):
                 files = np.ascontiguousarray(prepared.places["file"][evicted])
-                self._pages.evict(self.memory.ctypes.data, self._ranges, files, prepared.starts[evicted], lengths)
+                self._pages.evict(self.memory.ctypes.data, self.ranges, files, prepared.starts[evicted], lengths)
 
 
 def _tells_residency(path: str) -> bool:

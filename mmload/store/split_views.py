@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
+from mmload.runtime.quiet_arrays import sections_of
 from mmload.store.dataset import Split
 from mmload.store.field_rows import FieldRows
 from mmload.store.opened_file import OpenedFile
@@ -125,6 +126,7 @@ class _Numbering:
     def __init__(self, splits: list[Split], pieces: list[range | Numbers]) -> None:
         self._starts = np.cumsum([0, *map(len, splits)])[:-1]
         self._ends = np.cumsum([len(piece) for piece in pieces])
+        self._begins = np.concatenate(([0], self._ends[:-1]))
         runs = [piece for piece in pieces if isinstance(piece, range)]
         self._table = None if len(runs) == len(pieces) else _listed(pieces)
         self._shifts = np.array([run.start for run in runs], dtype=np.int64)
@@ -143,11 +145,8 @@ class _Numbering:
 
     def owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Returns the split of each row and its number there: int64 [B] each."""
-        if self._table is None:
-            numbers = rows + self._shifts[np.searchsorted(self._ends, rows, side="right")]
-        else:
-            numbers = self._table[rows]
-        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        numbers = rows + self._shifts[sections_of(rows, self._begins)] if self._table is None else self._table[rows]
+        owners = sections_of(numbers, self._starts)
         return owners, numbers - self._starts[owners]
 
 
@@ -203,7 +202,7 @@ class JoinedRows:
     def _by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
         """Yields the index of each split with some of the rows, which of them, and their numbers there."""
         owners, numbers = self._owners(rows)
-        for owner in np.unique(owners).tolist():
+        for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
             owned = np.flatnonzero(owners == owner)
             yield owner, owned, numbers[owned]
 

@@ -218,7 +218,7 @@ def _value(node: ast.expr) -> Any:
             raise ValueError(f"{ast.unparse(node)} is neither a step nor a constant") from error
     name, names = ast.unparse(node.func), mmload.augment.__all__
     kind: Any = getattr(mmload.augment, name) if name in names else None
-    if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep | Mosaic) or kind in (Step, AfterStep):
+    if not isinstance(kind, type) or not issubclass(kind, Step | AfterStep | Mosaic):
         raise ValueError(f"step {name} does not exist; see docs/augment.md for all{did_you_mean(name, names)}")
     arguments, named = map(_value, node.args), {each.arg or "**": _value(each.value) for each in node.keywords}
     try:

@@ -14,17 +14,26 @@ from mmload.augment import (
     AlternatingHorizontalFlip,
     CenterCrop,
     ColorJitter,
+    GaussianBlur,
     Letterbox,
     MixUp,
     Normalize,
+    RandomAdjustSharpness,
     RandomAffine,
+    RandomApply,
+    RandomAutocontrast,
     RandomCrop,
+    RandomEqualize,
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomInvert,
     RandomIoUCrop,
+    RandomPhotometricDistort,
+    RandomPosterize,
     RandomResizedCrop,
     RandomShortestSize,
+    RandomSolarize,
     RandomVerticalFlip,
     RandomZoomOut,
     Resize,
@@ -34,6 +43,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
+from mmload.presets import detection
 from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES, ImageLines
 
 SIZES = [(37, 61), (64, 48), (40, 40), (41, 203), (90, 33), (1, 300), (300, 1), (2, 2), (64, 48)]
@@ -63,12 +73,13 @@ def held(images: list[Tensor], layout: int, needed: np.ndarray) -> ImageLines:
         parts.append(part)
         places.append((start, first, stop - first, height, width, layout, 1))
         start += part.numel()
-    return ImageLines(torch.cat(parts).numpy(), np.array(places, PLACE))
+    memory = torch.cat(parts).numpy()
+    return ImageLines(memory, np.array(places, PLACE), memory)
 
 
 def prepared_of(collate: Collate, images: list[Tensor]) -> PreparedBatch:
     rows = torch.stack([row.replace(images=None) for row in rows_of(images)])
-    sizes = torch.tensor([image.shape[1:] for image in images])
+    sizes = np.array([image.shape[1:] for image in images])
     return collate.prepare(rows, (len(images[0]), 0, 0), sizes=sizes)
 
 
@@ -91,6 +102,13 @@ LISTS: dict[str, list[nn.Module]] = {
     "jitter": [ScaleJitter((40, 44), (0.5, 1.5), fill=9), RandomHorizontalFlip()],
     "zoom": [RandomZoomOut(fill=(1, 2, 3)), Resize((25, 26))],
     "twice": [RandomCrop(40, pad_if_needed=True), RandomResizedCrop(24)],
+    "colors first": [RandomPhotometricDistort(), RandomZoomOut(9), RandomHorizontalFlip(), Resize((25, 26))],
+    "histograms first": [
+        *(RandomVerticalFlip(), RandomApply([RandomEqualize(1.0), GaussianBlur((3, 1))], p=0.7)),
+        *(RandomAutocontrast(), RandomAdjustSharpness(3.0), ColorJitter(0.4, hue=0.1), RandomInvert(0.2)),
+        *(RandomResizedCrop(24, interpolation="bicubic"), RandomSolarize(90), RandomAffine(20), Normalize.imagenet()),
+    ],
+    "levels before a plain crop": [RandomPosterize(2), CenterCrop(36)],
     "alternating": [AlternatingHorizontalFlip(), Resize(12), CenterCrop(12)],
 }
 
@@ -100,13 +118,14 @@ LISTS: dict[str, list[nn.Module]] = {
 def test_each_is_rendered_as_it_is_alone(name: str, layout: int) -> None:
     collate = Collate(*LISTS[name], dtype=torch.float32)
     collate.set_epoch(3)
-    images = [image for image in images_of() if name not in ("jitter", "longest", "short") or min(image.shape[1:]) > 2]
+    least = 3 if name in ("jitter", "longest", "short", "histograms first") else 1
+    images = [image for image in images_of() if min(image.shape[1:]) >= least]
     prepared = prepared_of(collate, images)
     out = torch.full(prepared.shape, -7, dtype=prepared.dtype)
     lines = held(images, layout, prepared.needed)
     for first in range(0, len(images), 2):
         stop = min(first + 2, len(images))
-        prepared.render_lines(first, ImageLines(lines.memory, lines.places[first:stop]), out[first:stop])
+        prepared.render_lines(first, lines._replace(places=lines.places[first:stop]), out[first:stop])
     made = prepared.finish(out)
     for k, row in enumerate(rows_of(images)):
         alone = collate(row[None])
@@ -149,12 +168,12 @@ def test_missing_lines_are_refused() -> None:
         places = lines.places.copy()
         places[name][1] += change
         with pytest.raises(IndexError, match="not in memory"):
-            prepared.render_lines(0, ImageLines(lines.memory, places), out)
+            prepared.render_lines(0, lines._replace(places=places), out)
     for name, message in (("height", "other sizes"), ("shrink", "smaller than its window allows")):
         places = lines.places.copy()
         places[name][0] += 1
         with pytest.raises(ValueError, match=message):
-            prepared.render_lines(0, ImageLines(lines.memory, places), out)
+            prepared.render_lines(0, lines._replace(places=places), out)
     with pytest.raises(IndexError):
         prepared.render_lines(1, lines, out)
     with pytest.raises(ValueError, match="not what was planned"):
@@ -164,7 +183,11 @@ def test_missing_lines_are_refused() -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([ColorJitter(0.4), RandomResizedCrop(24)], "ColorJitter needs fixed-size images, and these are variable-size"),
+        ([RandomAffine(9), RandomResizedCrop(24)], "RandomAffine needs fixed-size images, and these are variable-size"),
+        ([RandomApply([RandomHorizontalFlip()]), Resize((9, 9))], "RandomApply needs fixed-size images"),
+        ([Resize(20), ColorJitter(0.4), CenterCrop(9)], "ColorJitter needs fixed-size images"),
+        ([GaussianBlur(9), Resize((9, 9))], r"a blur of 9 x 9 taps needs .* these have 1 x 300 pixels"),
+        ([ColorJitter(0.4)], "the images are variable-size, and a batch has one size: put RandomResizedCrop"),
         ([RandomHorizontalFlip(), RandomErasing()], "RandomErasing needs fixed-size images"),
         ([], "the images are variable-size, and a batch has one size: put RandomResizedCrop"),
         ([Resize(20)], "the images are variable-size, and a batch has one size"),
@@ -276,6 +299,8 @@ def test_boxes_follow() -> None:
         [Resize(20), CenterCrop(18)],
         [RandomIoUCrop(), RandomHorizontalFlip(), Resize((33, 22))],
         [RandomZoomOut(), RandomIoUCrop(), Resize((33, 22))],
+        list(detection.ssd(size=20).steps),
+        list(detection.rt_detr(size=20).steps),
         [RandomCrop(50, pad_if_needed=True)],
         [ScaleJitter((40, 40))],
         [Letterbox((40, 51)), RandomHorizontalFlip()],

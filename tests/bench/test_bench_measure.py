@@ -185,6 +185,13 @@ def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
     assert (slow.images, cached.images) == (4 * slow.steps, 4 * cached.steps)
 
 
+def test_batches_that_come_at_once_are_measured_as_fast_as_they_are_made(task: Task, tmp_path: Path) -> None:
+    server = ContenderServer(fake("bursts", "bursts", ahead=4), task, tmp_path)
+    turns = [server.epoch(least=0.0, most=0.1), server.beside(most=0.1), server.train(model=SMALL, most=0.1)]
+    assert [turn.images for turn in turns] == [16, 16, 16]  # four batches of four
+    assert all(turn.rate <= 16 / 0.4 for turn in turns)
+
+
 def test_training_is_compared_with_training_without_any_loading(task: Task, tmp_path: Path) -> None:
     server = ContenderServer(cached_entry(), task, tmp_path)
     turns = [server.train(model=SMALL, most=0.2) for _ in range(3)]

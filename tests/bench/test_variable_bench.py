@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Done, mmload
 
+from mmload.bench.options import SECONDS
 from mmload.bench.record import Record, Row
 from mmload.bench.report import table
 from mmload.store.dataset import Dataset
@@ -30,6 +31,7 @@ def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactor
         words += ["--plot", out / "a.png"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
+        patch.setitem(SECONDS, False, 30.0)
         return mmload("bench", copy, "--source", folder, *TINY, *words), out
 
 

@@ -11,8 +11,7 @@ from building import recipe
 from updating import files_of
 
 import mmload
-from mmload.builder.build_plans import UPDATES
-from mmload.builder.dataset_change import COLUMN
+from mmload.builder.finished_shards import COLUMN, UPDATES
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.repair import repair

@@ -17,14 +17,14 @@ from conftest import contents, make_folder, mmload
 from msgspec import structs
 from PIL import Image, ImageOps
 
-from mmload.builder import destination, shard_job
-from mmload.builder.build_plans import made_by
+from mmload.builder import shard_job
+from mmload.builder import staging as staging_module
 from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.staging import Staging
+from mmload.builder.staging import Staging, made_by
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import read
 
@@ -57,15 +57,13 @@ def at(place: tuple[object, str], monkeypatch: pytest.MonkeyPatch, *, after: boo
     def killed(*words: object, **more: object) -> object:
         nonlocal count
         count += 1
-        if count == calls and not after:
-            raise Killed
-        result = before(*words, **more)
+        result = before(*words, **more) if count != calls or after else None
         if count == calls:
+            monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
             raise Killed
         return result
 
     monkeypatch.setattr(*place, killed)
-    monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
 
 
 def test_parts_in_any_order_and_again_make_the_bytes_of_one_build(photos: Path, whole: Path, tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ def test_a_part_that_comes_as_another_commits_begins_nothing(
 def test_a_part_finishes_the_removal_that_a_killed_one_began(photos: Path, whole: Path, tmp_path: Path) -> None:
     job = recipe(photos, tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
-        at((destination, "remove_own"), patch, after=False)
+        at((staging_module, "remove_set_aside"), patch, after=False)
         with pytest.raises(Killed):
             build_part(job, "1/1", threads=1)
     assert contents(tmp_path / "out") == contents(whole)
@@ -211,7 +209,8 @@ def test_commit_waits_for_all_shards_and_a_build_by_one_process_goes_on(
 def test_a_part_of_another_recipe_source_or_version_is_refused(photos: Path, tmp_path: Path) -> None:
     job = recipe(photos, tmp_path / "out")
     build_part(job, "1/2")
-    with pytest.raises(BuildError, match=r"unfinished build of another recipe; remove that folder to drop it"):
+    refused = r"unfinished build of another recipe \(transforms is .*, was .*\); remove that folder to drop it"
+    with pytest.raises(BuildError, match=refused):
         build_part(replace(job, transforms=square(8)), "2/2")
     other = make_folder(tmp_path / "other", per_class=2)
     with pytest.raises(BuildError, match="another recipe|a source that has changed"):

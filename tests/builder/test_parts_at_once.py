@@ -15,7 +15,7 @@ from meanwhile import once
 from updating import add_pictures, interrupt_after, picture
 
 import mmload
-from mmload.builder import destination, pipeline, planned_update, shard_job, split_records, version_commit
+from mmload.builder import pipeline, planned_update, shard_job, split_records, version_commit
 from mmload.builder import staging as staging_module
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build, build_part
@@ -77,7 +77,7 @@ def test_a_late_part_is_not_refused_while_another_removes_what_is_left(squares, 
 
     with Staging(job.out, plan, shared=True):
         pass  # killed before it has removed the folder
-    once(monkeypatch, destination, "remove_own", before=late)
+    once(monkeypatch, staging_module, "remove_set_aside", before=late)
     assert build_part(job, "1/2").built == 0
     assert admitted
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".o")]

@@ -17,10 +17,9 @@ from conftest import contents
 from msgspec import structs
 
 from mmload.builder import staging as staging_module
-from mmload.builder.destination import MARK
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import square
-from mmload.builder.staging import Staging
+from mmload.builder.staging import MARK, Staging
 from mmload.builder.verify import verify
 from mmload.errors import BuildError, UsageError
 from mmload.runtime.durable_files import exchange, folder_lock
@@ -65,83 +64,79 @@ def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
-@pytest.mark.parametrize("made", [[], ["lock"], ["lock", "workers"]])
-@pytest.mark.parametrize("left", [None, "parts", "parts/0123456789abcdef/dataset/train/000001/images.memmap"])
 @pytest.mark.parametrize("part", [None, "1/1"])
-def test_staging_without_mark_and_with_only_a_builds_own_names_is_used(
-    source: Path, tmp_path: Path, made: list[str], left: str | None, part: str | None
-) -> None:
-    """A kill before the mark is written leaves it empty; a part that came late used to leave files in it."""
-    staging = tmp_path / ".out.building"
-    staging.mkdir()
-    for name in made:
-        (staging / name).touch()
-    if left is not None:
-        file = staging / left
-        (file.parent if file.suffix else file).mkdir(parents=True)
-        if file.suffix:
-            file.write_bytes(b"unfinished")
+def test_empty_folders_and_one_with_half_a_mark_are_taken_away(source: Path, tmp_path: Path, part: str | None) -> None:
+    """A kill leaves such folders beside the working folder, where one is created or removed."""
+    for name in (".out.building", ".out.building.0123456789abcdef.partial", ".out.building.0123456789abcde0.partial"):
+        (tmp_path / name).mkdir()
+    (tmp_path / name / "lock").write_bytes(MARK[:9])
     asked = recipe(source, tmp_path / "out")
     assert (build(asked) if part is None else build_part(asked, part)).built == 15
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
-def test_a_build_from_before_there_was_a_mark_goes_on(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    interrupted(source, out)
-    lock = tmp_path / ".out.building" / "lock"
-    assert lock.read_bytes() == MARK
-    lock.write_bytes(b"")
-    assert build(recipe(source, out)).built < 16
-    assert verify(out) == []
-
-
-def test_a_foreign_file_in_a_builds_folder_stays(source: Path, tmp_path: Path) -> None:
-    with Staging(tmp_path / "out") as staging:
-        (staging.paths.folder / "thesis.tex").write_text("years of work")
-        staging.discard()
-    assert contents(tmp_path / ".out.building") == {"thesis.tex": b"years of work"}
-
-
-OURS_NOT = ("notes/thesis.tex", "notes/train/a.json", "dataset/thesis.tex", "dataset/train/000000/thesis.tex")
-
-
-@pytest.mark.parametrize("name", OURS_NOT)
-def test_a_foreign_file_among_a_builds_own_is_refused_and_stays(source: Path, tmp_path: Path, name: str) -> None:
-    """The folder has the mark of a build that was interrupted; all that is in it used to be removed."""
+@pytest.mark.parametrize("name", ["dataset/train", "notes/train/000000.json", "thesis.tex"])
+def test_a_link_in_a_marked_folder_is_refused_and_stays(source: Path, tmp_path: Path, name: str) -> None:
+    """Nothing is moved or removed through it."""
     interrupted(source, tmp_path / "out")
-    file = tmp_path / ".out.building" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("years of work")
-    before = contents(tmp_path / ".out.building")
+    (tmp_path / "mine").mkdir()
+    link = tmp_path / ".out.building" / name
+    if link.exists():
+        link.rename(tmp_path / "was")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(tmp_path / "mine")
     for more in ({}, {"transforms": square(24)}):
         with pytest.raises(BuildError, match=f"holds {name}, which no build made"):
             build(recipe(source, tmp_path / "out", **more), overwrite=bool(more))
-    assert contents(tmp_path / ".out.building") == before
-    file.unlink()
-    assert build(recipe(source, tmp_path / "out")).manifest.splits["train"].rows == 15
+    assert link.is_symlink()
 
 
-@pytest.mark.parametrize("name", OURS_NOT)
-def test_a_foreign_file_that_appears_among_a_builds_own_stays(source: Path, tmp_path: Path, name: str) -> None:
-    with Staging(tmp_path / "out", {"recipe": {}, "fingerprint": ""}) as staging:
-        file = staging.paths.folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("years of work")
-        (staging.paths.dataset / "train" / "000001").mkdir(parents=True)
-        (staging.paths.dataset / "train" / "000001" / "images.memmap").touch()
-        staging.discard()
-    assert contents(tmp_path / ".out.building") == {name: b"years of work"}
+@pytest.mark.parametrize(
+    ("found", "done"),
+    [
+        ("nothing", {"alone": 15, "overwrite": 15, "part": 15}),
+        ("no plan", {"alone": 15, "overwrite": 15, "part": 15}),
+        ("own", {"alone": "resumes", "overwrite": "resumes", "part": "resumes"}),
+        ("empty", {"alone": 15, "overwrite": 15, "part": "refuses"}),
+        ("other", {"alone": "refuses", "overwrite": 15, "part": "refuses"}),
+    ],
+)
+@pytest.mark.parametrize("wanted", ["alone", "overwrite", "part"])
+def test_staging_found_and_wanted_does_what_the_table_says(
+    source: Path, tmp_path: Path, found: str, done: dict[str, Any], wanted: str
+) -> None:
+    out = (tmp_path / "out").resolve()
+    if found in ("own", "other"):
+        interrupted(source, out, **({} if found == "own" else {"transforms": square(24)}))
+    elif found == "empty":
+        Staging(out, {"recipe": {}, "fingerprint": "", "versions": {}}).__exit__(None, None, None)
+    elif found == "no plan":
+        Staging(out).__exit__(None, None, None)
+    asked = recipe(source, out)
+
+    def run() -> int:
+        return (
+            build_part(asked, "1/1").built if wanted == "part" else build(asked, overwrite=wanted == "overwrite").built
+        )
+
+    if done[wanted] == "refuses":
+        with pytest.raises(BuildError, match="holds an unfinished build"):
+            run()
+        return
+    built = run()
+    assert 0 < built < 15 if done[wanted] == "resumes" else built == done[wanted]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
 
-def interrupted(source: Path, out: Path) -> None:
+def interrupted(source: Path, out: Path, **more: Any) -> None:
     """A build that Ctrl-C ended: its folder stays."""
 
     def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
+        if done > total // 2:  # some shards are finished
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(recipe(source, out), threads=1, progress=stop)
+        build(recipe(source, out, **more), threads=1, progress=stop)
 
 
 def test_the_lock_of_a_folder_is_of_the_one_that_has_the_name(out: Path, tmp_path: Path) -> None:

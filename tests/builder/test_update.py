@@ -132,7 +132,8 @@ def test_an_update_that_leaves_the_appended_order_says_so_before_it_writes(squar
 
 
 def test_a_dry_run_of_another_recipe_is_refused(squares):
-    with pytest.raises(BuildError, match="was built by another recipe"):
+    what = r"was built by another recipe \(\[store\] shuffle_seed is 1, was not given\)"
+    with pytest.raises(BuildError, match=what):
         update(replace(squares, shuffle_seed=1), UpdateOptions(dry_run=True))
 
 

@@ -44,7 +44,7 @@ def test_status_is_shown_again_and_again_until_a_result_is(terminal: bool, monke
         assert stderr.written.acquire(timeout=60)
     update(0, 4)
     update(2, 4)
-    while "build: 2 of 4, " not in stderr.getvalue():
+    while "build:  50%|#####     | 2/4 " not in stderr.getvalue():
         assert stderr.written.acquire(timeout=60)
     status.shown()
     said = stderr.getvalue()

@@ -74,11 +74,7 @@ STEPS: dict[str, Callable[[], nn.Module]] = {type(make()).__name__: make for mak
     "bicubic jitter of scales": lambda: augment.ScaleJitter((36, 44), fill=FILL, **BICUBIC),
     "nearest jitter of scales": lambda: augment.ScaleJitter((36, 44), fill=FILL, interpolation="nearest"),
 }
-PUBLIC_STEPS = {
-    name
-    for name, kind in vars(augment).items()
-    if isinstance(kind, type) and issubclass(kind, Step) and kind is not Step
-}
+PUBLIC_STEPS = {name for name, kind in vars(augment).items() if isinstance(kind, type) and issubclass(kind, Step)}
 """The names of all public steps."""
 
 

@@ -50,8 +50,9 @@ class Fake:
         size = 3 if self._does == "small" else self._task.crop
         if self._does == "parent":
             self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        for _ in range(100 if self._does == "slow" else 3):
-            time.sleep({"slow": 0.4, "slower": 0.8}.get(self._does, 0.001))
+        for number in range(100 if self._does in ("slow", "bursts") else 3):
+            bursts = 0.0 if number % 4 else 0.4  # four batches at once, as four workers give them
+            time.sleep({"slow": 0.4, "slower": 0.8, "bursts": bursts}.get(self._does, 0.001))
             yield torch.zeros(4, 3, size, size), torch.zeros(4, dtype=torch.int64)
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from mmload.augment.boxes import BoxRule
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, batch_of_epoch, beta
 from mmload.augment.mix import MixChoice, MixStep
+from mmload.augment.step import Step
 from mmload.batch import make_batch
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
@@ -42,7 +43,7 @@ def collated(collate: Collate, rows: Fields, seeds: Tensor, epoch: int) -> Expec
             _to_floats(samples, made)
         ids = rows.get("ids")
         draws = Draws(seeds.numpy(), place, epoch=epoch, ids=None if ids is None else ids.numpy())
-        _apply(step.at_epoch(epoch) if isinstance(step, augment.Step) else step, samples, made, draws, collate)
+        _apply(step.at_epoch(epoch) if isinstance(step, Step) else step, samples, made, draws, collate)
     if collate.dtype != torch.uint8:
         _to_floats(samples, made)
     made.fields["images"] = torch.stack([sample["images"].as_subclass(Tensor) for sample in samples]).to(collate.dtype)

@@ -156,7 +156,7 @@ def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         tiers.MappedTier,
         "gather_into",
-        lambda self, rows, out: (gathered.append(len(rows)), gather(self, rows, out))[1],
+        lambda self, rows, *where: (gathered.append(len(rows)), gather(self, rows, *where))[1],
     )
     views = Views(Collate(RandomCrop(9)), Collate(RandomResizedCrop(12), Normalize.imagenet()))
     assert_epoch(split, views, tier="disk", batch_size=4, threads=1)

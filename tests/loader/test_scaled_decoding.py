@@ -34,6 +34,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import tiers
 from mmload.loader.jpeg_strips import decode_lines
+from mmload.render.kernel_arguments import ImageLines
 from mmload.store.variable_rows import JPEG
 
 SIZES = [(97, 130), (200, 161), (64, 300), (150, 150), (333, 120), (41, 45), (180, 241), (16, 400)]
@@ -88,7 +89,7 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
     used = set()
     for row, (height, width) in enumerate(SIZES):
         batch = Batch(seeds=sample_seeds(3, 0, torch.tensor([row])), ids=torch.tensor([row]), batch_size=[1])
-        prepared = collate.prepare(batch, (3, 0, 0), sizes=torch.tensor([[height, width]]))
+        prepared = collate.prepare(batch, (3, 0, 0), sizes=np.array([[height, width]]))
         plan: Any = prepared.rendering.plan
         window = int(plan.top[0]), int(plan.left[0]), int(plan.rows[0]), int(plan.cols[0])
         shrink = 4 if min(window[2:]) >= 6 * out else 2 if min(window[2:]) >= 3 * out else 1
@@ -175,13 +176,13 @@ def test_scaled_decoding_of_lines_equals_that_of_the_image(
 
 def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    lines_of = tiers.lines_of
+    missing = tiers.StoredRows.missing
 
-    def noted(*args: Any) -> Any:
-        made.append(lines_of(*args).places.copy())
-        return lines_of(*args)
+    def noted(self: tiers.StoredRows, lines: ImageLines) -> ImageLines | None:
+        made.append(lines.places.copy())
+        return missing(self, lines)
 
-    monkeypatch.setattr("mmload.loader.batch_worker.lines_of", noted)
+    monkeypatch.setattr(tiers.StoredRows, "missing", noted)
     pixels_of(dataset, Collate(Resize((5, 8))))
     shrinks = np.concatenate(made)["shrink"]
     jpegs = (open_dataset(dataset)["train"].files.field("images").index.encodings == JPEG).sum()

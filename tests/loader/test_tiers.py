@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from written_datasets import of_tensors
@@ -80,16 +81,17 @@ def test_a_truncated_file_cannot_be_populated(dataset: Dataset, tmp_path: Path) 
 
 
 @maps
-@pytest.mark.parametrize("is_told", [True, False])
-def test_rows_come_in_groups_only_while_a_disk_is_known_to_read_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
-) -> None:
-    monkeypatch.setattr(row_map, "_tells_residency", lambda _: is_told)
-    monkeypatch.setattr(tiers, "PART_BYTES", 500_000)
-    path = of_tensors(tmp_path / "squares", {"train": {"images": torch.ones(40, 3, 200, 200, dtype=torch.uint8)}})
+def test_rows_that_are_not_in_memory_arrive_while_they_are_rendered(tmp_path: Path) -> None:
+    images = torch.randint(0, 256, (40, 3, 200, 200), dtype=torch.uint8)
+    path = of_tensors(tmp_path / "squares", {"train": {"images": images}})
     if make_cold(path.rglob("*.memmap")):
         pytest.skip("this file system does not evict")
     tier = tiers.tier_of_files(mmload.open(path)["train"].reader.field("images"))
-    cold, warm = ([len(part.rows) for part in tier.parts(torch.arange(40))] for _ in range(2))
-    assert cold == ([4] * 10 if is_told else [40])
-    assert warm == [40]
+    for is_cold in (True, False):
+        [part] = tier.parts(np.arange(40), at_once=False)
+        lines = part.lines(at_once=False)
+        assert (lines.arrival.address != 0) == is_cold
+        whole = part.lines(at_once=True)
+        assert whole.arrival.address == 0
+        stored, rows = whole.batch((3, 200, 200))
+        assert np.array_equal(stored[rows], images)

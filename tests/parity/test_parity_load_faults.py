@@ -102,7 +102,7 @@ def test_boxes_that_do_not_follow_a_flip_are_caught(boxed: Split, monkeypatch: p
 
 
 def test_masks_that_do_not_follow_are_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boxes_module, "gathered_masks", lambda masks, plan: masks)
+    monkeypatch.setattr(boxes_module, "_moved_masks", lambda masks, own, plan: masks)
     assert list(equal_failures(Collate(RandomHorizontalFlip()), boxed)) == ["x, masks for equal draws"]
 
 

@@ -16,7 +16,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch
 from mmload.augment.views import Views, collates_of
 from mmload.batch import Batch, fields_of
-from mmload.render.plan_copies import _copied, copied, on_device
+from mmload.render.plan_copies import _copied, copied, with_tensors
 
 COUNT = 8
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -155,6 +155,6 @@ def test_a_description_is_copied_with_its_values() -> None:
             assert tensor.dtype == torch.from_numpy(array.copy()).dtype
             assert np.array_equal(tensor.numpy(), array)
     records = np.zeros(2, [("a", np.int64)])
-    made = on_device((arrays[0], (1.5, "x"), records), META)
+    made = with_tensors((arrays[0], (1.5, "x"), records), META)
     assert made[0].device == META
     assert made[1:] == ((1.5, "x"), records)

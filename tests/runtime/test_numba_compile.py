@@ -59,7 +59,7 @@ def run(folder: Path, **variables: str) -> str:
     assert done.returncode == 0, done.stderr
     values, has_compiled = done.stdout.strip().rsplit(" ", 1)
     assert values == "[0.0, 2.0, 4.0, 6.0, 8.0]"
-    assert ("compiling what is used" in done.stderr) is (has_compiled == "True")
+    assert ("compiling machine code" in done.stderr) is (has_compiled == "True")
     assert len(done.stderr.splitlines()) <= 1
     return "compiled" if has_compiled == "True" else "from the cache"
 

@@ -10,7 +10,7 @@ import pytest
 from encoding import NOISE, chunk, decoded, encoded
 from PIL import Image
 
-from mmload.sources.voc_tasks import read_mask
+from mmload.sources.voc_annotations import read_mask
 
 LARGE = zlib.compress(bytes(3 << 20))
 SMALL = zlib.compress(bytes(1 << 20))

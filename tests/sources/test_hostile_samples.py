@@ -19,7 +19,7 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.errors import SampleError, SourceError
 from mmload.sources import files, make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.voc_devkit import parse_annotation
+from mmload.sources.voc_annotations import parse_annotation
 
 
 def listed(root: Path, **tensors: Any) -> Path:
@@ -117,7 +117,7 @@ def test_a_file_of_more_bytes_than_any_image_is_refused(tmp_path: Path) -> None:
     with open(root / "large.pt", "wb") as file:
         file.truncate(files.MAX_BYTES + 1)
     split = make_source("list", root, Decoder(), {"file": "list.csv"}).splits()["train"]
-    with pytest.raises(SampleError, match=r"has 2,147,483,649 bytes, more than the limit of 2,147,483,648"):
+    with pytest.raises(SampleError, match=r"has 2,147,483,649 bytes, at most 2,147,483,648"):
         split.read(0)
 
 

@@ -51,7 +51,7 @@ def test_what_is_not_there_is_an_index_error(index: int) -> None:
         listing[index]
 
 
-def test_many_threads_read_what_one_wrote() -> None:
+def test_many_threads_read_a_listing() -> None:
     listing = Listing(Entry, (Entry(f"{number:05d}", number, "x" * (number % 50)) for number in range(500)))
 
     def read(first: int) -> list[Entry]:
@@ -82,11 +82,13 @@ def test_values_of_any_type_come_back(rows: list[Labeled]) -> None:
 
 def test_long_lists_take_little_memory() -> None:
     tracemalloc.start()
-    listing = Listing(Entry)
-    for number in range(6_000):
-        listing.append(
+    listing = Listing(
+        Entry,
+        (
             Entry(f"class{number // 100:04d}/{number:08d}.jpeg", number // 100, f"{number} 1700000000000000000")
-        )
+            for number in range(6_000)
+        ),
+    )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 300 * 6_000 / listings._BLOCK + 110 * 6_000
@@ -100,6 +102,4 @@ def test_neighbours_are_cut_out_as_any_others(entries: list[Entry], data: st.Dat
     listing = Listing(Entry, entries)
     cut = listing.only(range(start, stop))
     assert list(cut) == entries[start:stop]
-    cut.append(Entry("later", 1, ""))
-    assert cut[len(cut) - 1].name == "later"
     assert list(listing) == entries

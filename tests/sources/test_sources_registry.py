@@ -76,6 +76,12 @@ def test_an_entry_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         make_source("other", tmp_path, Decoder(), {})
 
 
+@pytest.mark.parametrize(("kind", "option"), [("voc", "one_based"), ("coco", "crowds"), ("imagefolder", "allow_empty")])
+def test_make_source_with_a_switch_that_is_no_bool_is_refused(tmp_path: Path, kind: str, option: str) -> None:
+    with pytest.raises(RecipeError, match=f"{option} is 'no'; use true or false"):
+        make_source(kind, tmp_path, Decoder(), {option: "no"})
+
+
 def test_unknown_options_are_named_with_the_known() -> None:
     for kind in SOURCES:
         with pytest.raises(RecipeError, match=rf"source {kind}: .*its options are \w+"):

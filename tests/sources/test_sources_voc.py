@@ -16,7 +16,7 @@ from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.voc import PASCAL
-from mmload.sources.voc_tasks import voc_colors
+from mmload.sources.voc_annotations import voc_colors
 
 
 def filled(devkit: Devkit, classes: list[str]) -> Path:

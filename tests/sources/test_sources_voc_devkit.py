@@ -16,7 +16,7 @@ from devkit import Devkit, thing
 from mmload.errors import RecipeError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.voc_devkit import read_list
+from mmload.sources.voc import read_list
 
 
 def test_years_and_lists(tmp_path: Path) -> None:

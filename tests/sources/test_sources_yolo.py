@@ -164,7 +164,7 @@ def test_yolo_label_file_beyond_the_limit_is_an_error_of_its_sample(tmp_path):
     made = YoloSet(tmp_path)
     made.image("a", " " * (2**23 + 1))
     (train,) = made.splits().values()
-    with pytest.raises(SampleError, match="more than the limit of 8,388,608"):
+    with pytest.raises(SampleError, match="at most 8,388,608"):
         train.read(0)
 
 

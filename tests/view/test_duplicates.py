@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import script
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 from mmload.store.dataset import Dataset
 from mmload.view import duplicates
@@ -22,37 +21,30 @@ from mmload.view.duplicates import CLOSE_BITS, FEWEST_INSIDE, SATURATED, SIDE, c
 from mmload.view.report import thumbnails
 
 
-@pytest.fixture(scope="module")
-def copies_study() -> Iterator[ModuleType]:
-    """The study behind the numbers in the documents."""
-    with script("copies_study") as module:
-        yield module
+def _encoded(image: Image.Image) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=60)
+    return Image.open(file).convert("RGB")
 
 
-def test_copies_of_drawn_pictures_are_found_and_nothing_else(photos: Path, copies_study: ModuleType) -> None:
-    found, pairs, others, _ = copies_study.study(sorted(photos.rglob("*.*"))[:16], 16, 64)
-    assert others == 0
-    assert pairs > 16 * len(copies_study.KINDS)  # copies are copies of each other, too
-    whole = {kind: share for kind, share in found.items() if not kind.startswith("1.")}  # brightening cuts off much
-    assert whole == dict.fromkeys(whole, 1.0)
+COPIES: list[Callable[[Image.Image], Image.Image]] = [
+    lambda image: image,
+    lambda image: image.resize((image.width // 2, image.height // 2)),
+    lambda image: image.resize((image.width * 2 // 3, image.height * 2 // 3)),
+    _encoded,
+    lambda image: ImageEnhance.Brightness(image).enhance(0.7),
+]
 
 
-def test_the_study_prints_what_it_found(
-    photos: Path,
-    copies_study: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["copies_study", str(photos), "--photos", "5", "--planted", "2", "--side", "32"])
-    copies_study.main()
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "5 photographs, 2 of them with 7 copies each"
-    assert [line.split("  ")[0] for line in shown[1:-1]] == list(copies_study.KINDS)
-    files = sorted(photos.rglob("*.*"))[:2]
-    copies_study.sheet(files, np.array([[0, 1]]), tmp_path / "pairs.png")
-    with Image.open(tmp_path / "pairs.png") as sheet:
-        assert sheet.width > 2 * 160
+def test_copies_of_drawn_pictures_are_found_and_nothing_else(photos: Path) -> None:
+    rows = []
+    for file in sorted(photos.rglob("*.*"))[:16]:
+        image = Image.open(file).convert("RGB")
+        rows += [np.asarray(copy(image).resize((64, 64))).transpose(2, 0, 1) for copy in COPIES]
+    owners = np.arange(len(rows)) // len(COPIES)
+    pairs = copies(reduce(np.stack(rows))[0]).pairs
+    assert (owners[pairs[:, 0]] == owners[pairs[:, 1]]).all()
+    assert len(pairs) == 16 * len(list(combinations(COPIES, 2)))
 
 
 def test_pictures_that_are_alike_but_for_their_details_are_no_copies() -> None:

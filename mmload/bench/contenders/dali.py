@@ -75,6 +75,7 @@ def dali_entries(task: Task) -> list[ContenderEntry]:
             group="peer",
             differs="; ".join(filter(None, [_DIFFERS, shrinks(task)])),
             need=2,
+            ahead=3,  # DALI's default, and one that it makes
             make=Dali,
         )
     ]

@@ -48,6 +48,8 @@ class ContenderEntry:
             them.
         ceiling: the limit of its rate: "" for the default of the device, or "device" if the images are
             on the device before the epoch begins.
+        ahead: upper bound on the batches that it has ready or makes while none is requested. What is measured is a
+            multiple of it: several workers deliver that many batches at once, then none for a while.
         make: a module-level class or function that creates the contender of a task; the path is a folder for
             conversions, which are never timed and reused if they exist.
     """
@@ -57,6 +59,7 @@ class ContenderEntry:
     differs: str = ""
     need: int = 0
     ceiling: str = ""
+    ahead: int = 1
     make: Callable[[Task, Path], Contender]
 
 

@@ -82,6 +82,7 @@ def ffcv_entries(task: Task) -> list[ContenderEntry]:
             group="peer",
             differs="; ".join(filter(None, [loss, _crop_differs(task), "channels_last"])),
             need=2,
+            ahead=4,  # FFCV's default, and one that it makes
             make=partial(Ffcv, mode=mode),
         )
         for name, mode, loss in ways

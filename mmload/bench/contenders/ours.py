@@ -61,6 +61,7 @@ def own_entries(task: Task) -> list[ContenderEntry]:
             name=f"mmload.Loader, {tier}, {counted(task.threads, 'thread')}",
             group="mmload",
             ceiling="device" if tier == "device" else "",
+            ahead=task.threads + 2,  # one in each thread, and the Loader's default
             make=partial(Mmload, tier=tier),
         )
         for tier in [*tiers, *(["device"] if task.device == "cuda" else [])]

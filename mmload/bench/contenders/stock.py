@@ -68,6 +68,7 @@ def stock_entries(task: Task) -> list[ContenderEntry]:
             group="stock",
             differs=_differs(task),
             need=0 if workers == likely else 3,
+            ahead=max(1, PREFETCH * workers),
             make=partial(make, workers=workers),
         )
         for name, make in ways.items()

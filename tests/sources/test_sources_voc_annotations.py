@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmload.errors import SampleError
-from mmload.sources.voc_devkit import parse_annotation
+from mmload.sources.voc_annotations import parse_annotation
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""Rows that arrive while a batch is rendered, compiled: from disk, and decoded, without the interpreter lock.
+
+A loop over samples asks :func:`is_there` before it reads the row of a sample. The kernel that waits for a row is called
+by its address, so what is in memory already needs none of it. JPEGs are decoded by TurboJPEG's functions, which are
+called by their addresses as well (:mod:`mmload.runtime.turbojpeg`), with the bits of simplejpeg.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mmload.render.jpeg_strips import WORTH, cut_strip
+from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, UNREADABLE, Arrival
+from mmload.runtime.declarations import CallBy, CallC, called, inlined
+from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.resident_pages import bring_in
+from mmload.runtime.turbojpeg import DECODE, DESTROY, GRAY, HANDLE, HEADER, INIT, MOST_COLORS, RGB
+
+_arrive = CallBy(ARRIVE)
+_INIT = CallC("uintp()")
+_DESTROY = CallC("int32(uintp)")
+_HEADER = CallC("int32(uintp, uintp, uintp, uintp, uintp, uintp, uintp)")
+_DECODE = CallC("int32(uintp, uintp, uintp, uintp, int32, int32, int32, int32, int32)")
+
+_I = np.int32
+
+
+@inlined
+def is_there(arrival: Arrival, row: int) -> bool:
+    """Waits until a row is in memory, decoded; returns False if it cannot be read or decoded."""
+    if arrival.address:
+        _arrive(arrival.address, (arrival, row))
+        return bool(arrival.failed[0] < 0)
+    return True
+
+
+@called
+def _is_jpeg(arrival: Arrival, address: int, size: int, high: int, wide: int) -> bool:
+    """Returns whether the bytes at an address are a JPEG of this size, in colors that TurboJPEG converts."""
+    facts = np.empty(4, np.int32)
+    into, decoder = np.uintp(facts.ctypes.data), arrival.decoder
+    places = into, into + np.uintp(4), into + np.uintp(8), into + np.uintp(12)
+    failed = _HEADER(decoder[HEADER], (decoder[HANDLE], np.uintp(address), np.uintp(size), *places))
+    return failed == 0 and facts[1] == high and facts[0] == wide and facts[2] >= 0 and 0 <= facts[3] < MOST_COLORS
+
+
+@called
+def _is_decoded(arrival: Arrival, row: int) -> bool:
+    """Decodes the lines of a JPEG that are needed, and perhaps others; returns False if it is no sound JPEG."""
+    place, needed, decoder = arrival.places[row], arrival.needed[row], arrival.decoder
+    start, size = arrival.starts[row], arrival.lengths[row]
+    address = arrival.memory.ctypes.data + start
+    if not _is_jpeg(arrival, address, size, place.height, place.width):
+        return False
+    first, lines = 0, place.height
+    if needed.stop - needed.first < WORTH * lines:
+        strip = cut_strip(arrival.memory[start : start + size], needed.first, needed.stop, arrival.spare)
+        if strip[0]:
+            address, size, first, lines = arrival.spare.ctypes.data, strip[0], strip[1], strip[2]
+            if not _is_jpeg(arrival, address, size, lines, place.width):
+                return False
+    shrink = needed.shrink
+    high, wide = (lines + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
+    room = arrival.rooms[row]
+    into = np.uintp(arrival.decoded.ctypes.data + room)
+    if room + high * wide * arrival.channels > len(arrival.decoded):
+        return False
+    source = decoder[HANDLE], np.uintp(address), np.uintp(size), into
+    color = RGB if arrival.channels == 3 else GRAY
+    if _DECODE(decoder[DECODE], (*source, _I(wide), _I(0), _I(high), _I(color), _I(0))) != 0:
+        return False
+    place.start, place.layout, place.first, place.count, place.shrink = room, PIXELS, first // shrink, high, shrink
+    return True
+
+
+@numba_compiled(ARRIVE)
+def arrive(arrival: Arrival, row: int) -> None:
+    """Waits until a row is in memory, and decodes it if it is a JPEG.
+
+    After a JPEG that is refused the decoder is made anew, as its state is undefined.
+    """
+    if arrival.absent[row]:
+        base, start, length = arrival.memory.ctypes.data, arrival.starts[row], arrival.lengths[row]
+        if not bring_in(base, arrival.ranges, arrival.files[row], start, length):
+            arrival.failed[0], arrival.failed[1] = row, UNREADABLE
+            return
+    if not arrival.jpeg[row]:
+        return
+    decoder = arrival.decoder
+    if not decoder[HANDLE]:
+        decoder[HANDLE] = _INIT(decoder[INIT], ())
+    if not _is_decoded(arrival, row):
+        arrival.failed[0], arrival.failed[1] = row, REFUSED
+        _DESTROY(decoder[DESTROY], (decoder[HANDLE],))
+        decoder[HANDLE] = 0
+
+
+@numba_compiled(BRING)
+def bring(arrival: Arrival, stop: int) -> None:
+    """Waits for the rows before ``stop``, or until one cannot arrive."""
+    for row in range(arrival.first, stop):
+        if not is_there(arrival, row):
+            break
