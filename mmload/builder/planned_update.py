@@ -340,9 +340,7 @@ class PlannedUpdate(PlannedBuild):
             for index in used.tolist():
                 shards.add(old.shards[index], int(old.shards.folder_numbers[index]))
             if has_classes(old.fields):
-                import torch
-
-                targets = self._dataset[name].reader.gather("targets", torch.from_numpy(changes.rows[kept]))
+                targets = self._dataset[name].reader.gather("targets", changes.rows[kept])
                 shards.targets = dict(zip(kept.tolist(), targets.tolist(), strict=True))
         for plan in layout.plans.get(name, []):
             added = self._added(name, layout)

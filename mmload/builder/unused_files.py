@@ -270,12 +270,8 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
 
 def _chunk(split: Split, rows: Numbers) -> Chunk:
     """Reads rows as they are stored."""
-    import torch
-
     fields = {
-        name: split.reader.gather(name, torch.from_numpy(rows))
-        if spec.encoding is None
-        else read_rows(split.files.field(name), rows)
+        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.files.field(name), rows)
         for name, spec in split.record.fields.items()
     }
     return Chunk(fields=fields, samples=[("", None)] * len(rows))

@@ -165,10 +165,8 @@ class NewSplit(NamedTuple):
 
 def stored_rows(split: Split) -> VersionRows:
     """Returns the rows of a split of a dataset, with their lists."""
-    import torch
-
     lists, numbers = read_lists(split.path, split.name, split.record), np.arange(len(split))
-    targets = split.reader.gather("targets", torch.from_numpy(numbers)) if has_classes(split.record.fields) else None
+    targets = split.reader.gather("targets", numbers) if has_classes(split.record.fields) else None
     return VersionRows(
         samples=lists.samples,
         origins=lists.origins,
