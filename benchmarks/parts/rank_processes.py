@@ -18,8 +18,7 @@ import torch
 
 import mmload
 from mmload.augment import CenterCrop
-from mmload.builder.finished_shards import BuildPaths, Chunk
-from mmload.builder.shard_writer import ShardWriter
+from mmload.builder.shards import BuildPaths, Chunk, ShardWriter
 from mmload.loader import Loader
 from mmload.records import FieldSpec
 from mmload.runtime import processes
