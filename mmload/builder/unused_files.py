@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.destination import entries_of, owned_files
-from mmload.builder.finished_shards import Chunk
-from mmload.builder.shard_writer import ShardWriter
+from mmload.builder.shards import Chunk, ShardWriter
 from mmload.builder.split_records import write_list
 from mmload.builder.staging import Staging, unfinished_advice
 from mmload.builder.version_rows import RowsKind, stored_rows

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.finished_shards import BuildPaths, ShardSummary, first_names, total_losses
 from mmload.builder.origins import SampleOrigin, origins_lines, parsed_origins, read_lists, sample_id
-from mmload.builder.shard_layout import ShardPlan
-from mmload.builder.shard_writer import json_lines
+from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, first_names, json_lines, total_losses
 from mmload.builder.split_records import columns, has_classes, mean_std, skipped_in
 from mmload.errors import BuildError
 from mmload.records import FieldSpec, ObjectsRecord
