@@ -154,8 +154,9 @@ class PlannedBuild:
     def tell(self, on_note: Callable[[str], None] | None) -> None:
         """Calls a function with each of :meth:`notes` now, and with further sentences before anything is written."""
         self.on_note = on_note
-        for text in self.notes() if on_note is not None else ():
-            on_note(text)
+        if on_note is not None:
+            for text in self.notes():
+                on_note(text)
 
     def notes(self) -> Iterator[str]:
         """Yields sentences on what is special about this build; none of one without a previous version."""

@@ -44,8 +44,12 @@ def targets(out: Tensor | Pixels) -> Iterator[tuple[slice, Pixels, bool]]:
 
     All samples come at once; where no kernel can write the output, some at a time, which are copied to it afterwards.
     """
-    if isinstance(out, np.ndarray) or (pixels := written(out)) is not None:
-        yield slice(0, len(out)), out if isinstance(out, np.ndarray) else pixels, True
+    if isinstance(out, np.ndarray):
+        yield slice(0, len(out)), out, True
+        return
+    own = written(out)
+    if own is not None:
+        yield slice(0, len(out)), own, True
         return
     for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
         work = _work_for(out[part])
