@@ -73,7 +73,7 @@ def datasets(folder: Path) -> tuple[Path, Path]:
 def mount(cache: Path) -> bool:
     """Mounts a small file system for the cache, so that its disk can be filled; returns whether that is allowed."""
     cache.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={3 * LIMIT}", "tmpfs", str(cache)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={20 * LIMIT}", "tmpfs", str(cache)]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

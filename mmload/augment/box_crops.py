@@ -16,6 +16,7 @@ from mmload.augment.step import Step
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
 from mmload.runtime.declarations import inlined
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
@@ -123,10 +124,10 @@ class RandomIoUCrop(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""
-        boxes, real = (np.array(each, order="C") for each in draws.boxes(type(self).__name__, plan))
+        boxes, real = map(np.ascontiguousarray, draws.boxes(type(self).__name__, plan))
         rows, cols = (plan.per_sample(side) for side in plan.frame)
         windows = np.stack((np.zeros_like(rows), np.zeros_like(cols), rows, cols))
-        settled, dropped = ~real.any(1), np.zeros_like(real)
+        settled, dropped = np.array([not row.any() for row in real], np.bool_), zeros(real.shape, np.bool_)
         options = np.array(self.sampler_options, np.float32).astype(boxes.dtype)
         span = self.max_scale - self.min_scale
         bounds = np.array([self.min_scale, span, self.min_aspect_ratio, self.max_aspect_ratio])

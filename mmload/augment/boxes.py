@@ -28,6 +28,7 @@ from mmload.render.plan_parts import Array
 from mmload.render.torch_levels import warped_masks
 from mmload.render.torch_sampling import OwnMasks, gathered_masks
 from mmload.runtime.declarations import Signature, void
+from mmload.runtime.host_arrays import copied, taken, zeros
 from mmload.runtime.numba_compile import numba_compiled, variant
 from mmload.runtime.random_words import Numbers
 
@@ -99,18 +100,39 @@ class Trail(NamedTuple):
     @classmethod
     def before(cls, boxes: Tensor, plan: Plan) -> Trail:
         """Returns the trail of boxes [B, M, 4] before the first pass, of which this is the plan."""
-        given: Boxes = boxes.cpu().numpy()
-        frames = np.zeros((len(given), 1, 4), given.dtype)
-        frames[:, 0, 3], frames[:, 0, 2] = plan.source[1:] if plan.sizes is None else plan.sizes.T
-        both = np.concatenate((given, frames), 1)
-        shape = both.shape[:2]
-        return cls(both, np.zeros(shape, np.bool_), np.ones(shape, given.dtype), np.zeros(given.shape[:2], np.bool_))
+        given: Boxes = np.ascontiguousarray(boxes.numpy())
+        shape, kind = (len(given), given.shape[1] + 1), given.dtype
+        sizes = np.array([plan.source[1:]]) if plan.sizes is None else np.ascontiguousarray(plan.sizes)
+        trail = cls(np.empty((*shape, 4), kind), zeros(shape, np.bool_), np.empty(shape, kind), _none_of(given))
+        variant(_begin_trail, _begin(kind.name))(given, sizes, trail.boxes, trail.share)
+        return trail
 
     def moved(self, plan: Plan) -> Trail:
         """Returns the trail after a pass: boxes in output pixels, clipped at each move, as torchvision does."""
-        boxes, cut, share = self.boxes.copy(), self.cut.copy(), self.share.copy()
+        boxes, cut, share = map(copied, self[:3])
         move_boxes(boxes, Motion.of_plan(plan), cut, share)
         return Trail(boxes, cut, share, self.dropped if plan.dropped is None else self.dropped | plan.dropped)
+
+
+def _none_of(boxes: Boxes) -> Flags:
+    """Returns false for each of boxes [B, M, 4]: bool [B, M]."""
+    return zeros(boxes.shape[:2], np.bool_)
+
+
+def _begin(kind: str) -> Signature:
+    return void(f"{kind}[:, :, ::1]", "int64[:, ::1]", f"{kind}[:, :, ::1]", f"{kind}[:, ::1]")
+
+
+@numba_compiled(_begin("float32"), _begin("float64"), nogil=False)
+def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> None:
+    """Writes boxes and behind them the edges of images, whose sizes, int64 [B, 2] or [1, 2], are given."""
+    most = given.shape[1]
+    for k in range(len(boxes)):
+        for n in range(most + 1):
+            share[k, n] = 1
+            for side in range(4):
+                boxes[k, n, side] = given[k, n, side] if n < most else 0
+        boxes[k, most, 2], boxes[k, most, 3] = sizes[k % len(sizes), 1], sizes[k % len(sizes), 0]
 
 
 def move_fields(
@@ -120,8 +142,8 @@ def move_fields(
 
     None of the boxes is dropped, and the batch's stay as they are: :func:`drop_boxes` replaces them once, after all
     passes, so that boxes that a later resize enlarges again remain, however the steps were divided into passes. The
-    trail is that of the passes before; ``own`` are variable-size masks, in place of the batch's. Boxes and points on a
-    device are waited for.
+    trail is that of the passes before; ``own`` are variable-size masks, in place of the batch's. All are in host
+    memory.
     """
     if plan.is_framed:
         batch = batch.replace(image_sizes=_sizes_on_canvas(batch, plan))
@@ -167,15 +189,30 @@ def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Boxes, Flag
         raise ValueError("the batch has no boxes; build the dataset for detection")
     trail = trail or Trail.before(batch.boxes, plan)
     trail = trail.moved(plan) if plan.moves else trail
-    real = np.arange(batch.boxes.shape[1]) < _counts_of(batch, trail)[:, None]
-    return np.ascontiguousarray(trail.boxes[:, :-1]), real & ~trail.dropped
+    boxes, real = np.empty((*trail.dropped.shape, 4), trail.boxes.dtype), _none_of(trail.dropped)
+    variant(_find_real, _real(boxes.dtype.name))(trail.boxes, _counts_of(batch, trail), trail.dropped, boxes, real)
+    return boxes, real
+
+
+def _real(kind: str) -> Signature:
+    return void(f"{kind}[:, :, ::1]", "int64[::1]", "boolean[:, ::1]", f"{kind}[:, :, ::1]", "boolean[:, ::1]")
+
+
+@numba_compiled(_real("float32"), _real("float64"), nogil=False)
+def _find_real(given: Boxes, counts: Numbers, dropped: Flags, boxes: Boxes, real: Flags) -> None:
+    """Copies boxes without the edges of images, and finds those that are no padding and were not dropped."""
+    for k in range(len(boxes)):
+        for n in range(boxes.shape[1]):
+            real[k, n] = n < counts[k] and not dropped[k, n]
+            for side in range(4):
+                boxes[k, n, side] = given[k, n, side]
 
 
 def _counts_of(batch: Batch, trail: Trail) -> Numbers:
     """Returns the numbers of real boxes, int64 [B]; all are, if the batch has no counts."""
     samples, most = trail.dropped.shape
-    counts: Numbers = np.full(samples, most) if batch.counts is None else batch.counts.cpu().numpy()
-    return counts
+    counts: Numbers = np.full(samples, most) if batch.counts is None else batch.counts.numpy()
+    return np.ascontiguousarray(counts)
 
 
 def check_counts(counts: Tensor, most: int) -> None:
@@ -188,7 +225,8 @@ def check_counts(counts: Tensor, most: int) -> None:
     """
     if counts.device.type != "cpu" or not len(counts):
         return
-    least, greatest = (int(end) for end in counts.aminmax())
+    values = counts.numpy()
+    least, greatest = int(values.min()), int(values.max())
     if not 0 <= least <= greatest <= most:
         raise ValueError(
             f"counts are from {least} to {greatest}, and boxes have room for {most} per sample; give the number of "
@@ -203,9 +241,8 @@ def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
     """
     if trail is None:
         return batch
-    counts = np.ascontiguousarray(_counts_of(batch, trail))
-    shape, kind = trail.dropped.shape, trail.boxes.dtype
-    packed, order, real = np.zeros((*shape, 4), kind), np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    counts, shape, kind = _counts_of(batch, trail), trail.dropped.shape, trail.boxes.dtype
+    packed, order, real = zeros((*shape, 4), kind), zeros(shape, np.int64), zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
     variant(_keep_boxes, _keep(kind.name))(limits, counts, *trail, packed, order, real)
     return with_boxes_of(batch, packed, order, real)
@@ -253,13 +290,12 @@ def with_boxes_of(batch: Batch, boxes: Boxes, sources: Numbers, real: Flags) -> 
     Each is the box ``sources``, int64 [B, M], of the boxes before, or padding where ``real``, bool [B, M], is false.
     Polygons and run lengths of boxes that are gone get the box -1.
     """
-    fields, rows = fields_of(batch), np.arange(len(sources))[:, None]
-    made = {"boxes": boxes, "counts": real.sum(1)}
+    fields = fields_of(batch)
+    made = {"boxes": boxes, "counts": np.array([np.count_nonzero(row) for row in real], np.int64)}
     for name in PER_BOX:
         # A field of this name may have nothing to do with boxes.
         if name in fields and fields[name].shape[1:2] == sources.shape[1:]:
-            made[name] = values_of(fields[name])[rows, sources]
-            made[name][~real] = PADDING.get(name, 0)
+            made[name] = taken(np.ascontiguousarray(values_of(fields[name])), sources, real, PADDING.get(name, 0))
     for name, _ in SEGMENTS:
         if name in fields:
             entries = values_of(fields[name])
@@ -267,12 +303,15 @@ def with_boxes_of(batch: Batch, boxes: Boxes, sources: Numbers, real: Flags) -> 
             box = np.where(is_new.any(1), is_new.argmax(1), -1)
             made[name] = np.stack((box.astype(entries.dtype), entries[..., 1]), 2)
     device = fields["boxes"].device
-    return with_fields(batch, {name: tensor_of(value, fields.get(name)).to(device) for name, value in made.items()})
+    tensors = {name: tensor_of(value, fields.get(name)) for name, value in made.items()}
+    there = device.type == "cpu"
+    return with_fields(batch, tensors if there else {name: value.to(device) for name, value in tensors.items()})
 
 
 def values_of(field: Tensor) -> Array:
     """Returns a field on the host; NumPy has no bfloat16, whose bits are int16."""
-    return (field.view(torch.int16) if field.dtype == torch.bfloat16 else field).cpu().numpy()
+    plain = field.view(torch.int16) if field.dtype == torch.bfloat16 else field
+    return (plain if plain.device.type == "cpu" else plain.cpu()).numpy()
 
 
 def tensor_of(values: Array, field: Tensor | None) -> Tensor:

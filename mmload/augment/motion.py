@@ -27,6 +27,7 @@ from mmload.render.level_program import (
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 from mmload.runtime.declarations import Signature, divides, inlined, tuple_type, void
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled, variant
 
 Flags = npt.NDArray[np.bool_]
@@ -92,7 +93,7 @@ class Motion(NamedTuple):
     def of_moves(cls, count: int, moves: Sequence[Move]) -> Motion:
         """Returns the motion of ``count`` samples by moves."""
         shape = count, len(moves)
-        motion = cls(np.empty(shape, np.int64), np.zeros((*shape, _MOST_NUMBERS)), np.empty((*shape, 2)))
+        motion = cls(np.empty(shape, np.int64), zeros((*shape, _MOST_NUMBERS)), np.empty((*shape, 2)))
         for place, (kind, numbers, (width, height)) in enumerate(moves):
             motion.kinds[:, place] = kind
             motion.frames[:, place, 0], motion.frames[:, place, 1] = width, height

@@ -113,7 +113,7 @@ class _Policy(WarpingStep):
     nogil=False,
 )
 def _look_up(
-    codes: Numbers, numbers: Floats, chosen: Numbers, bins: Numbers, negative: Flags, to_codes: Numbers, to: Floats
+    codes: Numbers, numbers: Any, chosen: Numbers, bins: Numbers, negative: Flags, to_codes: Numbers, to: Any
 ) -> None:
     """Writes the operation of each sample's change, and its numbers for a bin and sign."""
     for k in range(len(chosen)):

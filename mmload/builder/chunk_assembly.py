@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mmload.builder.finished_shards import Chunk, first_names, total_losses
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.sample_geometry import Pixels
-from mmload.builder.transforms import TransformChain
+from mmload.builder.shards import Chunk, first_names, total_losses
+from mmload.builder.transforms import Pixels, TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import (
     BOXES,
@@ -265,6 +264,10 @@ class TriedSamples:
             if self._room > 0:
                 self._kept[id(split), index] = sample
         return sample
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Returns the (height, width) of the images of all kept samples in their files, by id."""
+        return {sample.id: sample.size for sample in self._kept.values() if sample.size is not None}
 
     def kept(self, split: SourceSplit, index: int) -> Sample | None:
         """Returns a sample that was kept, else None."""

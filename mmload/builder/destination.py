@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.finished_shards import UPDATES
 from mmload.builder.recipe import canonical, unlike
+from mmload.builder.shards import UPDATES
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import is_partial

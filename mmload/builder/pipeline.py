@@ -1,4 +1,4 @@
-"""Builds a dataset: scans the source, plans the shards, runs the unfinished ones, commits.
+"""Builds or updates a dataset: scans the source, plans the shards, runs the unfinished ones, commits.
 
 Takes a checked recipe and returns a report on the dataset's folder. The bytes depend on the source and the recipe
 alone, never on threads, processes or interruptions: a build that was killed continues from its finished shards. Never
@@ -24,7 +24,7 @@ from mmload.builder.options import BuildOptions, RunOptions
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
 from mmload.builder.recipe import BuildRecipe, recipe_of
-from mmload.builder.shard_layout import ShardLayout, ShardPlan
+from mmload.builder.shards import ShardLayout, ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
 from mmload.errors import BuildError, UsageError, counted, did_you_mean
 from mmload.runtime.numba_compile import compile_seconds
@@ -95,6 +95,29 @@ class PartReport:
     skipped: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpdateReport(BuildReport):
+    """The result of an update.
+
+    Attributes:
+        added: number of new samples.
+        changed: number of changed samples.
+        removed: number of rows whose samples are gone.
+        version_before: number of the version before.
+        gone: splits and subsets of that version of which the new one has no row.
+        needed: whether there was anything to do.
+        dry_run: whether nothing was written.
+    """
+
+    added: int
+    changed: int
+    removed: int
+    version_before: int
+    gone: tuple[str, ...] = ()
+    needed: bool = True
+    dry_run: bool = False
+
+
 def build(
     source: BuildRecipe | str | Path,
     out: str | Path | None = None,
@@ -108,6 +131,7 @@ def build(
     processes: int | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
     command: Sequence[str] = (),
     **options: Any,
 ) -> BuildReport:
@@ -128,6 +152,8 @@ def build(
         engine: runs the shards, in place of threads and processes of this machine; such as
             :class:`mmload.builder.ray_engine.RayEngine`.
         progress: called with (samples done, samples in all).
+        on_note: called with sentences, before anything is built: how many bytes are written, and whether images are
+            enlarged.
         command: the words after ``mmload`` on the command line that asks for this: messages about the unfinished build
             show it.
         options: any option of ``mmload build`` that says what is built, by its name in :class:`BuildOptions`, such as
@@ -141,12 +167,13 @@ def build(
         BuildError: if the destination is taken, or cannot be written.
     """
     began, compiled = time.perf_counter(), compile_seconds()
-    recipe, engine = with_engine(_recipe_of(source, out, kind, options), engine, threads, processes)
+    recipe, engine = _with_engine(_recipe_of(source, out, kind, options), engine, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    done = run_shards(work, engine, slice(None), overwrite=overwrite)
+    work.tell(on_note)
+    done = _run_shards(work, engine, slice(None), overwrite=overwrite)
     return BuildReport(
         out=work.out,
-        manifest=completed(done, work),
+        manifest=_completed(done, work),
         seconds=time.perf_counter() - began,
         decoding=work.decoding_seconds,
         compiled=compile_seconds() - compiled,
@@ -194,13 +221,11 @@ def build_part(
     """
     began = time.perf_counter()
     chosen = slice(0) if part is None else _shards_of_part(part)
-    recipe, engine = with_engine(recipe, None, threads, processes)
+    recipe, engine = _with_engine(recipe, None, threads, processes)
     arguments = on_error, max_errors, exclude, progress, command
     work = PlannedBuild(recipe, *arguments) if options is None else PlannedUpdate(recipe, options, *arguments)
-    if isinstance(work, PlannedUpdate) and on_note is not None:
-        for text in work.notes():
-            on_note(text)
-    done = run_shards(work, engine, chosen, shared=True)
+    work.tell(on_note)
+    done = _run_shards(work, engine, chosen, shared=True)
     if part is None and done.manifest is None:
         raise BuildError(_missing(done))
     return PartReport(
@@ -211,6 +236,68 @@ def build_part(
         seconds=time.perf_counter() - began,
         built=work.built,
         skipped=work.skipped,
+    )
+
+
+def update(
+    recipe: BuildRecipe,
+    options: UpdateOptions = UpdateOptions(),  # noqa: B008  # immutable
+    *,
+    on_error: str = "fail",
+    max_errors: int | str | None = None,
+    exclude: str | Path | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
+    command: Sequence[str] = (),
+) -> UpdateReport:
+    """Updates a dataset to its source: builds what is new or changed, and drops what is gone.
+
+    The dataset gets a new version; its shards stay as they are, and readers go on with their version.
+
+    Args:
+        recipe: recipe of the dataset; its root and out must be set.
+        options: how it is updated.
+        on_error: see :func:`build`, also for the arguments below.
+        max_errors: the upper bound on skipped samples.
+        exclude: a list of samples to leave out.
+        engine: runs the shards; None: threads and processes of this machine, as many as it has cores for.
+        progress: called with (samples done, new and changed samples).
+        on_note: called with each of :meth:`PlannedUpdate.notes`, before anything is written.
+        command: the words after ``mmload``.
+
+    Raises:
+        UsageError: if the recipe or an argument is invalid.
+        SourceError: if the source cannot be read; SampleError names the sample.
+        StoreError: if there is no dataset at the destination.
+        BuildError: if the dataset is of another recipe, its source cannot tell which samples have changed, or it cannot
+            be written.
+    """
+    began = time.perf_counter()
+    recipe, engine = _with_engine(recipe, engine)
+    work = PlannedUpdate(recipe, options, on_error, max_errors, exclude, progress, command)
+    work.tell(on_note)
+    found = (
+        work.inspect(overwrite=False).finished
+        if options.dry_run
+        else _completed(_run_shards(work, engine, slice(None)), work)
+    )
+    manifest = found or work.old
+    added, changed, removed = work.counts
+    return UpdateReport(
+        out=work.out,
+        manifest=manifest,
+        seconds=time.perf_counter() - began,
+        decoding=work.decoding_seconds,
+        built=work.built,
+        skipped=work.skipped,
+        added=added,
+        changed=changed,
+        removed=removed,
+        version_before=work.old.version,
+        gone=tuple(name for name in work.old.splits if name not in manifest.splits),
+        needed=found is None or found.version != work.old.version,
+        dry_run=options.dry_run,
     )
 
 
@@ -237,7 +324,7 @@ def _recipe_of(
     return recipe_of(BuildOptions(words=words, **options))
 
 
-def with_engine(
+def _with_engine(
     recipe: BuildRecipe, engine: Engine | None, threads: int | None = None, processes: int | None = None
 ) -> tuple[BuildRecipe, Engine]:
     """Returns a recipe as an engine needs it, and the engine: this machine's threads and processes if none is given.
@@ -253,7 +340,7 @@ def with_engine(
     return recipe, engine
 
 
-def completed(done: _Done, work: PlannedBuild) -> Manifest:
+def _completed(done: _Done, work: PlannedBuild) -> Manifest:
     """Returns the manifest of a build that no other process takes part in."""
     if done.manifest is None:
         raise BuildError(
@@ -273,7 +360,7 @@ class _Done:
     missing: Sequence[ShardPlan] = ()
 
 
-def run_shards(
+def _run_shards(
     work: PlannedBuild, engine: Engine, chosen: slice, *, shared: bool = False, overwrite: bool = False
 ) -> _Done:
     """Builds a slice of all shards, beside others if ``shared``; commits the dataset if all are sealed then."""

@@ -23,11 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mmload.builder.chunk_assembly import ChunkAssembly, TriedSamples, chunk_of_block, finished
-from mmload.builder.finished_shards import LISTS, PARTS, BuildPaths, Chunk, ShardSummary
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.shard_layout import ShardPlan, row_bytes
-from mmload.builder.shard_writer import ShardWriter
+from mmload.builder.shards import LISTS, PARTS, BuildPaths, Chunk, ShardPlan, ShardSummary, ShardWriter
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, SampleError
 from mmload.records import FieldSpec
@@ -282,3 +280,8 @@ def _unlike(place: Path) -> BuildError:
         f"{place} is not the shard that this build makes: a source with other files, or another library, made it; "
         "remove that folder, then run again"
     )
+
+
+def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
+    """Returns the bytes of one row, the sum over all fields but lists, and one at least."""
+    return max(1, sum(spec.row_bytes for spec in fields.values() if not spec.is_list))

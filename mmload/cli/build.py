@@ -42,7 +42,9 @@ def build(options: BuildOptions) -> None:
     engine = engine_of(options)
     with interruptible(AGAIN):
         count = progress("build")
-        report = run(recipe, overwrite=options.overwrite, engine=engine, progress=count, **arguments(options))
+        report = run(
+            recipe, overwrite=options.overwrite, engine=engine, progress=count, on_note=note, **arguments(options)
+        )
     _show_build(report, recipe)
 
 

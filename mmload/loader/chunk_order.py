@@ -8,12 +8,11 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mmload.errors import bytes_text
 from mmload.loader.order import Order, ShuffledOrder
-from mmload.runtime.random_words import Words, check_integer, key_of, keys_of, permute_words
+from mmload.runtime.random_words import Words, key_of, keys_of, permute_words
 from mmload.store.split_views import View
 
 _RUNS, _INSIDE = 13, 14  # purposes of keys
@@ -31,10 +30,6 @@ class ChunkOrder(ShuffledOrder):
 
     edges: NDArray[np.int64] = field(repr=False, compare=False)
     window: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("window", self.window, 1, 2**31)
 
     @property
     def identity(self) -> str:  # type: ignore[override]  # of the others it is a constant
@@ -67,8 +62,8 @@ def chunk_order(view: View, seed: int) -> ChunkOrder | None:
 
     edges, last = [np.zeros(1, np.int64)], -1
     for first in range(0, len(view), _AT_ONCE):
-        ids = view.ids(torch.arange(first, min(first + _AT_ONCE, len(view)), device="cpu"))
-        numbers = split.chunk_numbers(ids.numpy())
+        ids = view.ids(np.arange(first, min(first + _AT_ONCE, len(view))))
+        numbers = split.chunk_numbers(ids)
         edges.append(first + np.flatnonzero(np.diff(numbers, prepend=last)))
         last = numbers[-1]
     joined = np.unique(np.concatenate([*edges, [len(view)]]))

@@ -460,7 +460,7 @@ class DeviceTier(HitCounter):
         self.images = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
-            chunk = torch.arange(start, min(start + step, len(split)), device="cpu")
+            chunk = np.arange(start, min(start + step, len(split)))
             self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
         self._memory = np.frombuffer(memory_of(self.images), np.uint8) if device.type == "cpu" else NOWHERE
         self.count(misses=len(split))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, parse_bytes
+from mmload.errors import MmloadError, StoreError, UsageError, parse_bytes
 from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
 from mmload.remote.layout import Numbers
@@ -146,7 +146,7 @@ class CachedFiles(LocalFiles):
     ) -> Iterator[None]:
         if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
             return super().arriving(field, rows, places, out, starts, groups)
-        return _copied(self.chunk_map(field.name), field, rows, places, out, starts, groups)
+        return _copied(self.chunk_map(field.name), places, out, starts, groups)
 
 
 class CachedSplit(Split):
@@ -161,22 +161,15 @@ class CachedSplit(Split):
         return {name: self.files.chunk_map(name) for name in found}
 
     def chunk_numbers(self, rows: Numbers) -> Numbers:
-        """Returns the number of the chunk of each row, int64 [B], of the field with the most bytes; 0: of none."""
-        name, chunks = self._largest
-        if chunks is None:
-            return np.zeros(len(rows), np.int64)
-        return chunks.chunks.chunks_at(self.reader.field(name).located(rows))
+        """Returns the number of the chunk of each row of images, int64 [B]; 0 without images."""
+        for chunks in self.maps(["images"] if "images" in self.record.fields else []).values():
+            return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
+        return np.zeros(len(rows), np.int64)
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of all rows in chunks."""
-        return sum(
-            int(each.chunks.ends.sum() - each.chunks.places.sum()) for each in self.maps(self.record.fields).values()
-        )
-
-    @property
-    def _largest(self) -> tuple[str, ChunkMap | None]:
-        return max(self.maps(self.record.fields).items(), key=lambda each: each[1].chunks.extent, default=("", None))
+        """Bytes of all files of the shards."""
+        return sum(int(sizes.sum()) for sizes in self.record.shards.bytes.values())
 
     def prefetch_epoch(self, fields: Sequence[str], take: Take, epoch: int, now: int) -> Prefetch:
         """Prefetches what an epoch reads, in its order, from a position on.
@@ -245,26 +238,16 @@ def open_cached(
 
 
 def _copied(
-    chunks: ChunkMap,
-    field: FieldRows,
-    rows: Numbers,
-    places: Places,
-    out: memoryview,
-    starts: Numbers,
-    groups: Sequence[int],
+    chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
 ) -> Iterator[None]:
     """Copies rows from their chunks to their starts in ``out``; yields after each of ``groups``, numbers of rows."""
-
-    def refuse(index: int, error: Exception) -> Exception:
-        return field.damaged(int(rows[index]), str(error)) if isinstance(error, DamagedError) else error
-
-    prepared = chunks.prepare(places, refuse)
+    prepared = chunks.prepare(places, lambda _, error: error)
     at, size = prepared.starts, places["bytes"]
-    is_head = np.ones(len(rows), np.bool_)  # neighbors in both memories are copied at once
+    is_head = np.ones(len(places), np.bool_)  # neighbors in both memories are copied at once
     is_head[1:] = (at[1:] != at[:-1] + size[:-1]) | (starts[1:] != starts[:-1] + size[:-1])
     is_head[list(groups[:-1])] = True
     heads = np.flatnonzero(is_head)
-    lasts = np.append(heads[1:], len(rows)) - 1
+    lasts = np.append(heads[1:], len(places)) - 1
     pieces = np.stack([at[heads], (at + size)[lasts], starts[heads]], 1).tolist()
     target, done = np.frombuffer(out, np.uint8), 0
     for first, stop in zip([0, *groups[:-1]], groups, strict=True):

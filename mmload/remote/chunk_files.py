@@ -20,7 +20,7 @@ from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
 
 _DOWNLOADS = 2  # of bytes with a checksum mismatch, which may have been spoiled on their way
-_LOOKS = 3  # for a chunk that other processes fetch and remove
+_LOOKS = 3  # for a chunk that other processes fetch, and remove before this one has looked
 _WAIT_S, _POLL_S = 20.0, 0.005  # a process that was stopped in the middle of a fetch must not stop the others
 
 
@@ -56,17 +56,15 @@ class ChunkFiles:
             handle = self._opened(path, chunk)
             for _ in range(_LOOKS):
                 if handle is not None:
-                    break
+                    return handle
                 with suppress(FileNotFoundError):  # something removes the folder at this moment
                     handle = self._fetched(path, chunk)
+            return self._fetched_alone(chunk) if handle is None else handle
         except OSError as error:
             raise StoreError(
                 f"cannot write to the cache {self.folder.path} ({error.strerror}); free space there, or give another "
                 "folder"
             ) from error
-        if handle is None:
-            raise StoreError(f"something removes files of the cache {self.folder.path}; give another folder")
-        return handle
 
     def end_use(self, chunk: Chunk) -> None:
         """Removes the file of a chunk that is not kept."""

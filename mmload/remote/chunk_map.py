@@ -63,7 +63,7 @@ class ChunkMap:
         StoreError: if there are not enough addresses.
     """
 
-    most_rows = 2**31
+    most_rows = 512  # a process may have 65,530 maps on Linux, and each may need a chunk of its own
 
     def __init__(self, files: ChunkFiles, threads: FetchThreads) -> None:
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
@@ -187,7 +187,7 @@ class ChunkMap:
 
     def _arrive(self, chunk: int, urgency: int) -> None:
         """Opens the file of a chunk and maps it; reads what is prefetched into memory."""
-        place = self.chunks.each[chunk]
+        place, is_mapped = self.chunks.each[chunk], False
         try:
             handle = self.files.open(place)
             try:
@@ -196,13 +196,15 @@ class ChunkMap:
                 os.close(handle)
             if urgency == AHEAD and self._pages.can_populate():
                 self._pages.populate(self.memory.ctypes.data + place.place, place.length)  # else its batch reads it
-            with self._changed:
-                self._mapped[chunk] = None
+            is_mapped = True
         finally:
-            with self._changed:
+            with self._changed:  # at once: who finds it on its way has its use counted before it can be unmapped
                 self._arriving.pop(chunk, None)
-                if chunk not in self._mapped:
+                if is_mapped:
+                    self._mapped[chunk] = None
+                else:
                     self._ahead.discard(chunk)
+                    self._changed.notify_all()
                 self._unmap_idle()
 
     def _end_use(self, batch: int, chunks: list[int]) -> None:

@@ -46,14 +46,16 @@ def targets(out: Tensor | Pixels) -> Iterator[tuple[slice, Pixels, bool]]:
     """
     if isinstance(out, np.ndarray):
         yield slice(0, len(out)), out, True
-    elif (own := written(out)) is not None:
+        return
+    own = written(out)
+    if own is not None:
         yield slice(0, len(out)), own, True
-    else:
-        for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
-            work = _work_for(out[part])
-            for _, pixels, _ in targets(work):
-                yield part, pixels, False
-            out[part].copy_(work)
+        return
+    for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
+        work = _work_for(out[part])
+        for _, pixels, _ in targets(work):
+            yield part, pixels, False
+        out[part].copy_(work)
 
 
 def _work_for(out: Tensor) -> Tensor:

@@ -58,10 +58,10 @@ def moved_masks(memory: Bytes, starts: Numbers, plan: Plan) -> Bytes:
     mode = _EDGE if padding is None else PADDING_MODES.index(padding.mode)
     fills = (0 if padding is None else padding.mask_fill, 0 if placed is None else placed.mask_fill)
     out = np.empty((plan.count, plan.height, plan.width), np.uint8)
-    sides = [_side(axis, sizes[:, place], plan.count) for place, axis in enumerate(axes_of(plan))]
+    over, across = (_side(axis, sizes[:, place], plan.count) for place, axis in enumerate(axes_of(plan)))
     middle = resampling is not None and resampling.exact_masks
-    warps = _NO_WARPS if plan.program is None else _warps_of(plan.program)
-    _move(memory, starts, *sides, mode, middle, *fills, *warps, out)
+    codes, numbers, grounds = _NO_WARPS if plan.program is None else _warps_of(plan.program)
+    _move(memory, starts, over, across, mode, middle, *fills, codes, numbers, grounds, out)
     return out
 
 
@@ -70,7 +70,7 @@ def _side(axis: Axis, source: Numbers, count: int) -> _Side:
     made = [np.zeros(count, np.int64) for _ in given[:5]] + [np.zeros(count, np.bool_) for _ in given[5:]]
     for numbers, value in zip(made, given, strict=True):
         if value is not None:
-            numbers[:] = value  # type: ignore[call-overload]  # an array, where the plan is one of arrays
+            numbers[:] = value
     return _Side._make(made)
 
 

@@ -44,7 +44,7 @@ from mmload.sources.listing import (
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    pass
+    from torch import Tensor
 
 OBJECT = "object"
 """Revision of a file in object storage, whose own revision is unknown before it is read."""
@@ -207,6 +207,16 @@ class ListSplit(ListedSplit[Item]):
         """Folder that files are relative to; UsageError if any may be in object storage."""
         return local_root(self._files.urls or self._files.place)
 
+    @property
+    def targets(self) -> Tensor:
+        """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]."""
+        return self._tensor([item.target for item in self.items])
+
+    def _tensor(self, target: Target | list[Target]) -> Tensor:
+        import torch
+
+        return torch.tensor(target, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
+
     def id(self, index: int) -> str:
         """Returns the list's id, or the path."""
         return self.items[index].name
@@ -249,8 +259,7 @@ class ListSplit(ListedSplit[Item]):
             tensor, jpeg, losses, checksum = read_image_and_jpeg(place, item.file, files.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
-        target = torch.tensor(item.target, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
-        fields = {"images" if image else "features": tensor, "targets": target}
+        fields = {"images" if image else "features": tensor, "targets": self._tensor(item.target)}
         return Sample(item.name, fields, size, losses, encoded=jpeg, checksum=checksum)
 
 

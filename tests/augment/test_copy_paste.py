@@ -221,7 +221,6 @@ def test_copy_paste_crowds_may_be_of_any_dtype() -> None:
     [
         {"threads": 1, "batch_size": 2},
         {"threads": 3, "batch_size": 1},
-        {"threads": 2, "batch_size": 4, "subprocess": True},
         {"batch_size": 2, "ranks": (1, 2)},
     ],
 )

@@ -67,10 +67,7 @@ def test_its_table_begins_with_a_verdict_on_the_model(done: tuple[Done, Path]) -
     command, out = done
     lines = command.stdout.splitlines()
     assert all(len(line) <= 80 for line in lines if not line.startswith(("record: ", "chart: ")))
-    # On a busy machine, a turn of half a second can be faster than the limit measured beside it: that is said, too.
-    assert lines[0].startswith(
-        ("Your loader delivers", "The stock loader", "Nothing can be said: mmload was not measured")
-    )
+    assert lines[0].startswith(("Your loader delivers", "The stock loader"))
     assert "ms/step" in command.stdout
     assert "torchvision's pass" in command.stdout
     assert f"record: {out / 'a.json'}" in lines

@@ -16,10 +16,9 @@ from conftest import contents
 from PIL import Image
 
 import mmload
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.update import update
 from mmload.errors import RecipeError, UsageError
 from mmload.records import Sample
 from mmload.sources import files

@@ -55,6 +55,24 @@ def test_build_with_a_recipe_file_and_another_kind(source: Path, tmp_path: Path)
         mmload.build(source, tmp_path / "b", kind="imagefoldr")
 
 
+@pytest.mark.parametrize(
+    ("options", "enlarged"),
+    [({"size": 300}, True), ({"size": 8}, False), ({"size": 300, "layout": "variable"}, False)],
+)
+def test_build_says_what_it_writes_and_that_it_enlarges(
+    source: Path, tmp_path: Path, options: dict[str, Any], enlarged: bool
+) -> None:
+    notes: list[str] = []
+    built = mmload.build(source, tmp_path / "out", on_note=notes.append, **options)
+    assert notes[0].startswith("writes ")
+    assert notes[0].endswith(f"iB in 1 shard to {built.out}")
+    assert ["15 of 15 images that were tried are enlarged to --size 300" in note for note in notes[1:]] == [
+        True
+    ] * enlarged
+    assert mmload.build(source, tmp_path / "out", on_note=notes.append, **options).built == 0
+    assert len(notes) == 1 + enlarged
+
+
 def test_build_with_an_unknown_option_says_which_it_may_be(source: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'sise'\. Did you mean size\?"):
         mmload.build(source, tmp_path / "out", sise=24)

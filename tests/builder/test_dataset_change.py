@@ -9,9 +9,8 @@ from building import make_pictures, recipe
 
 import mmload
 from mmload.builder import columns, staging
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.unused_files import compact
-from mmload.builder.update import update
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 

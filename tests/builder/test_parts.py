@@ -19,11 +19,11 @@ from PIL import Image, ImageOps
 
 from mmload.builder import shard_job
 from mmload.builder import staging as staging_module
-from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
+from mmload.builder.shards import BuildPaths
 from mmload.builder.staging import Staging, made_by
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import read

@@ -13,10 +13,9 @@ from building import recipe
 from updating import assert_rows_equal, change, files_of, fresh, make_old, picture
 
 import mmload
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.update import update
 from mmload.builder.verify import compare, verify
 from mmload.errors import BuildError, SampleError, StoreError, UsageError
 

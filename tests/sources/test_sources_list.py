@@ -174,10 +174,10 @@ def test_val_fraction(tmp_path: Path) -> None:
     write_csv(tmp_path / "list.csv", ("path", "label"), *rows)
     found = splits(tmp_path, file="list.csv", val_fraction=0.2)
     assert {name: len(split) for name, split in found.items()} == {"train": 16, "val": 4}
-    assert [item.target for item in found["val"].items].count(0) == 2
+    assert [*found["val"].targets].count(0) == 2
     for split in found.values():
-        for index, item in enumerate(split.items):
-            assert item.target == "ab".index(dict(rows)[split.id(index)])
+        for index in range(len(split)):
+            assert int(split.targets[index]) == "ab".index(dict(rows)[split.id(index)])
     write_csv(tmp_path / "split.csv", ("path", "label", "split"), ("a", "b", "val"))
     with pytest.raises(RecipeError, match="val_fraction"):
         splits(tmp_path, file="split.csv", val_fraction=0.2)

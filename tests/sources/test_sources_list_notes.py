@@ -82,7 +82,7 @@ def test_lists_of_numbers_are_several_labels(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     split = make_source("list", tmp_path, Decoder(), {"file": "a.jsonl"}).splits()["train"]
     assert isinstance(split, ListSplit)
-    assert [item.target for item in split.items] == [[1.0, 0.0], [1.0, 1.0]]
+    assert [split.targets[row].tolist() for row in range(2)] == [[1.0, 0.0], [1.0, 1.0]]
     assert split.classes == ()
 
 
