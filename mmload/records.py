@@ -215,6 +215,7 @@ class Sample:
         encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another
             format, or a transform changed the pixels.
         lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample.
+        checksum: checksum of its files, of the bytes that were read; "": its source has not counted it.
     """
 
     id: str
@@ -225,6 +226,7 @@ class Sample:
     cut: Tensor | None = None
     encoded: bytes | None = None
     lists: frozenset[str] = frozenset()
+    checksum: str = ""
 
 
 class ObjectsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -26,9 +26,9 @@ from typing import NoReturn
 import numpy as np
 from PIL import Image
 
-from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout, square
+from mmload.builder.shards import BuildPaths
 from mmload.store.manifest import FILE_NAME
 
 SIZE, OLD_SIZE = 24, 20  # pixels of a side of the new dataset and of the one it replaces

@@ -2,12 +2,11 @@
 
 Readers open two datasets, squares and photographs, through one cache with room for half of one. They read random rows
 and whole epochs, and compare them with the local datasets. Meanwhile this process kills, stops and starts readers,
-deletes and truncates files of the cache, removes whole folders of it, and fills the disk, where it may mount one.
+deletes files of the cache, removes whole folders of it, and fills the disk, where it may mount one.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
@@ -27,6 +26,7 @@ import mmload
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.errors import StoreError
+from mmload.remote import chunk_map, chunks
 from mmload.remote.copies import push
 
 IMAGES, SIZE, READERS = 120, 160, 6
@@ -73,7 +73,7 @@ def datasets(folder: Path) -> tuple[Path, Path]:
 def mount(cache: Path) -> bool:
     """Mounts a small file system for the cache, so that its disk can be filled; returns whether that is allowed."""
     cache.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={3 * LIMIT}", "tmpfs", str(cache)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={20 * LIMIT}", "tmpfs", str(cache)]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
@@ -94,11 +94,11 @@ def _attack(folder: Path, cache: Path, words: list[str], seconds: float, seed: i
         while time.monotonic() < until:
             time.sleep(draw.random() * 0.1)
             reader = draw.choice(readers)
-            act = draw.choice(("kill", "stop", *["delete", "truncate"] * 5, "folder", "fill"))
+            act = draw.choice(("kill", "stop", *["delete"] * 10, "folder", "fill"))
             done[act] += _act(act, reader, cache, draw, is_mounted)
-            stored = sum(size for _, size in blocks_of(cache))
-            if stored > LIMIT + READERS * SIZE * 2 * SIZE * 3:
-                raise DifferenceError(f"{stored:,} bytes of blocks are stored, the limit is {LIMIT:,}")
+            stored = sum(size for _, size in chunks_of(cache))
+            if stored > LIMIT:
+                raise DifferenceError(f"{stored:,} bytes of chunks are kept, the limit is {LIMIT:,}")
             for each in readers:
                 each.check()
         rows = [reader.end() for reader in readers]
@@ -115,7 +115,7 @@ def _attack(folder: Path, cache: Path, words: list[str], seconds: float, seed: i
 def _foreign_files(cache: Path) -> list[Path]:
     """Writes files that are not the cache's."""
     datasets = [path for path in cache.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name)]
-    paths = [cache / "checkpoints" / "last.pt", datasets[0] / "notes.txt", cache / ("e" * 32) / "train" / "1.block"]
+    paths = [cache / "checkpoints" / "last.pt", datasets[0] / "notes.txt", cache / ("e" * 32) / "train" / "1.chunk"]
     for path in paths:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text("the only copy")
@@ -135,15 +135,13 @@ def _act(act: str, reader: Reader, cache: Path, draw: random.Random, is_mounted:
     elif act == "fill":
         return int(is_mounted) and _fill(cache, draw)
     else:
-        files = [path for path, _ in blocks_of(cache)]
+        files = [path for path, _ in chunks_of(cache)]
         if not files:
             return 0
         with suppress(OSError):
             path = draw.choice(files)
             if act == "delete":
                 path.unlink()
-            elif act == "truncate":
-                os.truncate(path, draw.randrange(path.stat().st_size + 1))
             else:
                 shutil.rmtree(path.parent, ignore_errors=True)
     return 1
@@ -160,10 +158,10 @@ def _fill(cache: Path, draw: random.Random) -> int:
     return 1
 
 
-def blocks_of(cache: Path) -> list[tuple[Path, int]]:
-    """Lists the files of blocks below a cache, and their sizes."""
+def chunks_of(cache: Path) -> list[tuple[Path, int]]:
+    """Lists the files of chunks that a cache keeps, and their sizes."""
     found = []
-    for path in cache.glob("*/blocks-*/*/*/*/*.block"):
+    for path in cache.glob("*/chunks/*/*/*/*.chunk"):
         with suppress(OSError):
             found.append((path, path.stat().st_size))
     return found
@@ -221,6 +219,7 @@ def read(cache: Path, log: Path, squares: str, squares_url: str, photographs: st
     """Reads rows of both datasets and compares them, until standard input ends; a reader's whole life."""
     import select
 
+    chunks.CHUNK_BYTES, chunk_map.MOST_IDLE, chunk_map.WINDOW = 200_000, 2, 4
     draw, rows = random.Random(seed), 0
     open_remote = lambda url: mmload.open(url, cache=cache, cache_limit=LIMIT, parallel=4)["train"]  # noqa: E731
     local = [mmload.open(path)["train"] for path in (squares, photographs)]

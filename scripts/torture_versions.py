@@ -28,12 +28,11 @@ from torture_builds import DifferenceError
 import mmload
 from mmload.builder.columns import add_field, remove_field
 from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.subsets import remove_subset, save_subset
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset, Split

@@ -6,7 +6,9 @@ The checks run once per collate or per batch, on shapes and dtypes; only the val
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +29,7 @@ from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.pictures.instance_masks import segment_fields
 from mmload.render.plan_parts import check_levels
+from mmload.runtime.random_words import Numbers
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Permitted dtypes of rendered images."""
@@ -149,7 +152,7 @@ def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
             return
 
 
-def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Tensor | None = None) -> None:
+def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Numbers | None = None) -> None:
     """Rejects a batch whose fields do not fit each other.
 
     It has everything but the images, of whose shape (C, H, W) and dtype it is told, and of their sizes, int64 [B, 2],
@@ -165,7 +168,7 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
     if count is None:
         raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
     if sizes is not None:
-        _check_tensor("sizes", sizes, (count, 2), (torch.int64,))
+        _check_tensor("sizes", sizes, (count, 2), (np.dtype(np.int64),))
         if batch.masks is not None:
             raise ValueError("the images are variable-size, but their masks are not; give masks of the same sizes")
     if batch.masks is not None:
@@ -235,13 +238,12 @@ def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.d
     return images
 
 
-def _smallest(channels: int, sizes: Tensor) -> tuple[int, ...]:
+def _smallest(channels: int, sizes: Numbers) -> tuple[int, int, int]:
     """Returns (C, H, W) with the shortest sides of variable-size images."""
-    least: list[int] = sizes.amin(0).tolist() if len(sizes) else [1, 1]
-    return channels, *least
+    return (channels, int(sizes[:, 0].min()), int(sizes[:, 1].min())) if len(sizes) else (channels, 1, 1)
 
 
-def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+def _check_tensor(name: str, tensor: Tensor | Numbers, shape: tuple[int, ...], dtypes: Sequence[Any]) -> None:
     if tensor.shape != shape:
         raise ValueError(f"{name} have the shape {tuple(tensor.shape)}, expected {shape} beside these images")
     if tensor.dtype not in dtypes:

@@ -306,7 +306,7 @@ class Collate(nn.Module):
             batch, numbers = self._paired(batch, generator)
             images = [images[k] for k in numbers.tolist()]
             masks = None if masks is None else masks._replace(starts=masks.starts[numbers])
-        sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int64, device="cpu").view(-1, 2)
+        sizes = np.array([image.shape[1:] for image in images], np.int64).reshape(-1, 2)
         seeds = _seeds_of(batch, generator)
         prepared = self.prepare(batch, (images[0].shape[0], 0, 0), seeds=seeds, sizes=sizes, masks=masks)
         if prepared.tile_rows is not None:
@@ -374,7 +374,7 @@ class Collate(nn.Module):
         *,
         source: torch.dtype = torch.uint8,
         seeds: Numbers | None = None,
-        sizes: Tensor | None = None,
+        sizes: Numbers | None = None,
         masks: OwnMasks | None = None,
         framed: bool = False,
         tiles: Tiles | None = None,
@@ -408,5 +408,5 @@ class Collate(nn.Module):
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source))
         else:
-            plan = Plan.unchanged_sizes(sizes.numpy(), shape[0])
+            plan = Plan.unchanged_sizes(sizes, shape[0])
         return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)

@@ -162,6 +162,7 @@ class PreparedBatch:
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
         self._epoch = collate.epoch
+        self._ids: tuple[Tensor | None, Numbers | None] | None = None  # those of the batch, also as an array
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
         first = collate.composer
@@ -318,8 +319,10 @@ class PreparedBatch:
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
         boxes = None if self._batch.boxes is None else self._boxes_in
-        ids = None if self._batch.ids is None else self._batch.ids.numpy()
-        return Draws(self._seeds, at, epoch=self._epoch, ids=ids, boxes=boxes)
+        ids = self._batch.ids
+        if self._ids is None or self._ids[0] is not ids:  # an array of a tensor gives the interpreter lock away
+            self._ids = ids, None if ids is None else ids.numpy()
+        return Draws(self._seeds, at, epoch=self._epoch, ids=self._ids[1], boxes=boxes)
 
     def _boxes_in(self, plan: Plan) -> tuple[Boxes, Flags]:
         return boxes_in(self._batch, plan, self._trail)

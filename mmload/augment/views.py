@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.collate import Collate, batch_given, fields_on_host
-from mmload.augment.draws import view_seeds
+from mmload.augment.draws import branch_seeds, view_seeds
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.random_words import Numbers
 
 
 class Views(nn.Module):
@@ -117,15 +118,20 @@ class Views(nn.Module):
         shape: tuple[int, int, int],
         *,
         source: torch.dtype = torch.uint8,
-        sizes: Tensor | None = None,
+        seeds: Numbers | None = None,
+        sizes: Numbers | None = None,
         masks: OwnMasks | None = None,
         framed: bool = False,
     ) -> tuple[PreparedBatch, ...]:
         """Draws and describes every view before the images are read; see :meth:`Collate.prepare`."""
-        return tuple(
-            view.prepare(view_batch, shape, source=source, sizes=sizes, masks=masks, framed=framed)
-            for view, view_batch in zip(self.collates, self._view_batches(batch), strict=True)
-        )
+        if seeds is None and batch.seeds is not None:
+            seeds = batch.seeds.numpy()
+        made = []
+        for number, view in enumerate(self.collates):
+            own = seeds if seeds is None or number == 0 else branch_seeds(seeds, number)
+            one = batch if own is seeds else batch.replace(seeds=torch.from_numpy(own))
+            made.append(view.prepare(one, shape, source=source, seeds=own, sizes=sizes, masks=masks, framed=framed))
+        return tuple(made)
 
     def _view_batches(self, batch: Batch) -> list[Batch]:
         """Returns the batch with the seeds of each view."""

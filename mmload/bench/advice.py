@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from mmload.builder.finished_shards import BuildPaths
-from mmload.builder.planned_build import has_boxes, splits_of
+from mmload.builder.planned_build import fields_of, has_boxes, probes, splits_of
 from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_side
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shard_layout import ShardPlan, fields_of, probes
+from mmload.builder.shards import BuildPaths, ShardPlan
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, UsageError
 from mmload.runtime.resources import available_cores, single_op_pool

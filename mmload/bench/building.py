@@ -20,8 +20,7 @@ from torchvision.transforms import v2
 from mmload.bench.contenders.source import composed, no_source, recipe_steps, source_dataset
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import splits_of
-from mmload.builder.shard_layout import probes
+from mmload.builder.planned_build import probes, splits_of
 from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError, counted
 from mmload.sources.imagefolder import ImageFolderSplit

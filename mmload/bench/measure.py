@@ -41,7 +41,7 @@ model takes a minute. A limit of half a minute once lost mmload's rows on a busy
 _LEAST_TURN = 0.5  # seconds, however little time is left: a shorter turn measures nothing
 _LONGEST_TURN = 20.0  # seconds after which a turn does not need another batch
 _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
-_LEAST_PATIENCE = 5.0  # seconds
+_LEAST_PATIENCE = 10.0  # seconds
 
 
 @dataclass(kw_only=True)
@@ -163,7 +163,8 @@ class _Rounds:
         loading.sort(key=lambda n: self._entry(n).group != "mmload")  # first in each round: a bench is of them
         beside = [n for n in loading if self.measurements[n].contends] if not self._plan.cold else []
         rounds = range(1, self._plan.rounds + 1)
-        turns = [_Turn("warm-up (mmload's first run on a machine compiles)", n, self._warm_up) for n in loading]
+        own = "warm-up, which compiles for this machine if nothing has"
+        turns = [_Turn(own if self._entry(n).group == "mmload" else "warm-up", n, self._warm_up) for n in loading]
         for turn in rounds:
             turns += [_Turn(f"round {turn} of {len(rounds)}", number, self._alone) for number in loading]
             turns += [_Turn("beside a Python thread", number, self._beside) for number in beside]

@@ -81,7 +81,7 @@ class Row:
 
     @property
     def disturbed(self) -> bool:
-        """True if it is faster than its ceiling: other programs disturbed one of the two, so neither rate counts."""
+        """True if it is faster than its ceiling: other programs disturbed one of the two, most likely the ceiling."""
         return self.of_ceiling is not None and self.of_ceiling > PASSED
 
     @property
@@ -127,9 +127,9 @@ class Record:
 
 
 def best(rows: Sequence[Row], group: str) -> Row | None:
-    """Returns the fastest undisturbed row of a group; None if there is none."""
-    found = (row for row in rows if row.group == group and row.rate and not row.disturbed)
-    return max(found, key=lambda row: row.rate, default=None)
+    """Returns the fastest row of a group, a disturbed one if there is no other; None if none was measured."""
+    found = (row for row in rows if row.group == group and row.rate)
+    return max(found, key=lambda row: (not row.disturbed, row.rate), default=None)
 
 
 def write_json(body: Mapping[str, Any], path: Path) -> None:

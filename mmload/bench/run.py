@@ -145,7 +145,7 @@ def notes_of(
     )
     notes = []
     if disturbed:
-        notes.append(f"disturbed: {disturbed}: faster than possible, as other programs slowed the limit; not judged")
+        notes.append(f"disturbed: {disturbed}: faster than their limit, which other programs slowed")
     if late:
         notes.append(f"no time for {late}: --full takes ten minutes")
     if seconds > _OVERRUN * plan.seconds:

@@ -208,7 +208,7 @@ class Task:
     @property
     def targets(self) -> list[int]:
         """The class index of each row; requires that the split is :attr:`labeled`."""
-        gathered = self.rows.reader.gather("targets", torch.arange(len(self.rows)))
+        gathered = self.rows.reader.array("targets", np.arange(len(self.rows)))
         indices: list[int] = gathered.tolist()
         return indices
 

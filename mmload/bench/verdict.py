@@ -1,4 +1,4 @@
-"""Identifies the bottleneck in one or two sentences, from a record's undisturbed rows alone.
+"""Identifies the bottleneck in one or two sentences, from a record's undisturbed rows where it has some.
 
 Without training it only compares loaders; with training it also reports whether the model waits for data, and how long
 a step takes.
@@ -101,8 +101,6 @@ def _steps(trained: Mapping[str, Row]) -> str:
 
 def _why(rows: Sequence[Row], group: str) -> str:
     """Returns `` (the first reason)`` why a group has no result that counts, "" if none is known."""
-    if any(row.group == group and row.disturbed for row in rows):
-        return f" (it was faster than its limit, so other programs disturbed the measurement; {AGAIN})"
     reason = next((row.failure for row in rows if row.group == group and row.failure), "")
     return f" ({reason})" if reason else ""
 
@@ -112,6 +110,8 @@ def _rate(row: Row) -> str:
 
 
 def _limit(row: Row) -> str:
+    if row.disturbed:
+        return f" (more than its limit, so other programs disturbed one of the two; {AGAIN})"
     return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling is not None else ""
 
 

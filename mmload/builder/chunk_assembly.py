@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mmload.builder.finished_shards import Chunk, first_names, total_losses
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.sample_geometry import Pixels
-from mmload.builder.transforms import TransformChain
+from mmload.builder.shards import Chunk, first_names, total_losses
+from mmload.builder.transforms import Pixels, TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import (
     BOXES,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 JPEG_SIDE = 65_500
 """The most pixels of a side of a JPEG, as libjpeg has it."""
 
+_TRIED_BYTES = 64 * 2**20
 _HASH_BYTES = 6  # fewer bits than a float has
 _HASHES = 2.0**48
 _SUBSAMPLING_420 = 2
@@ -246,6 +246,32 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
         return _with_counts(sample, done)
     except (ValueError, RuntimeError) as error:
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
+
+
+class TriedSamples:
+    """Samples that a build reads before their shards, to find fields, sizes and its probe; few enough are kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], Sample] = {}
+        self._room = _TRIED_BYTES
+
+    def __call__(self, split: SourceSplit, index: int, chain: TransformChain) -> Sample:
+        """Returns what :func:`finished` does."""
+        sample = self.kept(split, index)
+        if sample is None:
+            sample = finished(split, index, chain)
+            self._room -= sum(tensor.nbytes for tensor in sample.fields.values()) + len(sample.encoded or b"")
+            if self._room > 0:
+                self._kept[id(split), index] = sample
+        return sample
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Returns the (height, width) of the images of all kept samples in their files, by id."""
+        return {sample.id: sample.size for sample in self._kept.values() if sample.size is not None}
+
+    def kept(self, split: SourceSplit, index: int) -> Sample | None:
+        """Returns a sample that was kept, else None."""
+        return self._kept.get((id(split), index))
 
 
 def _with_counts(read: Sample, done: Sample) -> Sample:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mmload.builder.dataset_change import commit_version, only_split, open_to_change
-from mmload.builder.finished_shards import COLUMN, UPDATES, BuildPaths
 from mmload.builder.missing_values import without_field
+from mmload.builder.shards import COLUMN, UPDATES, BuildPaths
 from mmload.builder.split_records import write_blocks
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, UsageError, choices, counted

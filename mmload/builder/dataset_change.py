@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.finished_shards import COLUMN, UPDATES
+from mmload.builder.shards import COLUMN, UPDATES
 from mmload.builder.staging import Staging, has_finished_shards, unfinished_advice
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from mmload.builder.finished_shards import UPDATES
-from mmload.builder.recipe import canonical
+from mmload.builder.recipe import canonical, unlike
+from mmload.builder.shards import UPDATES
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import is_partial
@@ -171,8 +172,9 @@ def remove_dataset(folder: Path) -> bool:
 
 def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
     """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
-    if canonical(manifest.recipe) != plan["recipe"]:
-        return "was built by another recipe", ""
+    recipe: Any = plan["recipe"]
+    if (was := canonical(manifest.recipe)) != recipe:
+        return f"was built by another recipe ({unlike(was, recipe)})", ""
     if manifest.fingerprint != plan["fingerprint"]:
         return "its source has changed since", "run mmload update to build only what has changed, or "
     skipped = sum(split.skipped_count for split in manifest.splits.values())

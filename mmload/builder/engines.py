@@ -14,10 +14,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-from mmload.builder.finished_shards import ShardSummary
 from mmload.builder.shard_job import OnProgress, ShardJob
-from mmload.builder.shard_layout import ShardPlan
-from mmload.builder.staging import hold_worker_lock
+from mmload.builder.shards import ShardPlan, ShardSummary
 from mmload.errors import BuildError, MmloadError, UsageError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.resources import MOST_THREADS, available_cores, check_threads, single_op_pool
@@ -184,7 +182,6 @@ def _work(pipe: Connection, threads: int) -> None:
     depend_on_parent(lambda: os._exit(1))
     try:
         job: ShardJob = pickle.loads(pipe.recv_bytes())
-        worker_lock = hold_worker_lock(job.paths)  # noqa: F841  # locked until the process ends
         pool = single_op_pool(threads, "mmload-build")
         while True:
             plan, samples = pickle.loads(pipe.recv_bytes())

@@ -9,7 +9,7 @@ from itertools import repeat
 
 import torch
 
-from mmload.builder.finished_shards import BuildPaths
+from mmload.builder.shards import BuildPaths
 from mmload.builder.split_records import write_blocks
 from mmload.errors import BuildError, counted
 from mmload.records import FieldSpec

@@ -1,4 +1,4 @@
-"""Builds a dataset: scans the source, plans the shards, runs the unfinished ones, commits.
+"""Builds or updates a dataset: scans the source, plans the shards, runs the unfinished ones, commits.
 
 Takes a checked recipe and returns a report on the dataset's folder. The bytes depend on the source and the recipe
 alone, never on threads, processes or interruptions: a build that was killed continues from its finished shards. Never
@@ -13,25 +13,28 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from mmload.builder.engines import Engine, LocalEngine
+from mmload.builder.options import BuildOptions, RunOptions
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
-from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.shard_layout import ShardLayout, ShardPlan
+from mmload.builder.recipe import BuildRecipe, recipe_of
+from mmload.builder.shards import ShardLayout, ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
-from mmload.errors import BuildError, UsageError, counted
-from mmload.remote.urls import place
+from mmload.errors import BuildError, UsageError, counted, did_you_mean
 from mmload.runtime.numba_compile import compile_seconds
 from mmload.store.manifest import Manifest, shard_name
 from mmload.store.unfinished import staging_folder
 
 _SHOWN = 3
 _MOST_PARTS = 10**6
+_OF_COMMAND = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
+"""Options of the command that are arguments of :func:`build`, or say how and not what is built."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +95,34 @@ class PartReport:
     skipped: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpdateReport(BuildReport):
+    """The result of an update.
+
+    Attributes:
+        added: number of new samples.
+        changed: number of changed samples.
+        removed: number of rows whose samples are gone.
+        version_before: number of the version before.
+        gone: splits and subsets of that version of which the new one has no row.
+        needed: whether there was anything to do.
+        dry_run: whether nothing was written.
+    """
+
+    added: int
+    changed: int
+    removed: int
+    version_before: int
+    gone: tuple[str, ...] = ()
+    needed: bool = True
+    dry_run: bool = False
+
+
 def build(
-    recipe: BuildRecipe | str | Path,
+    source: BuildRecipe | str | Path,
     out: str | Path | None = None,
     *,
+    kind: str = "imagefolder",
     overwrite: bool = False,
     on_error: str = "fail",
     max_errors: int | str | None = None,
@@ -104,16 +131,18 @@ def build(
     processes: int | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
     command: Sequence[str] = (),
+    **options: Any,
 ) -> BuildReport:
-    """Builds a dataset, or resumes an interrupted build.
+    """Builds a dataset, or resumes an interrupted build: ``mmload.build("photos", "photos-256", size=256)``.
 
     A KeyboardInterrupt propagates within a second and keeps the sealed shards.
 
     Args:
-        recipe: recipe to build; its root and out must be set. Or a folder of class folders of images, whose images are
-            stored as squares of 256 pixels, as by ``mmload build imagefolder``.
-        out: with such a folder, where the dataset is built.
+        source: the folder or the URL of what is built; or a recipe, whose root and out must be set.
+        out: where the dataset is built; with a recipe, its own.
+        kind: kind of the source, as ``mmload build`` takes it first: imagefolder, voc, coco, yolo, list and others.
         overwrite: replace a finished dataset, or an unfinished one of another recipe or source.
         on_error: "fail" aborts the build at the first unreadable sample; "skip" skips and lists it.
         max_errors: with "skip", the upper bound on skipped samples: a number, or a share of all such as "1%".
@@ -123,21 +152,28 @@ def build(
         engine: runs the shards, in place of threads and processes of this machine; such as
             :class:`mmload.builder.ray_engine.RayEngine`.
         progress: called with (samples done, samples in all).
+        on_note: called with sentences, before anything is built: how many bytes are written, and whether images are
+            enlarged.
         command: the words after ``mmload`` on the command line that asks for this: messages about the unfinished build
             show it.
+        options: any option of ``mmload build`` that says what is built, by its name in :class:`BuildOptions`, such as
+            ``size=256``, ``layout="variable"``, ``encode="jpeg"``, ``val_fraction=0.1``, ``config="recipe.toml"`` or
+            ``setting={"year": 2007}``; see docs/recipes.md.
 
     Raises:
+        TypeError: if there is no such option.
         UsageError: if the recipe or an argument is invalid.
         SourceError: if the source cannot be read; SampleError names the sample.
         BuildError: if the destination is taken, or cannot be written.
     """
     began, compiled = time.perf_counter(), compile_seconds()
-    recipe, engine = with_engine(_recipe_of(recipe, out), engine, threads, processes)
+    recipe, engine = _with_engine(_recipe_of(source, out, kind, options), engine, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    done = run_shards(work, engine, slice(None), overwrite=overwrite)
+    work.tell(on_note)
+    done = _run_shards(work, engine, slice(None), overwrite=overwrite)
     return BuildReport(
         out=work.out,
-        manifest=completed(done, work),
+        manifest=_completed(done, work),
         seconds=time.perf_counter() - began,
         decoding=work.decoding_seconds,
         compiled=compile_seconds() - compiled,
@@ -185,13 +221,11 @@ def build_part(
     """
     began = time.perf_counter()
     chosen = slice(0) if part is None else _shards_of_part(part)
-    recipe, engine = with_engine(recipe, None, threads, processes)
+    recipe, engine = _with_engine(recipe, None, threads, processes)
     arguments = on_error, max_errors, exclude, progress, command
     work = PlannedBuild(recipe, *arguments) if options is None else PlannedUpdate(recipe, options, *arguments)
-    if isinstance(work, PlannedUpdate) and on_note is not None:
-        for text in work.notes():
-            on_note(text)
-    done = run_shards(work, engine, chosen, shared=True)
+    work.tell(on_note)
+    done = _run_shards(work, engine, chosen, shared=True)
     if part is None and done.manifest is None:
         raise BuildError(_missing(done))
     return PartReport(
@@ -205,20 +239,92 @@ def build_part(
     )
 
 
-def _recipe_of(recipe: BuildRecipe | str | Path, out: str | Path | None) -> BuildRecipe:
-    """Returns the recipe itself, or that of an image folder."""
-    if isinstance(recipe, BuildRecipe):
-        if out is not None:
-            raise UsageError(f"out is {out!r}, and the recipe names one; leave it out, or use replace(recipe, out=...)")
-        return recipe
-    if not isinstance(recipe, str | Path) or out is None:
+def update(
+    recipe: BuildRecipe,
+    options: UpdateOptions = UpdateOptions(),  # noqa: B008  # immutable
+    *,
+    on_error: str = "fail",
+    max_errors: int | str | None = None,
+    exclude: str | Path | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
+    command: Sequence[str] = (),
+) -> UpdateReport:
+    """Updates a dataset to its source: builds what is new or changed, and drops what is gone.
+
+    The dataset gets a new version; its shards stay as they are, and readers go on with their version.
+
+    Args:
+        recipe: recipe of the dataset; its root and out must be set.
+        options: how it is updated.
+        on_error: see :func:`build`, also for the arguments below.
+        max_errors: the upper bound on skipped samples.
+        exclude: a list of samples to leave out.
+        engine: runs the shards; None: threads and processes of this machine, as many as it has cores for.
+        progress: called with (samples done, new and changed samples).
+        on_note: called with each of :meth:`PlannedUpdate.notes`, before anything is written.
+        command: the words after ``mmload``.
+
+    Raises:
+        UsageError: if the recipe or an argument is invalid.
+        SourceError: if the source cannot be read; SampleError names the sample.
+        StoreError: if there is no dataset at the destination.
+        BuildError: if the dataset is of another recipe, its source cannot tell which samples have changed, or it cannot
+            be written.
+    """
+    began = time.perf_counter()
+    recipe, engine = _with_engine(recipe, engine)
+    work = PlannedUpdate(recipe, options, on_error, max_errors, exclude, progress, command)
+    work.tell(on_note)
+    found = (
+        work.inspect(overwrite=False).finished
+        if options.dry_run
+        else _completed(_run_shards(work, engine, slice(None)), work)
+    )
+    manifest = found or work.old
+    added, changed, removed = work.counts
+    return UpdateReport(
+        out=work.out,
+        manifest=manifest,
+        seconds=time.perf_counter() - began,
+        decoding=work.decoding_seconds,
+        built=work.built,
+        skipped=work.skipped,
+        added=added,
+        changed=changed,
+        removed=removed,
+        version_before=work.old.version,
+        gone=tuple(name for name in work.old.splits if name not in manifest.splits),
+        needed=found is None or found.version != work.old.version,
+        dry_run=options.dry_run,
+    )
+
+
+def _recipe_of(
+    source: BuildRecipe | str | Path, out: str | Path | None, kind: str, options: Mapping[str, Any]
+) -> BuildRecipe:
+    """Returns the recipe itself, or that of a source and options; the arguments are those of :func:`build`."""
+    known = [option.name for option in fields(BuildOptions) if option.name not in _OF_COMMAND]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"build() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
+    if isinstance(source, BuildRecipe):
+        for name, value in {"out": out, **options}.items():
+            if value is not None:
+                raise UsageError(
+                    f"{name} is {value!r}, and the recipe says it; use replace(recipe, ...) to change that"
+                )
+        return source
+    if not isinstance(source, str | Path) or (out is None and "config" not in options):
         raise UsageError(
-            f"build got {recipe!r:.80}; give a BuildRecipe, or two folders, as in build('photos', 'photos-256')"
+            f"build got {source!r:.80}; give a BuildRecipe, or two folders, as in build('photos', 'photos-256')"
         )
-    return BuildRecipe(kind="imagefolder", root=place(recipe), out=Path(out), transforms=square(256))
+    words = [*([] if "config" in options else [kind]), str(source), *([] if out is None else [str(out)])]
+    return recipe_of(BuildOptions(words=words, **options))
 
 
-def with_engine(
+def _with_engine(
     recipe: BuildRecipe, engine: Engine | None, threads: int | None = None, processes: int | None = None
 ) -> tuple[BuildRecipe, Engine]:
     """Returns a recipe as an engine needs it, and the engine: this machine's threads and processes if none is given.
@@ -234,7 +340,7 @@ def with_engine(
     return recipe, engine
 
 
-def completed(done: _Done, work: PlannedBuild) -> Manifest:
+def _completed(done: _Done, work: PlannedBuild) -> Manifest:
     """Returns the manifest of a build that no other process takes part in."""
     if done.manifest is None:
         raise BuildError(
@@ -254,7 +360,7 @@ class _Done:
     missing: Sequence[ShardPlan] = ()
 
 
-def run_shards(
+def _run_shards(
     work: PlannedBuild, engine: Engine, chosen: slice, *, shared: bool = False, overwrite: bool = False
 ) -> _Done:
     """Builds a slice of all shards, beside others if ``shared``; commits the dataset if all are sealed then."""

@@ -15,27 +15,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mmload.builder.chunk_assembly import finished
+import numpy as np
+
+from mmload.builder.chunk_assembly import ChunkAssembly, TriedSamples
 from mmload.builder.destination import Existing, check_apart, inspect_destination
 from mmload.builder.engines import Engine
-from mmload.builder.finished_shards import UPDATES, BuildPaths, ShardSummary, first_names, total_losses
-from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import ShardJob
-from mmload.builder.shard_layout import (
+from mmload.builder.recipe import BuildRecipe, VariableLayout
+from mmload.builder.shard_job import ShardJob, row_bytes
+from mmload.builder.shards import (
+    UPDATES,
+    BuildPaths,
     ShardLayout,
     ShardPlan,
-    fields_of,
-    plan_shards,
-    probes,
-    row_size,
-    samples_per_shard,
-    variable_samples_per_shard,
+    ShardSummary,
+    bytes_of,
+    first_names,
+    total_losses,
 )
-from mmload.builder.shard_writer import bytes_of
 from mmload.builder.split_records import objects_of, split_notes, split_record, split_warnings
 from mmload.builder.staging import Staging, asked_by, made_by
 from mmload.builder.transforms import TransformChain
-from mmload.errors import BuildError, RecipeError, SampleError, UsageError, counted
+from mmload.errors import BuildError, RecipeError, SampleError, UsageError, bytes_text, counted
+from mmload.records import LIST, VARIABLE, FieldSpec, dtype_name
 from mmload.runtime.durable_files import remove
 from mmload.sources import FetchesAhead, KnowsBoxes, SourceSplit, make_source
 from mmload.sources.decode import Decoder
@@ -43,6 +44,15 @@ from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samp
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
 from mmload.store.unfinished import PLAN_NAME
+from mmload.store.variable_rows import VariableRows
+
+SAMPLES_OF_ESTIMATE = 32
+"""Number of samples for an estimate, evenly spread over a split."""
+
+_PAGES = (65536, 16384, 4096)
+_SMALL_SHARE = 0.01  # of a row's bytes
+_LOSS = 8  # padding to page boundaries may take an eighth of a shard's rows
+_MARGIN = 1.1  # shards are planned for rows that are larger than those of the estimate
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
@@ -120,9 +130,11 @@ class PlannedBuild:
         TransformChain(recipe.transforms)  # checked before the source is read
         self.listed = time.time_ns()
         self.splits, excluded, self.gone = remaining_splits(recipe, exclude, self.excluded_before())
+        self.on_note: Callable[[str], None] | None = None
+        self._side = recipe.side
         recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
         self.recipe, self.progress = recipe, progress
-        self.chain = TransformChain(recipe.transforms)
+        self.chain, self._tried = TransformChain(recipe.transforms), TriedSamples()
         self.errors = ErrorLimit(on_error, max_errors, sum(map(len, self.splits.values())))
         resolved = replace(recipe, exclude=excluded).resolved()
         self.plan: dict[str, Any] = {
@@ -138,6 +150,16 @@ class PlannedBuild:
     def excluded_before(self) -> Excluded:
         """Returns the samples that the dataset at the destination excludes, which may be gone now; none for a build."""
         return {}
+
+    def tell(self, on_note: Callable[[str], None] | None) -> None:
+        """Calls a function with each of :meth:`notes` now, and with further sentences before anything is written."""
+        self.on_note = on_note
+        for text in self.notes() if on_note is not None else ():
+            on_note(text)
+
+    def notes(self) -> Iterator[str]:
+        """Yields sentences on what is special about this build; none of one without a previous version."""
+        yield from ()
 
     def inspect(self, *, overwrite: bool) -> Existing:
         """Inspects the destination; raises what :func:`inspect_destination` does."""
@@ -170,7 +192,7 @@ class PlannedBuild:
         """Continues a CRC-32 with a sample's id and, if it can be read, its fields and its own JPEG."""
         crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
         with suppress(SampleError):  # its shard reports it
-            sample = finished(split, index, self.chain)
+            sample = self._tried(split, index, self.chain)
             for name, tensor in sorted(sample.fields.items()):
                 crc = crc32(bytes_of(tensor), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
             crc = crc32(sample.encoded or b"", crc)
@@ -193,9 +215,10 @@ class PlannedBuild:
         variable_layout = self.recipe.variable_layout
         with _advised(self.plan):
             fields = {
-                name: fields_of(split, self.chain, self.errors.skip, variable_layout) for name, split in splits.items()
+                name: fields_of(split, self.chain, self.errors.skip, variable_layout, self._tried)
+                for name, split in splits.items()
             }
-            sizes = {name: row_size(split, self.chain, fields[name], variable_layout) for name, split in splits.items()}
+            sizes = self._row_sizes(splits, fields)
         shard_samples = {
             name: samples_per_shard(len(split), fields[name], self.recipe.shard_bytes)
             if variable_layout is None
@@ -204,6 +227,16 @@ class PlannedBuild:
         }
         plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in splits.items()}
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
+
+    def _row_sizes(
+        self, splits: Mapping[str, SourceSplit], fields: Mapping[str, Mapping[str, FieldSpec]]
+    ) -> dict[str, int]:
+        """Returns the bytes of a row of each split."""
+        variable_layout = self.recipe.variable_layout
+        return {
+            name: row_size(split, self.chain, fields[name], variable_layout, self._tried)
+            for name, split in splits.items()
+        }
 
     def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
         """Builds those of the shards that are not sealed yet.
@@ -217,6 +250,11 @@ class PlannedBuild:
                 self._count(plan.stop - plan.start, summary.skipped)
         missing = [plan for plan in plans if (plan.split, plan.index) not in finished]
         _check_room(paths, missing, layout.sizes)
+        if missing and self.on_note is not None:
+            size = sum((plan.stop - plan.start) * layout.sizes[plan.split] for plan in missing)
+            self.on_note(f"writes {bytes_text(size)} in {counted(len(missing), 'shard')} to {self.out}")
+            if enlarged := self._enlarged():
+                self.on_note(enlarged)
         if not staging.shared:
             _clear(paths, missing)
         job = ShardJob(
@@ -228,9 +266,26 @@ class PlannedBuild:
             skip=self.errors.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
+            tried=self._tried,
         )
         with _advised(self.plan):
             engine.build_shards(job, missing, self._on_progress)
+
+    def _enlarged(self) -> str:
+        """Returns a sentence if the default transforms enlarge some of the images that were tried; else ""."""
+        if self._side is None or self.recipe.variable_layout is not None:
+            return ""
+        side = max if self.recipe.transforms[-1]["step"] == "Letterbox" else min
+        tried = self._tried.sizes()
+        smaller = {name: size for name, size in tried.items() if side(size) < self._side}
+        if not smaller:
+            return ""
+        name, (height, width) = next(iter(smaller.items()))
+        return (
+            f"{len(smaller)} of {counted(len(tried), 'image')} that were tried are enlarged to --size {self._side}, "
+            f"such as {name!r:.80} of {width} x {height} pixels; give a smaller --size, or --layout variable, which "
+            "enlarges none"
+        )
 
     def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> Summaries:
         """Finds the shards that are finished, but not those with skipped samples if this run may not skip any."""
@@ -281,6 +336,106 @@ class PlannedBuild:
         alone.
         """
         return min(self.listed, (paths.folder / PLAN_NAME).stat().st_mtime_ns)
+
+
+def plan_shards(name: str, samples: int, shard_samples: int, first: int = 0) -> list[ShardPlan]:
+    """Divides a split into shards of ``shard_samples`` samples, numbered from ``first`` on."""
+    return [
+        ShardPlan(split=name, index=index, start=start, stop=min(start + shard_samples, samples))
+        for index, start in enumerate(range(0, samples, shard_samples), first)
+    ]
+
+
+def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
+    """Returns the samples per shard of a split.
+
+    If there are several shards, files are multiples of a page where that costs at most an eighth of the rows: then they
+    can be mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
+    KiB on others. Small fields, which are read into memory there, are ignored; if not all large fields can have whole
+    pages, the images have priority.
+    """
+    most = max(1, shard_bytes // row_bytes(fields))
+    if most >= samples:
+        return most
+    fixed = [spec for spec in fields.values() if not spec.is_list]
+    large = [spec for spec in fixed if spec.row_bytes > _SMALL_SHARE * row_bytes(fields)]
+    for specs in (large, [fields["images"]] if "images" in fields else []):
+        for page in _PAGES if specs else ():
+            step = max(page // math.gcd(page, spec.row_bytes) for spec in specs)
+            if most % step <= most // _LOSS:
+                return most - most % step
+    return most
+
+
+def fields_of(
+    split: SourceSplit,
+    chain: TransformChain,
+    skip: bool,
+    variable_layout: VariableLayout | None = None,
+    tried: TriedSamples | None = None,
+) -> dict[str, FieldSpec]:
+    """Derives the fields of every row from the first readable sample; takes it from those that were ``tried`` before.
+
+    Raises:
+        SampleError: if the first sample is unreadable and must not be skipped.
+        BuildError: if no sample is readable.
+        RecipeError: if a store does not support a field.
+    """
+    read = tried or TriedSamples()
+    for index in range(len(split)):
+        try:
+            sample = read(split, index, chain)
+        except SampleError:
+            if not skip:
+                raise
+            continue
+        fields = {}
+        for name, tensor in sample.fields.items():
+            dtype = dtype_name(tensor.dtype)
+            if dtype is None:
+                raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a dataset cannot store")
+            if name in sample.lists:
+                fields[name] = FieldSpec(dtype=dtype, shape=(VARIABLE, *tensor.shape[1:]), encoding=LIST)
+            else:
+                fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
+        return fields if variable_layout is None else variable_layout.fields(fields)
+    raise BuildError("not one sample can be read; run without --on-error skip to see why")
+
+
+def probes(samples: int, count: int = SAMPLES_OF_ESTIMATE) -> list[int]:
+    """Chooses samples for an estimate, evenly spread over so many."""
+    return sorted(set(np.linspace(0, samples - 1, min(count, samples)).astype(int).tolist()))
+
+
+def row_size(
+    split: SourceSplit,
+    chain: TransformChain,
+    fields: Mapping[str, FieldSpec],
+    variable_layout: VariableLayout | None,
+    tried: TriedSamples,
+) -> int:
+    """Returns the bytes of a row: exact if all rows have one size and no lists, else a mean of a few samples.
+
+    A function of the source and the recipe alone, as shards are planned by it. Unreadable samples are left out.
+    """
+    if variable_layout is None and not any(spec.is_list for spec in fields.values()):
+        return row_bytes(fields)
+    assembly = ChunkAssembly(fields, SAMPLES_OF_ESTIMATE, variable_layout)
+    for index in probes(len(split)):
+        try:
+            assembly.add(tried(split, index, chain))
+        except SampleError as error:
+            assembly.skip(error)
+    chunk = assembly.finish()
+    if not chunk.samples:
+        return 1
+    sizes = [rows.bytes.nbytes if isinstance(rows, VariableRows) else rows.nbytes for rows in chunk.fields.values()]
+    return max(1, sum(sizes) // len(chunk.samples))
+
+
+def variable_samples_per_shard(row: int, shard_bytes: int) -> int:
+    """Returns the samples per shard of rows of about so many bytes; shards may be larger where some rows are."""
+    return max(1, int(shard_bytes / (_MARGIN * row)))
 
 
 def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:

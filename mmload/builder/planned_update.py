@@ -18,17 +18,16 @@ import numpy.typing as npt
 
 from mmload.builder.destination import Existing, dataset_at, inspect_destination
 from mmload.builder.engines import Engine
-from mmload.builder.finished_shards import UPDATES, BuildPaths
 from mmload.builder.origins import (
     SplitChanges,
     StoredSplit,
     compare_split,
     read_lists,
 )
-from mmload.builder.planned_build import PlannedBuild, Progress, Summaries
+from mmload.builder.planned_build import PlannedBuild, Progress, Summaries, plan_shards
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import row_order
-from mmload.builder.shard_layout import ShardLayout, ShardPlan, plan_shards, row_size
+from mmload.builder.shards import UPDATES, BuildPaths, ShardLayout, ShardPlan
 from mmload.builder.split_records import (
     has_classes,
     keep_meaning,
@@ -225,8 +224,7 @@ class PlannedUpdate(PlannedBuild):
         made = self._layout_of(fresh)
         fields = {**made.fields, **{name: record.built_fields for name, record in kept.items()}}
         shard_samples = {**made.shard_samples, **{name: record.shard_samples for name, record in kept.items()}}
-        layout = self.recipe.variable_layout
-        sizes = {name: row_size(split, self.chain, fields[name], layout) for name, split in self.splits.items()}
+        sizes = self._row_sizes(self.splits, fields)
         firsts = self.plan["folders"]
         plans = {
             name: plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
@@ -341,9 +339,7 @@ class PlannedUpdate(PlannedBuild):
             for index in used.tolist():
                 shards.add(old.shards[index], int(old.shards.folder_numbers[index]))
             if has_classes(old.fields):
-                import torch
-
-                targets = self._dataset[name].reader.gather("targets", torch.from_numpy(changes.rows[kept]))
+                targets = self._dataset[name].reader.gather("targets", changes.rows[kept])
                 shards.targets = dict(zip(kept.tolist(), targets.tolist(), strict=True))
         for plan in layout.plans.get(name, []):
             added = self._added(name, layout)

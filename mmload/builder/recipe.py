@@ -6,6 +6,7 @@ A recipe contains everything that the stored bytes depend on besides the source 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import structs
 
-from mmload.builder.options import recipe_keys
-from mmload.errors import RecipeError, choices, parse_bytes
+from mmload.builder.options import BuildOptions, recipe_keys
+from mmload.errors import RecipeError, UsageError, choices, counted, parse_bytes
 from mmload.records import VARIABLE, FieldSpec
 from mmload.remote.urls import Location, is_url, place
 from mmload.runtime.regular_files import read_regular
@@ -236,6 +237,27 @@ def canonical(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**resolved, "source": {"kind": source["kind"], **without_defaults(source["kind"], options)}}
 
 
+def unlike(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Formats the keys in which two resolved recipes differ, with both values; long values are cut."""
+    before, after = _keys(was), _keys(now)
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return "; ".join(f"{name} is {_shown(after, name)}, was {_shown(before, name)}" for name in names)
+
+
+def _keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a recipe's tables as "[table] key", and its other keys, with their values."""
+    keys: dict[str, Any] = {}
+    for name, value in recipe.items():
+        keys |= {f"[{name}] {key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return keys
+
+
+def _shown(keys: Mapping[str, Any], name: str) -> str:
+    text = json.dumps(keys[name]) if name in keys else "not given"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+_MOST_SHOWN = 100
 _SIDES = {"imagefolder": 256, "voc": 256, "coco": 640, "yolo": 640}
 
 ORIGINAL = "original"
@@ -268,6 +290,66 @@ def default_side(kind: str, size: int | str | None, *, variable_size: bool = Fal
 def square(size: int) -> tuple[dict[str, Any], ...]:
     """Returns the transforms for classification: resize the short side to ``size``, then crop the center square."""
     return ({"step": "Resize", "size": size}, {"step": "CenterCrop", "size": size})
+
+
+def recipe_of(options: BuildOptions) -> BuildRecipe:
+    """Returns the recipe of a file or of the positional arguments, overridden by the options.
+
+    Raises:
+        RecipeError: if a value is invalid.
+        UsageError: if an argument is missing or invalid.
+    """
+    source = options.table("source") | _settings(options.setting or {})
+    recipe = _recipe_of_config(options, options.config) if options.config else _recipe_of_arguments(options)
+    return with_tables(recipe, source, options.table("decode"), options.table("store"))
+
+
+def _settings(pairs: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Parses KEY=VALUE; a value that is valid TOML (2007, true, ["a", "b"]) is parsed, any other is a string."""
+    if isinstance(pairs, Mapping):
+        return dict(pairs)
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, found, text = pair.partition("=")
+        if not found or not key:
+            raise UsageError(f"--set is {pair!r}; write KEY=VALUE, as in --set year=2007")
+        try:
+            body = tomllib.loads(f"value = {text}")
+        except (ValueError, RecursionError):  # an integer with thousands of digits raises ValueError
+            body = {}
+        settings[key] = body["value"] if len(body) == 1 else text
+    return settings
+
+
+def _recipe_of_arguments(options: BuildOptions) -> BuildRecipe:
+    words, size = options.words or [], options.size
+    if options.advise and len(words) == 2:
+        words = [*words, "DATASET"]
+    if len(words) != 3:
+        raise UsageError(
+            f"build got {counted(len(words), 'argument')}, expected 3: KIND ROOT OUT, "
+            "as in: mmload build imagefolder photos photos-256 --size 256"
+        )
+    kind, root, out = words
+    layout = layout_of(options.table("store"))
+    pixels = int(size) if isinstance(size, str) and re.fullmatch("[0-9]{1,9}", size) else size
+    side = default_side(kind, pixels, variable_size=layout is not None)
+    return BuildRecipe(kind=kind, root=place(root), out=Path(out), variable_layout=layout, side=side)
+
+
+def _recipe_of_config(options: BuildOptions, config: str | Path) -> BuildRecipe:
+    words = options.words or []
+    recipe = load(config)
+    if len(words) > 2:
+        raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
+    if words:
+        recipe = replace(recipe, root=place(words[0]))
+    if len(words) == 2:
+        recipe = replace(recipe, out=Path(words[1]))
+    for name in ("root", "out"):
+        if getattr(recipe, name) is None:
+            raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
+    return recipe
 
 
 _MOST = 2**20

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from mmload.builder.destination import is_real_folder
 from mmload.builder.engines import LocalEngine
-from mmload.builder.finished_shards import BuildPaths, ShardSummary
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_layout import ShardPlan
+from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary
 from mmload.builder.split_records import join_lists
 from mmload.builder.staging import Staging, drop_leftovers
 from mmload.builder.verify import Fault, Progress, check_built, job_of, recipe_at, verify

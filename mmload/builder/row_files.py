@@ -14,7 +14,7 @@ from mmload.errors import UsageError, choices, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.exclusion import Entry, originals_of, read_entries
 from mmload.store.dataset import Split
-from mmload.store.row_numbers import row_array
+from mmload.store.row_numbers import row_numbers
 from mmload.store.row_sources import Samples
 
 KEYS = ("row", "id")
@@ -254,7 +254,7 @@ def _numbered(values: Sequence[Any], split: Split, path: Path) -> Numbers:
 def _checked(rows: object, split: Split, path: Path) -> Numbers:
     """Returns the numbers of rows, or of those of a mask; -1, which many programs write for none, is not the last."""
     try:
-        numbers = row_array(rows, len(split), f"split {split.name!r}")
+        numbers = row_numbers(rows, len(split), f"split {split.name!r}")
     except (IndexError, TypeError) as error:
         raise UsageError(f"{path}: {error}") from error
     given = np.asarray(rows)

@@ -19,15 +19,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmload.builder.chunk_assembly import ChunkAssembly, chunk_of_block, finished
-from mmload.builder.finished_shards import LISTS, PARTS, BuildPaths, Chunk, ShardSummary
+from mmload.builder.chunk_assembly import ChunkAssembly, TriedSamples, chunk_of_block, finished
 from mmload.builder.origins import SampleOrigin
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.shard_layout import ShardPlan, row_bytes
-from mmload.builder.shard_writer import ShardWriter
+from mmload.builder.shards import LISTS, PARTS, BuildPaths, Chunk, ShardPlan, ShardSummary, ShardWriter
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, SampleError
 from mmload.records import FieldSpec
@@ -59,6 +57,7 @@ class ShardJob:
         alone: the splits contain only the samples of one plan, in the order of its rows.
         variable_layout: storage of variable-size images; None: all rows have one size.
         root: root of the source.
+        tried: samples that were read before, which are not read again in this process.
     """
 
     splits: Mapping[str, SourceSplit]
@@ -70,11 +69,12 @@ class ShardJob:
     alone: bool = False
     variable_layout: VariableLayout | None = None
     root: Path | Location | None = None
+    tried: TriedSamples = field(default_factory=TriedSamples)
 
     def without_samples(self) -> ShardJob:
         """Returns the job without the samples that :meth:`samples` returns; every worker process receives it once."""
         unsplittable = {name: split for name, split in self.splits.items() if not isinstance(split, Splittable)}
-        return replace(self, splits=unsplittable)
+        return replace(self, splits=unsplittable, tried=TriedSamples())
 
     def samples(self, plan: ShardPlan) -> SourceSplit | None:
         """Returns the samples of one plan, in the order of its rows; None if they were sent with the job."""
@@ -169,19 +169,24 @@ class ShardJob:
             if stopped.is_set():
                 raise CancelledError
             try:
-                sample = finished(split, index, self.chain, assembly.next_image())
-                assembly.add(sample, self._origin(split, index))
+                sample = self.tried.kept(split, index)
+                sample = sample or finished(split, index, self.chain, assembly.next_image())
+                assembly.add(sample, _origin(split, index, sample.checksum))
             except SampleError as error:
                 if not self.skip:
                     raise
                 assembly.skip(error)
         return assembly.finish()
 
-    def _origin(self, split: SourceSplit, index: int) -> SampleOrigin | None:
-        """Returns what an update must know about a sample; None if its source cannot tell what has changed."""
-        if not isinstance(split, HasChecksums):
-            return None
-        return SampleOrigin(revision=split.revision(index), checksum=split.checksum(index))
+
+def _origin(split: SourceSplit, index: int, checksum: str) -> SampleOrigin | None:
+    """Returns what an update must know about a sample; None if its source cannot tell what has changed.
+
+    ``checksum`` is that of :attr:`Sample.checksum`; without it, the sample's files are read once more.
+    """
+    if not isinstance(split, HasChecksums):
+        return None
+    return SampleOrigin(revision=split.revision(index), checksum=checksum or split.checksum(index))
 
 
 def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Sequence[int]:
@@ -275,3 +280,8 @@ def _unlike(place: Path) -> BuildError:
         f"{place} is not the shard that this build makes: a source with other files, or another library, made it; "
         "remove that folder, then run again"
     )
+
+
+def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
+    """Returns the bytes of one row, the sum over all fields but lists, and one at least."""
+    return max(1, sum(spec.row_bytes for spec in fields.values() if not spec.is_list))

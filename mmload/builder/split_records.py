@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from mmload.builder.finished_shards import UNNAMED, BuildPaths, ShardSummary
+from mmload.builder.shards import UNNAMED, BuildPaths, ShardSummary
 from mmload.errors import BuildError, counted
 from mmload.records import (
     BOXES,

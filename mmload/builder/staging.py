@@ -2,7 +2,6 @@
 
     .NAME.building/
       lock               the mark of the folder, held while a build is alive
-      workers            held while one of its worker processes is alive
       plan.json          recipe, source and command line of the build
       parts/             shards that are being written, each in a folder of its own (:mod:`mmload.builder.shard_job`)
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
@@ -29,8 +28,8 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -40,7 +39,8 @@ from typing import Any, BinaryIO, Literal
 
 import mmload
 from mmload.builder.destination import dataset_at, listed, remove_dataset
-from mmload.builder.finished_shards import COLUMN, PARTS, UPDATES, BuildPaths
+from mmload.builder.recipe import unlike
+from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths
 from mmload.builder.split_records import write_blocks
 from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError, StoreError
@@ -65,7 +65,6 @@ MARK = b"mmload build: this folder is removed when the build beside it is done\n
 
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
 _SWAP, _VERSION, _REPLACED = "swap.json", "version.json", "replaced"
-_WAIT_FOR_WORKERS = 10.0  # seconds; orphans notice within milliseconds that their build has ended
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 
 
@@ -153,8 +152,6 @@ class Staging:
             BuildError: if writing fails, or the destination contains something that may not be replaced. If that is
                 the same dataset, another part has committed it.
         """
-        if not self.shared:
-            self.await_workers()
         try:
             write_manifest(self.paths, manifest)
             dataset = dataset_at(self.out)
@@ -181,8 +178,6 @@ class Staging:
         Raises:
             BuildError: if writing fails, or the dataset has another version meanwhile.
         """
-        if not self.shared:
-            self.await_workers()
         try:
             write_manifest(self.paths, manifest)
             write_atomically(self.paths.folder / _VERSION, json.dumps({"after": after, "contents": manifest.contents}))
@@ -205,19 +200,6 @@ class Staging:
     def discard(self) -> None:
         """Removes what is left of the folder."""
         self._remove(self._lock)
-
-    def await_workers(self) -> None:
-        """Waits until no worker of a killed or abandoned build can still be writing.
-
-        Raises:
-            BuildError: if that takes long.
-        """
-        until = time.monotonic() + _WAIT_FOR_WORKERS
-        with open_lock(self.paths.folder / "workers") as file:
-            while not lock(file):
-                if time.monotonic() > until:
-                    raise BuildError(f"workers of an earlier build are still writing {self.out}; end them first")
-                time.sleep(0.02)
 
     # The folder: creation, lock and removal.
 
@@ -269,9 +251,8 @@ class Staging:
         if not os.path.samestat(os.fstat(file.fileno()), (folder / MARK_NAME).stat()):
             return False
         if not self.shared:
-            self.await_workers()
             self._recover()
-            remove(folder / PARTS)  # of processes that were killed: the lock says that none is running
+            shutil.rmtree(folder / PARTS, ignore_errors=True)  # a worker that outlives its build writes there, or fails
         elif any((folder / name).exists() for name in (_SWAP, _REPLACED)):
             raise BuildError(
                 f"{folder} belongs to a build that was killed at its end; run it again without --part first"
@@ -411,14 +392,6 @@ def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None, *, shared: 
     return foreign_files
 
 
-def hold_worker_lock(paths: BuildPaths) -> BinaryIO:
-    """Returns a lock that a worker process holds while it is alive, so that no other build starts meanwhile."""
-    file = open_lock(paths.folder / "workers")
-    while not lock(file, shared=True):
-        time.sleep(0.02)  # a starting build holds it to check for live workers
-    return file
-
-
 def has_finished_shards(paths: BuildPaths) -> bool:
     """Returns whether the build in a working folder has finished at least one shard."""
     return any((paths.folder / "notes").glob("*/*.json"))
@@ -511,7 +484,9 @@ def unfinished_advice(begun: Mapping[str, Any]) -> str:
 def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
     """Formats how an unfinished build differs from this one, and what to do; ``advice`` says how to drop it."""
     if begun.get("recipe") != plan["recipe"]:
-        return f"build of another recipe; {advice} to drop it"
+        recipe = begun.get("recipe")
+        found = unlike(recipe, plan["recipe"]) if isinstance(recipe, dict) else "its plan has none"
+        return f"build of another recipe ({found}); {advice} to drop it"
     if begun.get("fingerprint") != plan["fingerprint"]:
         return f"build of a source that has changed since; {advice} to drop it"
     versions = begun.get("versions")

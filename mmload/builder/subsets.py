@@ -19,7 +19,7 @@ from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
 from mmload.store.manifest import RESERVED, is_name
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.row_numbers import row_array
+from mmload.store.row_numbers import row_numbers
 from mmload.store.shard_table import ShardTable
 from mmload.store.versions import next_version
 
@@ -104,7 +104,7 @@ def _numbers(split: Split, rows: Rows | Sequence[str], is_of_ids: bool) -> npt.N
     if isinstance(rows, str):
         raise UsageError(f"rows is {rows!r:.80}; give a list of ids, or numbers of rows")
     chosen = split.row_of(rows) if is_of_ids else rows  # type: ignore[arg-type]  # a sequence of str
-    numbers = row_array(chosen, len(split), f"split {split.name!r}")
+    numbers = row_numbers(chosen, len(split), f"split {split.name!r}")
     if not len(numbers):
         raise UsageError("rows has no row; a subset has at least one")
     values, counts = np.unique(numbers, return_counts=True)

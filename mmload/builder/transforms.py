@@ -7,28 +7,312 @@ rules and pixels are those of torchvision v2 with antialiasing. No step is rando
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from mmload.builder.sample_geometry import (
-    Pixels,
-    Size,
-    Window,
-    cut_sample,
-    images_of,
-    is_inside,
-    middle,
-    resize_sample,
-    size_of,
-    torchvision_functional,
-)
+import numpy as np
+import numpy.typing as npt
+
 from mmload.errors import RecipeError, choices
-from mmload.records import Sample
+from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
+from mmload.records import PADDING, PER_BOX, Sample
 from mmload.sources.randomness import is_random_name
+from mmload.store.variable_rows import MAX_PIXELS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ROUNDED = 1 / 64
+"""Tolerance in pixels for float32 rounding: a box may lose this much without counting as cut, and a point that lies
+outside by as much counts as inside."""
+_MILD = 2.0
+"""Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same."""
+
+Pixels = npt.NDArray[np.uint8]
+
+Size = tuple[int, int]
+"""(height, width)."""
+Window = tuple[int, int, int, int]
+"""(top, left, height, width); it may lie outside the image."""
+
+
+def middle(have: int, want: int) -> int:
+    """Returns where torchvision's center_crop starts, or (negative) what it pads before."""
+    return int(round((have - want) / 2.0)) if have >= want else -((want - have) // 2)
+
+
+def is_inside(window: Window, size: tuple[int, ...]) -> bool:
+    """Returns whether a window lies completely inside an image of (height, width)."""
+    top, left, height, width = window
+    return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
+
+
+def visible_part(inside: Window, window: Window) -> Window:
+    """Returns the part of a window that shows the image, from the window's corner; empty if there is none."""
+    top, left = max(inside[0] - window[0], 0), max(inside[1] - window[1], 0)
+    bottom = min(inside[0] + inside[2] - window[0], window[2])
+    right = min(inside[1] + inside[3] - window[1], window[3])
+    return top, left, max(bottom - top, 0), max(right - left, 0)
+
+
+def scaled(inside: Window, have: Size, size: Size) -> Window:
+    """Scales a window to another image size; pixels that a border reaches into count as border."""
+    top, left = -(-inside[0] * size[0] // have[0]), -(-inside[1] * size[1] // have[1])
+    bottom, right = ((inside[axis] + inside[axis + 2]) * size[axis] // have[axis] for axis in (0, 1))
+    return top, left, max(bottom - top, 0), max(right - left, 0)
+
+
+def cut(pixels: Tensor, window: Window, fill: int) -> Tensor:
+    """Returns the pixels [..., H, W] of a window; those outside the image are ``fill``."""
+    top, left, height, width = window
+    have_height, have_width = pixels.shape[-2:]
+    if is_inside(window, (have_height, have_width)):
+        return pixels[..., top : top + height, left : left + width]
+    out = pixels.new_full((*pixels.shape[:-2], height, width), fill)
+    y0, y1 = max(top, 0), min(top + height, have_height)
+    x0, x1 = max(left, 0), min(left + width, have_width)
+    out[..., y0 - top : y1 - top, x0 - left : x1 - left] = pixels[..., y0:y1, x0:x1]
+    return out
+
+
+def images_of(sample: Sample) -> Tensor:
+    """Returns the image of a sample, [C, H, W]; raises ValueError if it has none."""
+    if "images" not in sample.fields:
+        raise ValueError("it has no image to transform")
+    return sample.fields["images"]
+
+
+def size_of(sample: Sample) -> Size:
+    """Returns the height and width of a sample's image."""
+    height, width = images_of(sample).shape[-2:]
+    return height, width
+
+
+@functools.cache
+def torchvision_functional() -> Any:
+    """Imports the functions of torchvision, lazily: it takes 3 s of processor time, and few checks need it."""
+    from torchvision.transforms.v2 import functional
+
+    return functional
+
+
+def resize_sample(
+    sample: Sample, size: Size, kind: str, window: Window | None = None, out: Pixels | None = None
+) -> Sample:
+    """Resizes a sample, or computes a window of the result; writes the image to ``out`` if its shape matches."""
+    import torch
+
+    height, width = size_of(sample)
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
+    fields = dict(sample.fields)
+    if "masks" in fields:
+        fields["masks"] = torchvision_functional().resize_mask(fields["masks"], list(size))
+    exact = torch.tensor([size[1] / width, size[0] / height], dtype=torch.float64, device="cpu")
+    factors = exact.float()
+    if "boxes" in fields:
+        fields["boxes"] = fields["boxes"] * factors.repeat(2)
+    _move_points(fields, sample.lists, lambda points: points * exact.to(points.dtype))
+    if "area" in sample.lists:
+        fields["area"] = fields["area"] * factors.prod()
+    _change_runs(fields, (height, width), lambda mask: torchvision_functional().resize_mask(mask, list(size)))
+    cut_off = sample.cut if window is None else _cut_targets(fields, size, window, sample)
+    fields["images"] = _resize_pixels(fields["images"], size, kind, window or (0, 0, *size), out)
+    inside = None if sample.inside is None else scaled(sample.inside, (height, width), size)
+    if inside is not None and window is not None:
+        inside = visible_part(inside, window)
+    return replace(sample, fields=fields, inside=inside, cut=cut_off)
+
+
+def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
+    """Resizes [C, H, W] and returns the window."""
+    import torch
+
+    height, width = images.shape[-2:]
+    if size == (height, width):
+        return cut(images, window, 0)
+    mild = height <= _MILD * size[0] and width <= _MILD * size[1]
+    if mild and images.dtype == torch.uint8:
+        return _resize_mildly(images, size, kind, window, out)
+    if size[1] > 1:
+        return cut(_interpolated(images, size, kind), window, 0)
+    # torch returns wrong pixels for a width of 1 (2.11 and 2.15), so each axis is resized separately, as the height
+    narrow = _resize_height(_resize_height(images.float().mT, 1, kind).mT, size[0], kind)
+    return cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
+
+
+def _resize_mildly(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
+    import torch
+
+    from mmload.render.antialiased_resize import REACHES, resize_part
+
+    top, left, height, width = window
+    pixels = images.numpy().transpose(1, 2, 0)
+    planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
+    if out is None or out.shape != (len(images), height, width):
+        out = np.empty((len(images), height, width), np.uint8)
+    resize_part(planes, *size, top, left, REACHES[kind], out.reshape(len(planes), -1, height, width))
+    return torch.from_numpy(out)
+
+
+def _interpolated(images: Tensor, size: Size, kind: str) -> Tensor:
+    """Resizes [C, H, W] by the call of torch that torchvision's resize makes; to import torchvision takes 2 s.
+
+    The stride of the batch tells torch that colors are interleaved, where they are: it then copies none.
+    """
+    import torch
+    from torch.nn.functional import interpolate
+
+    is_taken = images.dtype in (torch.uint8, torch.float32, torch.float64)
+    batch = images if is_taken else images.float()
+    batch = batch.as_strided((1, *batch.shape), (batch.numel(), *batch.stride()))
+    resized: Tensor = interpolate(batch, list(size), mode=kind, align_corners=False, antialias=True)[0]
+    if is_taken:
+        return resized
+    is_integer = images.dtype.is_signed and not images.dtype.is_floating_point
+    return (resized.round() if is_integer else resized).to(images.dtype)
+
+
+def _resize_height(images: Tensor, height: int, kind: str) -> Tensor:
+    """Resizes the height, with every column duplicated during the operation."""
+    import torch
+
+    twice = torch.cat([images, images], 2)
+    return _interpolated(twice, (height, twice.shape[2]), kind)[..., : images.shape[2]]
+
+
+def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
+    """Cuts a window out of a sample; pixels outside of the image are ``fill`` (masks: 255, void)."""
+    if window[2] * window[3] > MAX_PIXELS:
+        raise ValueError(f"{window[2]} x {window[3]} pixels is over the limit of {MAX_PIXELS}")
+    out = dict(sample.fields)
+    inside = visible_part(sample.inside or (0, 0, *size_of(sample)), window)
+    out["images"] = cut(out["images"], window, fill)
+    cut_off = _cut_targets(out, size_of(sample), window, sample)
+    return replace(sample, fields=out, inside=None if inside == (0, 0, *window[2:]) else inside, cut=cut_off)
+
+
+def _cut_targets(fields: dict[str, Tensor], size: Size, window: Window, sample: Sample) -> Tensor | None:
+    """Crops masks, moves and clips boxes, moves points of ``fields``; returns which boxes were cut, now or before."""
+    import torch
+
+    top, left, height, width = window
+    if "masks" in fields:
+        fields["masks"] = cut(fields["masks"], window, 255)
+    _move_points(fields, sample.lists, lambda points: points - torch.tensor([left, top], device="cpu"))
+    if "keypoints" in sample.lists:
+        fields["keypoints"] = _visible(fields["keypoints"], (height, width))
+    _change_runs(fields, size, lambda mask: cut(mask, window, 0))
+    if "boxes" not in fields:
+        return sample.cut
+    moved = fields["boxes"] - torch.tensor([left, top] * 2, device="cpu")
+    limits = torch.tensor([width, height] * 2, dtype=moved.dtype, device="cpu")
+    remaining = moved.clamp(min=0).minimum(limits)
+    cut_off = ((moved - remaining).abs() > _ROUNDED).any(1)
+    if sample.cut is not None:
+        cut_off = cut_off | sample.cut
+    if "area" in sample.lists:
+        fields["area"] = fields["area"] * _share(remaining, moved)
+    return _repack(fields, remaining, cut_off, sample.lists)
+
+
+def _move_points(fields: dict[str, Tensor], lists: frozenset[str], change: Callable[[Tensor], Tensor]) -> None:
+    """Moves keypoints, corners and polygons; keypoints that are not labeled stay at 0, 0."""
+    for name in ("keypoints", "corners", "polygons"):
+        if name in lists:
+            points = fields[name].clone()
+            points[..., :2] = change(points[..., :2])
+            if name == "keypoints":
+                points[..., :2] *= points[..., 2:] > 0
+            fields[name] = points
+
+
+def _visible(points: Tensor, size: Size) -> Tensor:
+    """Returns keypoints [n, K, 3], those outside of an image of (height, width) as not labeled."""
+    import torch
+
+    limits = torch.tensor(size[::-1], dtype=points.dtype, device="cpu") + _ROUNDED
+    inside = ((points[..., :2] >= -_ROUNDED) & (points[..., :2] <= limits)).all(-1, keepdim=True)
+    return points * inside
+
+
+def _change_runs(fields: dict[str, Tensor], size: Size, change: Callable[[Tensor], Tensor]) -> None:
+    """Changes the masks that are stored as run lengths, each as uint8 [H, W] of (height, width) ``size``."""
+    import torch
+
+    owners, values = SEGMENTS[1]
+    if not len(fields.get(owners, ())):
+        return
+    arrays = {name: fields[name].numpy() for name in (owners, values)}
+    masks = [mask_of_runs(runs, *size).astype(np.uint8) for _, runs in parts_of(arrays, owners, values)]
+    runs = [runs_of_mask(change(torch.from_numpy(mask)).numpy() > 0) for mask in masks]
+    fields[values] = torch.from_numpy(np.concatenate(runs))
+    counts = torch.tensor([len(each) for each in runs], dtype=torch.int32, device="cpu")
+    fields[owners] = torch.stack([fields[owners][:, 0], counts], 1)
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """Returns the share of the area of each box, [n, 4], that a part of it has."""
+    sides, all_sides = part[:, 2:] - part[:, :2], whole[:, 2:] - whole[:, :2]
+    return sides.prod(1) / all_sides.prod(1).clamp(min=1e-12)
+
+
+def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: frozenset[str]) -> Tensor:
+    """Keeps clipped boxes with a positive area in ``fields``, with all that belongs to them, and updates the count.
+
+    In fields that are no lists, the values of these boxes move to the front. Returns which of the boxes were cut.
+    """
+    import torch
+
+    keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    keep &= torch.arange(len(boxes), device="cpu") < int(fields["counts"])
+    remaining = int(keep.sum())
+    is_list = "boxes" in lists
+    names = [name for name in PER_BOX if name in (lists if is_list else ("labels", "difficult")) and name in fields]
+    per_box = {"boxes": boxes, "cut": cut_off, **{name: fields[name] for name in names}}
+    for name, values in per_box.items():
+        if is_list:
+            per_box[name] = values[keep]
+        else:
+            per_box[name] = torch.full_like(values, PADDING.get(name, 0))
+            per_box[name][:remaining] = values[keep]
+    cut_off = per_box.pop("cut")
+    segments = {name: fields[name].numpy() for pair in SEGMENTS for name in pair if name in lists}
+    per_box |= {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
+    fields.update(per_box, counts=torch.tensor(remaining, device="cpu"))
+    return cut_off
+
 
 _MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
 INTERPOLATIONS = ("bilinear", "bicubic")
+
+
+def _is_integer(value: object, least: int, most: int = _MOST) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _are_integers(value: object, count: int, least: int) -> bool:
+    """Returns whether a value is one integer, or so many."""
+    values = value if isinstance(value, tuple) else (value,) * count
+    return len(values) == count and all(_is_integer(each, least) for each in values)
+
+
+_SIDE = f"an integer from 1 to {_MOST:,}"
+
+_ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "size": (lambda size: _are_integers(size, 2, 1), f"pixels, {_SIDE}, or [height, width]"),
+    "Shrink.size": (lambda size: _is_integer(size, 1), f"pixels of the short side, {_SIDE}"),
+    "interpolation": (lambda kind: kind in INTERPOLATIONS, f"one of {choices(INTERPOLATIONS)}"),
+    "padding": (
+        lambda sides: _are_integers(sides, 4, 0),
+        f"an integer or [left, top, right, bottom], each from 0 to {_MOST:,}",
+    ),
+    "fill": (lambda value: _is_integer(value, 0, 255), "an integer from 0 to 255"),
+    "num_output_channels": (lambda count: _is_integer(count, 1) and count in (1, 3), "1 or 3"),
+}
+"""Arguments of all steps in recipes, or of one: the check of a value, and what to use."""
 
 
 class Transform(Protocol):
@@ -49,10 +333,6 @@ class ResizeSample:
 
     size: int | tuple[int, int]
     interpolation: str = "bilinear"
-
-    def __post_init__(self) -> None:
-        _check_size(self)
-        _check_interpolation(self)
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with its short side (or both sides) resized to ``size``."""
@@ -79,11 +359,6 @@ class ShrinkSample:
     size: int
     interpolation: str = "bilinear"
 
-    def __post_init__(self) -> None:
-        if type(self.size) is not int or not 1 <= self.size <= _MOST:
-            raise RecipeError(f"Shrink: size is {self.size!r}; use pixels of the short side, from 1 to {_MOST:,}")
-        _check_interpolation(self)
-
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with its short side resized to at most ``size``."""
         if min(size_of(sample)) <= self.size:
@@ -97,10 +372,6 @@ class CenterCropSample:
 
     size: int | tuple[int, int]
     fill: int = 0
-
-    def __post_init__(self) -> None:
-        _check_size(self)
-        _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the center [height, width] of the sample."""
@@ -118,15 +389,6 @@ class PadSample:
 
     padding: int | tuple[int, int, int, int]
     fill: int = 0
-
-    def __post_init__(self) -> None:
-        sides = self.padding if isinstance(self.padding, tuple) else (self.padding,) * 4
-        if len(sides) != 4 or any(type(side) is not int or not 0 <= side <= _MOST for side in sides):
-            raise RecipeError(
-                f"Pad: padding is {self.padding!r}; use an integer or [left, top, right, bottom], "
-                f"each from 0 to {_MOST:,}"
-            )
-        _check_fill(self)
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with a border."""
@@ -149,11 +411,6 @@ class LetterboxSample:
     fill: int = 114
     interpolation: str = "bilinear"
 
-    def __post_init__(self) -> None:
-        _check_size(self)
-        _check_interpolation(self)
-        _check_fill(self)
-
     def __call__(self, sample: Sample) -> Sample:
         """Returns the whole image, centered on a canvas of ``size``."""
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
@@ -173,10 +430,6 @@ class GrayscaleSample:
     """Convert to gray like torchvision's ``Grayscale``: 0.2989 R + 0.587 G + 0.114 B; 3 channels repeat it."""
 
     num_output_channels: int = 1
-
-    def __post_init__(self) -> None:
-        if type(self.num_output_channels) is not int or self.num_output_channels not in (1, 3):
-            raise RecipeError(f"Grayscale: num_output_channels is {self.num_output_channels!r}; use 1 or 3")
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with a gray image."""
@@ -269,9 +522,12 @@ def _make(spec: Mapping[str, Any]) -> Transform:
     step = TransformChain.STEPS[name]
     known = {field.name for field in fields(step)}
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "step"}
-    for key in values:
+    for key, value in values.items():
         if key not in known:
             raise RecipeError(f"transform {name} has no argument {key!r}; it takes {choices(known)}")
+        is_possible, use = _ARGUMENTS.get(f"{name}.{key}", _ARGUMENTS[key])
+        if not is_possible(value):
+            raise RecipeError(f"{name}: {key} is {value!r:.80}; use {use}")
     try:
         transform: Transform = step(**values)
     except TypeError as error:
@@ -297,24 +553,3 @@ def _unknown_step(name: object) -> str:
             f"floats of them (mmload.augment.Normalize); leave it out, and keep {choices(TransformChain.STEPS)} here"
         )
     return f"unknown transform {name!r}; use one of {choices(TransformChain.STEPS)}"
-
-
-def _check_size(step: Any) -> None:
-    sizes = step.size if isinstance(step.size, tuple) else (step.size,) * 2
-    if len(sizes) != 2 or any(type(size) is not int or not 1 <= size <= _MOST for size in sizes):
-        raise RecipeError(
-            f"{_step_name(type(step))}: size is {step.size!r}; use pixels, an integer from 1 to {_MOST:,}, "
-            "or [height, width]"
-        )
-
-
-def _check_interpolation(step: Any) -> None:
-    if not isinstance(step.interpolation, str) or step.interpolation not in INTERPOLATIONS:
-        raise RecipeError(
-            f"{_step_name(type(step))}: interpolation is {step.interpolation!r}; use one of {choices(INTERPOLATIONS)}"
-        )
-
-
-def _check_fill(step: Any) -> None:
-    if type(step.fill) is not int or not 0 <= step.fill <= 255:
-        raise RecipeError(f"{_step_name(type(step))}: fill is {step.fill!r}; use an integer from 0 to 255")

@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.destination import entries_of, owned_files
-from mmload.builder.finished_shards import Chunk
-from mmload.builder.shard_writer import ShardWriter
+from mmload.builder.shards import Chunk, ShardWriter
 from mmload.builder.split_records import write_list
 from mmload.builder.staging import Staging, unfinished_advice
 from mmload.builder.version_rows import RowsKind, stored_rows
@@ -270,12 +269,8 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
 
 def _chunk(split: Split, rows: Numbers) -> Chunk:
     """Reads rows as they are stored."""
-    import torch
-
     fields = {
-        name: split.reader.gather(name, torch.from_numpy(rows))
-        if spec.encoding is None
-        else read_rows(split.files.field(name), rows)
+        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.files.field(name), rows)
         for name, spec in split.record.fields.items()
     }
     return Chunk(fields=fields, samples=[("", None)] * len(rows))

@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.finished_shards import BuildPaths, Chunk
-from mmload.builder.planned_build import splits_of
+from mmload.builder.planned_build import plan_shards, splits_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shard_layout import ShardPlan, plan_shards
-from mmload.builder.shard_writer import bytes_of, samples_lines, variable_parts
+from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, bytes_of, samples_lines, variable_parts
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import recipe_of
 from mmload.errors import BuildError, DamagedError, StoreError, UsageError, counted

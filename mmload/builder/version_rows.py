@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.finished_shards import BuildPaths, ShardSummary, first_names, total_losses
 from mmload.builder.origins import SampleOrigin, origins_lines, parsed_origins, read_lists, sample_id
-from mmload.builder.shard_layout import ShardPlan
-from mmload.builder.shard_writer import json_lines
+from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, first_names, json_lines, total_losses
 from mmload.builder.split_records import columns, has_classes, mean_std, skipped_in
 from mmload.errors import BuildError
 from mmload.records import FieldSpec, ObjectsRecord
@@ -165,10 +163,8 @@ class NewSplit(NamedTuple):
 
 def stored_rows(split: Split) -> VersionRows:
     """Returns the rows of a split of a dataset, with their lists."""
-    import torch
-
     lists, numbers = read_lists(split.path, split.name, split.record), np.arange(len(split))
-    targets = split.reader.gather("targets", torch.from_numpy(numbers)) if has_classes(split.record.fields) else None
+    targets = split.reader.gather("targets", numbers) if has_classes(split.record.fields) else None
     return VersionRows(
         samples=lists.samples,
         origins=lists.origins,

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
-import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmload.builder import recipe as recipes
 from mmload.builder.options import BuildOptions, RunOptions
+from mmload.builder.recipe import BuildRecipe, recipe_of
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import takes
 from mmload.cli.status import progress
 from mmload.cli.terminal import note, show, warn
 from mmload.errors import UsageError, bytes_text, counted
-from mmload.remote.urls import place
 
 if TYPE_CHECKING:
     from mmload.bench.advice import Layout
@@ -34,7 +30,7 @@ _ADVISED_SIZE = 256
 @takes(BuildOptions)
 def build(options: BuildOptions) -> None:
     """Build a dataset: decode, transform and store every image once."""
-    recipe = _recipe(options)
+    recipe = recipe_of(options)
     if options.advise:
         _show_advice(recipe, options)
         return
@@ -46,11 +42,13 @@ def build(options: BuildOptions) -> None:
     engine = engine_of(options)
     with interruptible(AGAIN):
         count = progress("build")
-        report = run(recipe, overwrite=options.overwrite, engine=engine, progress=count, **arguments(options))
+        report = run(
+            recipe, overwrite=options.overwrite, engine=engine, progress=count, on_note=note, **arguments(options)
+        )
     _show_build(report, recipe)
 
 
-def run_part(recipe: recipes.BuildRecipe, options: RunOptions, changes: UpdateOptions | None = None) -> None:
+def run_part(recipe: BuildRecipe, options: RunOptions, changes: UpdateOptions | None = None) -> None:
     """Builds a part of a dataset, or of an update of it, and shows what is done."""
     from mmload.builder.pipeline import build_part
     from mmload.cli import summary
@@ -96,60 +94,7 @@ def engine_of(options: RunOptions) -> Engine:
     return made
 
 
-def _recipe(options: BuildOptions) -> recipes.BuildRecipe:
-    """Returns the recipe of a file or of the positional arguments, overridden by the options."""
-    source = options.table("source") | _settings(options.setting or [])
-    recipe = _recipe_of_config(options) if options.config else _recipe_of_arguments(options)
-    return recipes.with_tables(recipe, source, options.table("decode"), options.table("store"))
-
-
-def _settings(pairs: list[str]) -> dict[str, object]:
-    """Parses KEY=VALUE; a value that is valid TOML (2007, true, ["a", "b"]) is parsed, any other is a string."""
-    settings: dict[str, object] = {}
-    for pair in pairs:
-        key, found, text = pair.partition("=")
-        if not found or not key:
-            raise UsageError(f"--set is {pair!r}; write KEY=VALUE, as in --set year=2007")
-        try:
-            body = tomllib.loads(f"value = {text}")
-        except (ValueError, RecursionError):  # an integer with thousands of digits raises ValueError
-            body = {}
-        settings[key] = body["value"] if len(body) == 1 else text
-    return settings
-
-
-def _recipe_of_arguments(options: BuildOptions) -> recipes.BuildRecipe:
-    words, size = options.words or [], options.size
-    if options.advise and len(words) == 2:
-        words = [*words, "DATASET"]
-    if len(words) != 3:
-        raise UsageError(
-            f"build got {counted(len(words), 'argument')}, expected 3: KIND ROOT OUT, "
-            "as in: mmload build imagefolder photos photos-256 --size 256"
-        )
-    kind, root, out = words
-    layout = recipes.layout_of(options.table("store"))
-    pixels = int(size) if size is not None and re.fullmatch("[0-9]{1,9}", size) else size
-    side = recipes.default_side(kind, pixels, variable_size=layout is not None)
-    return recipes.BuildRecipe(kind=kind, root=place(root), out=Path(out), variable_layout=layout, side=side)
-
-
-def _recipe_of_config(options: BuildOptions) -> recipes.BuildRecipe:
-    config, words = options.config, options.words or []
-    recipe = recipes.load(config or "")
-    if len(words) > 2:
-        raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
-    if words:
-        recipe = replace(recipe, root=place(words[0]))
-    if len(words) == 2:
-        recipe = replace(recipe, out=Path(words[1]))
-    for name in ("root", "out"):
-        if getattr(recipe, name) is None:
-            raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
-    return recipe
-
-
-def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
+def _show_build(report: BuildReport, recipe: BuildRecipe) -> None:
     from mmload.cli import summary
 
     show(summary.of_build(report))
@@ -168,7 +113,7 @@ def _show_build(report: BuildReport, recipe: recipes.BuildRecipe) -> None:
     show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True): ...")
 
 
-def _show_advice(recipe: recipes.BuildRecipe, options: BuildOptions) -> None:
+def _show_advice(recipe: BuildRecipe, options: BuildOptions) -> None:
     """Tries each layout with a sample of a recipe's source, and shows what all images would cost."""
     if options.size is not None and not options.size.isdigit():
         raise UsageError(f"--size is {options.size!r}; with --advise use pixels, as in --size 256")

@@ -13,8 +13,7 @@ from mmload.view.facts import check_text, decimals, field_text, recipe_texts
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mmload.builder.pipeline import BuildReport, PartReport
-    from mmload.builder.update import UpdateReport
+    from mmload.builder.pipeline import BuildReport, PartReport, UpdateReport
     from mmload.store.manifest import VersionRecord
 
 MOST_LEFT_OUT = 0.1

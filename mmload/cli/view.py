@@ -14,7 +14,7 @@ import typer
 
 from mmload.cli import options
 from mmload.cli.interrupt import interruptible
-from mmload.cli.status import progress
+from mmload.cli.status import doing, progress
 from mmload.cli.terminal import check_target, show, write_result
 from mmload.errors import UsageError, counted
 
@@ -49,6 +49,7 @@ def preview(
     from mmload.pictures.drawing import encoded
     from mmload.store.row_cells import cells_of_rows, first_rows
 
+    doing("drawing")
     with options.dataset_at(dataset) as opened:
         chosen = opened[split] if split is not None else next(iter(opened.values()))
         collate = None if augment is None else options.training_of(augment, max(1, len(chosen.classes))).made

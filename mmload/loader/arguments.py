@@ -1,4 +1,4 @@
-"""Interprets the arguments of a Loader: rows, fields, collate, device, rank, order, and what it returns."""
+"""Interprets the arguments of a Loader: rows, fields, collate, device, rank, order, seed, and what it returns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from mmload.augment.arguments import torch_device
 from mmload.augment.canvas_steps import RandomShortestSize
@@ -19,13 +20,17 @@ from mmload.augment.step import Step, TargetStep
 from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices, did_you_mean, shown
-from mmload.loader.order import TAILS
+from mmload.loader.order import TAILS, Order, distributed_ranks
+from mmload.loader.samplers import SamplerOrder
 from mmload.loader.tiers import TIERS
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.resources import MOST_THREADS
 from mmload.store.dataset import Dataset
+from mmload.store.row_reader import Numbers
 from mmload.store.split_views import AnySplit, View, view_of
+
+MOST_SEED = 2**64 - 1
 
 DECODERS = ("cpu", "scaled")
 """Ways to decode the JPEGs of variable-size images."""
@@ -97,7 +102,7 @@ _BOOLEAN = Declaration(lambda value: isinstance(value, bool), "give True or Fals
 _DECLARED = {
     "batch_size": _integer(1),
     "shuffle": Declaration(lambda value: value in (True, False), "give True or False; order= takes other orders"),
-    "seed": _integer(0, 2**64 - 1, optional=True),
+    "seed": _integer(0, MOST_SEED, optional=True),
     "drop_last": _BOOLEAN,
     "tier": _one_of(*TIERS),
     "threads": _integer(1, MOST_THREADS, optional=True),
@@ -239,19 +244,20 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
                     batch[places].replace(seeds=torch.from_numpy(own)),
                     (channels, height, width),
                     source=images.torch_dtype,
-                    sizes=None if sizes is None else sizes[places],
+                    sizes=None if sizes is None else sizes[chosen],
                     masks=None if masks is None else masks._replace(starts=one[places]),
                     framed=framed,
                 )
 
 
-def _extreme_sizes(view: View) -> torch.Tensor:
+def _extreme_sizes(view: View) -> Numbers:
     """Returns the sizes of the lowest, narrowest, highest and widest images; a step that fails, fails for one."""
-    rows = np.arange(len(view)) if view.chosen is None else view.chosen.numpy()
+    rows = np.arange(len(view)) if view.chosen is None else view.chosen
     located = view.rows.reader.field("images").located(rows)
     sizes = np.stack([located["height"], located["width"]], 1)
     ends = [*sizes.argmin(0), *sizes.argmax(0)]
-    return torch.from_numpy(sizes[ends].astype(np.int64))
+    extreme: Numbers = sizes[ends].astype(np.int64)
+    return extreme
 
 
 def returns_for(
@@ -316,3 +322,52 @@ def resolve_order(shuffle: object, order: object) -> Any:
     if isinstance(order, str) and order in _SHUFFLES:
         raise ValueError(f"order is {order!r}; {_SHUFFLES[order]}")
     return order
+
+
+def torch_seed() -> int:
+    """Returns the seed of torch's default generator.
+
+    Raises:
+        UsageError: in a worker of a DataLoader, as each worker has another one.
+    """
+    if get_worker_info() is not None:
+        raise UsageError(
+            "seed is None, and each worker of a DataLoader has a torch seed of its own; give seed=N, or make the "
+            "Loader in the training process"
+        )
+    return torch.initial_seed() & MOST_SEED
+
+
+def needs_agreement(order: Order | SamplerOrder, collate: object) -> bool:
+    """Returns whether ranks have to agree on a seed: there are several, and the order or the collate draws.
+
+    Raises:
+        ValueError: if they have to and cannot, as they are not those of torch.distributed.
+    """
+    is_drawn = isinstance(order, Order) and getattr(order.epoch_order, "seed", None) is not None
+    if order.world_size == 1 or not (is_drawn or is_random(collate)):
+        return False
+    ranks = distributed_ranks()
+    if ranks is None or ranks[1] != order.world_size:
+        given = order.rank, order.world_size
+        raise ValueError(f"ranks is {given}, which are not torch.distributed's and share no seed; give seed=N")
+    return True
+
+
+def is_random(collate: object) -> bool:
+    """Returns whether a collate may depend on the samples' seeds; a function may."""
+    collates = collates_of(collate)
+    return any(each.is_random for each in collates) if collates else collate is not None
+
+
+def agreed_seed(own: int) -> int:
+    """Returns rank 0's seed, on every rank of torch.distributed; all have to call it.
+
+    Raises:
+        UsageError: in a worker of a DataLoader, which is no rank.
+    """
+    if get_worker_info() is not None:
+        raise UsageError("a worker of a DataLoader cannot ask rank 0 for its seed; give the Loader seed=N")
+    seeds = [own]
+    torch.distributed.broadcast_object_list(seeds, src=0)  # by the backend's device
+    return seeds[0]

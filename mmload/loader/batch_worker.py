@@ -136,7 +136,7 @@ class BatchWorker:
             Exception: from reading or the collate, with a note that names the dataset and the rows.
         """
         try:
-            rows = selection.rows.numpy()
+            rows = selection.rows
             seeds = seeds_of_rows(self._settings.seed, epoch, rows, selection.occurrences)
             side = self._side_stream
             if side is not None and self._is_rendered_there:
@@ -171,7 +171,7 @@ class BatchWorker:
         """Reads rows of a field of fixed size, but images, into new memory."""
         tier, spec = self._large.get(name), self._split.fields[name]
         if tier is None:
-            return self._split.reader.gather(name, torch.from_numpy(rows))
+            return self._split.reader.gather(name, rows)
         out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
         if tier.rows.spec.is_list:
             read_lists(tier, self._split.reader.lists(name), rows, out.numpy())
@@ -253,8 +253,7 @@ class BatchWorker:
 
     def _drawn_rows(self, places: Numbers) -> Numbers:
         """Returns the rows at places of the view that a collate has drawn."""
-        found: Numbers = np.asarray(self._settings.view.ids(torch.from_numpy(places)))
-        return found
+        return self._settings.view.ids(places)
 
     def _prepared(
         self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
@@ -266,17 +265,15 @@ class BatchWorker:
         channels, height, width = spec.shape
         if spec.variable_size:
             height = width = 0
-            own = sizes_of(self._tier.rows.located(rows))
-            sizes = torch.from_numpy(own)
-            masks = None if self._masks is None else read_masks(self._masks, rows, own)
+            sizes = sizes_of(self._tier.rows.located(rows))
+            masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
             more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
-            if isinstance(self._collate, Collate):
-                more["seeds"] = seeds  # as an array: that of a tensor gives the interpreter lock away when it dies
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),
                 source=spec.torch_dtype,
+                seeds=seeds,
                 sizes=sizes,
                 masks=masks,
                 framed=self._settings.framed,
@@ -361,11 +358,11 @@ class Output:
         return self._tensor
 
 
-def seeds_of_rows(seed: int, epoch: int, rows: Numbers, occurrences: Tensor | None) -> Numbers:
+def seeds_of_rows(seed: int, epoch: int, rows: Numbers, occurrences: Numbers | None) -> Numbers:
     """Returns the seed of each sample, int64 [B]."""
     if occurrences is None:
         return seeds_of(seed, epoch, rows)
-    return sample_seeds(seed, epoch, torch.from_numpy(rows), occurrences).numpy()
+    return sample_seeds(seed, epoch, torch.from_numpy(rows), torch.from_numpy(occurrences)).numpy()
 
 
 def gather(tier: Tier, rows: Numbers, out: Tensor) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mmload.loader.order import shuffled
@@ -97,7 +96,7 @@ class WeightedOrder:
     @lazy_property
     def _digest(self) -> int:
         """Digest of the weights; takes a second per 10**8 weights, so it is only computed for a state."""
-        return rows_digest(torch.from_numpy(self.sums))
+        return rows_digest(self.sums)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +119,7 @@ class ClassMembers:
     @lazy_property
     def digest(self) -> int:
         """Digest of the rows of all classes."""
-        return rows_digest(torch.from_numpy(self.rows)) ^ rows_digest(torch.from_numpy(self.starts))
+        return rows_digest(self.rows) ^ rows_digest(self.starts)
 
     def drawn(self, classes: Words, numbers: Words, cycles: Words, key: int) -> Words:
         """Returns row ``numbers`` of each class, in an order that differs by class and cycle."""
@@ -311,7 +310,7 @@ class ListOrder:
     @property
     def identity(self) -> str:
         """Text that identifies the order, with a digest of the list."""
-        return f"subset {rows_digest(torch.from_numpy(self.listed)):016x}, shuffled"
+        return f"subset {rows_digest(self.listed):016x}, shuffled"
 
     def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
         """Returns the rows at the shuffled positions, and their occurrences in the list."""

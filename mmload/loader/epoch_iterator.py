@@ -7,24 +7,25 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeAlias
-
-from torch import Tensor
 
 from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError
 from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
 from mmload.loader.order import Order, RowSelection, combine_occurrences
+from mmload.loader.resume_state import Position
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
 from mmload.runtime.resources import single_op_threads
+from mmload.store.row_reader import Numbers
 from mmload.store.split_views import AnySplit, View
 
 _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
@@ -33,12 +34,11 @@ _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than fe
 class Prefetcher:
     """Prefetch of a loader's epochs from object storage.
 
-    Rows of a sampler are not known ahead, and not prefetched. One thread may be ``margin`` positions behind all others.
+    Rows of a sampler are not known ahead, and not prefetched.
     """
 
-    def __init__(self, order: Order | SamplerOrder, view: View, fields: Sequence[str], margin: int) -> None:
-        self._order, self._view, self._fields, self._margin = order, view, fields, margin
-        self._takes: list[Callable[[int, int, int], Any]] = []
+    def __init__(self, order: Order | SamplerOrder, view: View, fields: Sequence[str]) -> None:
+        self._order, self._view, self._fields = order, view, fields
         self._prefetch: Any = None
 
     def prefetch(self, epoch: int, offset: int) -> None:
@@ -47,10 +47,9 @@ class Prefetcher:
         prefetch_epoch = getattr(self._view.rows, "prefetch_epoch", None)  # only of rows in object storage
         if not isinstance(order, Order) or prefetch_epoch is None:
             return
-        if not self._takes:
-            self._takes = [partial(_rows_at, replace(order, rank=rank), self._view) for rank in order.ranks_here]
         self.close()
-        self._prefetch = prefetch_epoch(self._fields, self._takes, epoch, offset // order.world_size, self._margin)
+        take = partial(_rows_at, order, self._view)
+        self._prefetch = prefetch_epoch(self._fields, take, epoch, offset // order.world_size)
 
     def close(self) -> None:
         """Ends the prefetch."""
@@ -58,29 +57,30 @@ class Prefetcher:
             self._prefetch.close()
 
 
-def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Any:
+def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Numbers:
     """Returns the rows at positions of an epoch, int64 [B]."""
-    return view.ids(order.take(epoch, start, stop).rows).numpy()
+    return view.ids(order.take(epoch, start, stop).rows)
 
 
 class BatchJob:
-    """Batch that a thread makes, and its result.
+    """Batch of an epoch, from its rows to what a thread makes of them.
 
     Attributes:
         selection: rows of the batch.
         epoch: epoch of the batch.
+        is_submitted: whether a thread has it, or will take it.
+        is_cancelled: whether nobody waits for the batch.
         made: the batch; None: it is not made, or was cancelled.
         error: the error of making it.
-        is_cancelled: whether nobody waits for the batch.
     """
 
-    __slots__ = ("_done", "epoch", "error", "is_cancelled", "made", "selection")
+    __slots__ = ("_done", "epoch", "error", "is_cancelled", "is_submitted", "made", "selection")
 
     def __init__(self, selection: RowSelection, epoch: int) -> None:
         self.selection, self.epoch = selection, epoch
+        self.is_submitted = self.is_cancelled = False
         self.made: Delivery | None = None
         self.error: BaseException | None = None
-        self.is_cancelled = False
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -92,16 +92,12 @@ class BatchJob:
         except BaseException as error:
             self.error = error
         finally:
-            self._done.release()
-
-    def cancel(self) -> None:
-        """Cancels the batch, unless a thread is making it."""
-        self.is_cancelled = True
+            self.end()
 
     def end(self) -> None:
-        """Ends a batch that no thread will take."""
-        self.is_cancelled = True
-        self._done.release()
+        """Ends the wait for the batch; after an interrupted submission two threads may do so."""
+        with suppress(RuntimeError):
+            self._done.release()
 
     def wait(self) -> None:
         """Waits until the batch is made, has failed or was cancelled."""
@@ -138,35 +134,43 @@ class WorkerPool:
         return not self._closed and self._process == os.getpid()
 
     def check_open(self) -> None:
-        """Raises UsageError unless the pool is :attr:`usable`."""
-        check_open(self._process, self._closed)
+        """Checks that batches can be submitted.
 
-    def submit(self, selection: RowSelection, epoch: int) -> BatchJob:
-        """Makes a batch in a thread."""
-        job = BatchJob(selection, epoch)
+        Raises:
+            UsageError: if this is another process, or the pool was closed.
+        """
+        if self._process != os.getpid():
+            raise UsageError("this epoch was begun in another process; begin one here with iter(loader)")
+        if self._closed:
+            if _ends.is_set() and threading.current_thread() is not threading.main_thread():
+                raise SystemExit  # of a daemon thread while Python ends: an error would be reported, and none happened
+            raise UsageError("the loader was closed in the middle of an epoch; begin another with iter(loader)")
+
+    def submit(self, job: BatchJob) -> None:
+        """Has a thread make a batch."""
         self._jobs.put(job)
+        job.is_submitted = True
         if self._closed:  # by another thread, which may have seen the queue without it
             _end(self._jobs, len(self._threads))
             self.check_open()
-        return job
 
-    def receive(self, reply: BatchJob) -> BatchOrViews:
+    def receive(self, job: BatchJob) -> BatchOrViews:
         """Waits for a batch and returns it.
 
         Raises:
             UsageError: if the batch was cancelled.
             Exception: the error of the thread while it made the batch.
         """
-        reply.wait()
-        if reply.error is not None:
+        job.wait()
+        if job.error is not None:
             try:
-                raise reply.error
+                raise job.error
             finally:
-                del reply  # else the error's traceback would refer to the error, and keep the batch
-        if reply.made is None:
+                del job  # else the error's traceback would refer to the error, and keep the batch
+        if job.made is None:
             self.check_open()
             raise UsageError("the batch was cancelled; begin another epoch with iter(loader)")
-        return reply.made()
+        return job.made()
 
     def prefetch(self, epoch: int, offset: int) -> None:
         """Prefetches what an epoch reads from object storage, after ``offset`` of its samples."""
@@ -199,6 +203,7 @@ def _end(jobs: Jobs, threads: int) -> None:
         while True:
             job = jobs.get_nowait()
             if job is not None:
+                job.is_cancelled = True
                 job.end()
     for _ in range(threads):
         jobs.put(None)
@@ -216,25 +221,6 @@ def _close_pools() -> None:
         pool.close()
     for thread in list(_running):
         thread.join()
-
-
-def check_open(owner: int, is_closed: bool) -> None:
-    """Checks that batches can be made by a pool of the process ``owner``.
-
-    Raises:
-        UsageError: if this is another process, or the pool was closed.
-    """
-    if owner != os.getpid():
-        raise UsageError("this epoch was begun in another process; begin one here with iter(loader)")
-    if is_closed:
-        end_daemon()
-        raise UsageError("the loader was closed in the middle of an epoch; begin another with iter(loader)")
-
-
-def end_daemon() -> None:
-    """Ends a daemon thread that reads batches while Python ends: an error would be reported, and none has happened."""
-    if _ends.is_set() and threading.current_thread() is not threading.main_thread():
-        raise SystemExit
 
 
 _beginning = threading.RLock()
@@ -256,21 +242,6 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass
-class Position:
-    """Position of a pass over an epoch.
-
-    Attributes:
-        epoch: number of the epoch.
-        offset: samples of the epoch, of all ranks together, that were used before this pass.
-        used: rows that this pass has yielded.
-    """
-
-    epoch: int
-    offset: int
-    used: int = 0
-
-
-@dataclass
 class Counts:
     """Totals over all passes of a loader: batches yielded, and seconds that training waited for them."""
 
@@ -279,59 +250,34 @@ class Counts:
 
 
 class BatchRows:
-    """Rows of each batch. An error of ``take`` does not end the iterator: the next call tries again.
-
-    ``take`` (start, stop) returns the rows at positions of the epoch, of ``batches_at_once`` batches at a time.
-    """
-
-    def __init__(
-        self, take: Callable[[int, int], RowSelection], batches: int, size: int, batches_at_once: int = 1
-    ) -> None:
-        self._take, self._batches, self._size, self._at_once = take, batches, size, batches_at_once
-        self._ready: deque[RowSelection] = deque()
-        self._next = 0
-
-    def __iter__(self) -> BatchRows:
-        return self
-
-    def __next__(self) -> RowSelection:
-        if self._next == self._batches:
-            raise StopIteration
-        if not self._ready:
-            start = self._next * self._size
-            self._ready.extend(self._take(start, start + self._size * self._at_once).split(self._size))
-        self._next += 1
-        return self._ready.popleft()
-
-
-def rows_of_batches(
-    order: Order | SamplerOrder, view: View, listed_again: Tensor | None, position: Position, size: int, batches: int
-) -> BatchRows:
-    """Returns the rows of each of the batches that remain of an epoch at a position.
+    """Rows of each of the batches that remain of an epoch at a position.
 
     An Order computes the positions of many batches at a time. Rows that a view lists again, int64 [N], have other draws
     than the first time.
     """
-    epoch, offset = position.epoch, position.offset
-    at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
-    take: Callable[[int, int, int], RowSelection]
-    take = partial(order.take, epoch) if isinstance(order, Order) else order.begin(epoch).take
 
-    def select(start: int, stop: int) -> RowSelection:
-        places, occurrences = take(start, stop, offset)
-        if listed_again is not None:
-            occurrences = combine_occurrences(listed_again[places], occurrences, FACTORS[0])
-        return RowSelection(view.ids(places), occurrences)
+    def __init__(
+        self,
+        order: Order | SamplerOrder,
+        view: View,
+        listed_again: Numbers | None,
+        position: Position,
+        size: int,
+        batches: int,
+    ) -> None:
+        self._view, self._listed_again, self._size, self._batches = view, listed_again, size, batches
+        self._take, self._offset = order.begin(position.epoch), position.offset
+        self._at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
 
-    return BatchRows(select, batches, size, at_once)
-
-
-@dataclass
-class _Pending:
-    """Batch that was not yielded yet; without a future it must be submitted (again)."""
-
-    selection: RowSelection
-    future: Any = None
+    def some(self, first: int) -> list[RowSelection]:
+        """Returns the rows of at least one batch from number ``first`` on; none if the epoch has ended."""
+        stop = min(first + self._at_once, self._batches)
+        if first == stop:
+            return []
+        places, occurrences = self._take(first * self._size, stop * self._size, self._offset)
+        if self._listed_again is not None:
+            occurrences = combine_occurrences(self._listed_again[places], occurrences, FACTORS[0])
+        return RowSelection(self._view.ids(places), occurrences).split(self._size)
 
 
 class EpochIterator:
@@ -361,7 +307,8 @@ class EpochIterator:
         split.check_files()
         self._split, self._pool, self._rows, self._ahead, self._returns = split, pool, rows, ahead, returns
         self._position, self._counts = position, counts
-        self._pending: deque[_Pending] = deque()
+        self._jobs: deque[BatchJob] = deque()  # of batches that were not yielded yet, in their order
+        self._planned = 0  # batches whose jobs were made
         self._lock = threading.Lock()
 
     def __iter__(self) -> EpochIterator:
@@ -378,39 +325,35 @@ class EpochIterator:
         self._pool.check_open()  # before the lock, which a fork may have left locked
         with self._lock:
             self._submit()
-            if not self._pending:
+            if not self._jobs:
                 self._split.check_files()
                 raise StopIteration
             began = perf_counter()
-            batch = self._received(self._pending[0])
-            self._position.used += self._pending.popleft().selection.rows.numel()  # len takes five times as long
+            batch = self._received()
+            self._position.used += len(self._jobs.popleft().selection.rows)
             self._counts.batches += 1
             self._counts.waited_s += perf_counter() - began
             return batch
 
     def __del__(self) -> None:
-        for pending in self.__dict__.get("_pending", ()):
-            if pending.future is not None:
-                pending.future.cancel()
+        for job in self.__dict__.get("_jobs", ()):
+            job.is_cancelled = True
 
     def _submit(self) -> None:
         """Submits enough batches to keep the threads busy."""
-        while len(self._pending) <= self._ahead:
-            selection = next(self._rows, None)
-            if selection is None:
-                break
-            self._pending.append(_Pending(selection))
-        for pending in self._pending:
-            if pending.future is None:
-                pending.future = self._pool.submit(pending.selection, self._position.epoch)
+        while len(self._jobs) <= self._ahead and (found := self._rows.some(self._planned)):
+            self._jobs.extend(BatchJob(selection, self._position.epoch) for selection in found)
+            self._planned += len(found)
+        for job in islice(self._jobs, self._ahead + 1):
+            if not job.is_submitted:
+                self._pool.submit(job)
 
-    def _received(self, pending: _Pending) -> Any:
-        """Waits for the batch; after an error it must be submitted again."""
-        if pending.future is None:
-            raise RuntimeError("the batch was not submitted")
-        future, pending.future = pending.future, None
+    def _received(self) -> Any:
+        """Waits for the next batch; the job in its place is submitted if that fails, as it may in any line."""
+        job = self._jobs[0]
+        self._jobs[0] = BatchJob(job.selection, job.epoch)
         try:
-            made = self._pool.receive(future)
+            made = self._pool.receive(job)
             return made if self._returns is None else self._returns.given(made)
         except StopIteration as error:  # it would end the epoch without a word
             raise RuntimeError(

@@ -7,6 +7,7 @@ resume point. It never forks, and needs neither Pillow nor typer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -20,29 +21,31 @@ from mmload.augment.returns import Form
 from mmload.augment.step import Step
 from mmload.augment.views import collates_of
 from mmload.batch import Batch, BatchOrViews
-from mmload.errors import UsageError, counted, shown
+from mmload.errors import counted, shown
 from mmload.loader.arguments import (
+    agreed_seed,
     check_arguments,
     check_collate,
     check_decode,
     check_variable_size,
     device_for,
+    needs_agreement,
     rendering_device,
     resolve_collate,
     resolve_fields,
     resolve_order,
     resolve_view,
     returns_for,
+    torch_seed,
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
 from mmload.loader.epoch_iterator import (
+    BatchRows,
     Counts,
     EpochIterator,
-    Position,
     Prefetcher,
     WorkerPool,
     beginning,
-    rows_of_batches,
 )
 from mmload.loader.order import (
     EpochOrder,
@@ -52,9 +55,17 @@ from mmload.loader.order import (
     occurrences_of,
     ranks_for,
 )
-from mmload.loader.resume_state import OrderIdentity, State, check_sampler, position_in, seed_in, state_of
+from mmload.loader.resume_state import (
+    OrderIdentity,
+    Position,
+    Progress,
+    State,
+    check_sampler,
+    position_in,
+    seed_in,
+    state_of,
+)
 from mmload.loader.samplers import EpochSampler, SamplerOrder, SkippableBatches
-from mmload.loader.seeds import agreed_seed, needs_agreement, torch_seed
 from mmload.loader.tiers import choose_tier
 from mmload.loader.window_orders import bind_order, check_batches
 from mmload.runtime.lazy_property import lazy_property
@@ -75,13 +86,15 @@ class Loader:
             splits, nested in any way (``split.subset``, ``random_split``). ``ids`` are row numbers of the split or
             concatenation beneath any subsets, as without them. An empty subset has empty epochs.
         batch_size: rows per batch, on each rank.
-        shuffle: True for a new random order each epoch, False for the stored order.
+        shuffle: True for a new random order each epoch, False for the stored order. Of more than 1 GiB in object
+            storage, True is the order "block".
         collate: a :class:`Collate`, a list of its steps, a :class:`~mmload.augment.views.Views`, whose batches have a
             Batch per view, or any callable that takes a Batch of uint8 rows. None: the rows as they are stored.
         order: in place of ``shuffle``: "block" shuffles, and reads neighbors together, for data larger than memory on
-            disks that favor long reads; a function of :mod:`mmload.loader.orders` such as ``weighted(weights)``; or
-            this rank's rows, as in a DataLoader: a list, array or tensor of rows, one boolean per row, or a torch
-            ``Sampler``, whose ``set_epoch`` is called with the loader's epoch until its user calls it.
+            disks that favor long reads; "full" shuffles all rows, also in object storage; a function of
+            :mod:`mmload.loader.orders` such as ``weighted(weights)``; or this rank's rows, as in a DataLoader: a list,
+            array or tensor of rows, one boolean per row, or a torch ``Sampler``, whose ``set_epoch`` is called with the
+            loader's epoch until its user calls it.
         seed: 0 to 2**64 - 1; decides order and draws. None: the seed that ``torch.manual_seed`` set in the process that
             makes the loader; of several ranks rank 0's, which they ask for when the first epoch begins.
         drop_last: leave out the last batch of an epoch if it is smaller.
@@ -161,21 +174,21 @@ class Loader:
         self.prefetch = prefetch
         self._named = resolve_order(shuffle, order)
         framed = isinstance(self._named, Sampling) and self._named.framed
-        self._fields = resolve_fields(self.split, fields)
-        check_variable_size(self.split, self._fields, made, tier, framed)
-        check_decode(decode, self.split, self._fields)
+        names = resolve_fields(self.split, fields)
+        check_variable_size(self.split, names, made, tier, framed)
+        check_decode(decode, self.split, names)
         rendered = rendering_device(made, self.device, tier)
         self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
         self._ranks_given = ranks is not None
         self._order = self._made_order(ranks_for(ranks), tail)
         self._follows_torch = seed is None
         self._has_to_agree = seed is None and needs_agreement(self._order, made)
-        self._returns = returns_for(returns, made, self.split, self._fields, self.device, framed)
-        check_collate(made, view, self._fields, framed)
+        self._returns = returns_for(returns, made, self.split, names, self.device, framed)
+        check_collate(made, view, names, framed)
         self._listed_again = occurrences_of(view)
         self._settings = BatchSettings(
             view=view,
-            fields=self._fields,
+            fields=names,
             collate=made,
             device=self.device,
             tier=self.tier,
@@ -187,12 +200,7 @@ class Loader:
             ranks=len(self._order.ranks_here),
         )
         self._pool: WorkerPool | None = None
-        self._epoch = self._offset = 0
-        self._position = Position(0, 0)  # of the iterator begun last
-        # Set by set_epoch, with the rows used then; it is the state until the iterator gives another batch.
-        self._chosen: tuple[Position | None, int] = (None, 0)
-        self._resumed = (-1, 0)  # the epoch of a loaded state, and its samples, until an epoch begins
-        self._epoch_is_given = False  # the next one, by set_epoch or a state
+        self._progress = Progress()
         self._counts = Counts()
 
     def _made_order(self, ranks: tuple[int, int], tail: str) -> Order | SamplerOrder:
@@ -234,7 +242,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """Number of the next epoch."""
-        return self._epoch
+        return self._progress.epoch
 
     @property
     def sampler(self) -> Any:
@@ -257,15 +265,7 @@ class Loader:
         Raises:
             UsageError: if neither set_epoch nor a state says which epoch it is, or a state says another position.
         """
-        if not self._epoch_is_given:
-            raise UsageError("it is not known which epoch to skip batches of; call loader.set_epoch(epoch) before")
-        samples = self._order.consumed(batches * self.batch_size)
-        if self._offset not in (0, samples):
-            raise UsageError(
-                f"{samples} samples are to be skipped, and the loader's state is after {self._offset}; load the state, "
-                "which suffices, or skip"
-            )
-        self._offset = samples
+        self._progress.skip(self._order.consumed(batches * self.batch_size))
         return iter(self)
 
     def __len__(self) -> int:
@@ -280,11 +280,7 @@ class Loader:
         """
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"epoch is {shown(epoch)}; give an integer from 0")
-        self._epoch_is_given = True
-        if epoch != self._epoch:
-            resumed, samples = self._resumed
-            self._epoch, self._offset = epoch, samples if epoch == resumed else 0
-        self._chosen = Position(self._epoch, self._offset), self._position.used
+        self._progress.choose(epoch)
 
     def state_dict(self) -> State:
         """Returns the position as a small dict: batches that were yielded count as used.
@@ -296,13 +292,10 @@ class Loader:
             ``seed``, ``order`` and ``dataset``, a digest of what the rows are made of; over a subset also ``subset``, a
             digest of its rows; with a sampler also ``sampler``, a digest of its rows or its length.
         """
-        chosen, used = self._chosen
-        is_chosen = chosen is not None and used == self._position.used
-        position = chosen if chosen is not None and is_chosen else self._position
+        position, is_begun = self._progress.current()
         full = -(-position.used // self.batch_size) * self.batch_size  # a last batch may be a row larger on other ranks
         epoch, samples = position.epoch, self._order.consumed(full, position.offset)
-        begun = not is_chosen and self._epoch > epoch
-        if (samples or begun) and not self._batches_in(self._order.most_remaining(samples)):
+        if (samples or is_begun) and not self._batches_in(self._order.most_remaining(samples)):
             samples = self._order.length  # what drop_last and tail leave out would make batches under other settings
             epoch += not samples
         return state_of(epoch, samples, self._identity())
@@ -324,16 +317,13 @@ class Loader:
         order, identity = self._order, self._identity()
         if self._follows_torch:
             identity = replace(identity, seed=seed_in(state, self.seed))
-        epoch, samples = position_in(state, identity, length=self._order.length, other_version=other_version)
-        self._resumed = epoch, samples
+        saved = epoch, samples = position_in(state, identity, length=self._order.length, other_version=other_version)
         if samples and not self._batches_in(order.most_remaining(samples)):
             epoch, samples = epoch + 1, 0
         elif samples and not other_version:
             check_sampler(state, identity)
         self._use_seed(identity.seed)
-        self._epoch_is_given = True
-        self._epoch, self._offset = epoch, samples
-        self._position, self._chosen = Position(epoch, samples), (None, 0)
+        self._progress.resume(saved, epoch, samples)
 
     def stats(self) -> dict[str, Any]:
         """Returns counters since the loader was created.
@@ -363,23 +353,20 @@ class Loader:
         if isinstance(self._order, Order) and not self._ranks_given:
             self._order.check_ranks()
         with beginning():
-            order, position = self.agreed_order(), Position(self._epoch, self._offset)
+            order, position = self.agreed_order(), Position(self._progress.epoch, self._progress.offset)
             batches = self._batches_in(order.remaining(position.offset))
-            rows = rows_of_batches(order, self._view, self._listed_again, position, self.batch_size, batches)
+            rows = BatchRows(order, self._view, self._listed_again, position, self.batch_size, batches)
             pool = self._usable_pool()
-            pool.prefetch(
-                position.epoch, position.offset
-            )  # before the epoch counts: after an error the next try is the same epoch
+            pool.prefetch(position.epoch, position.offset)
             ahead, returns = self.threads + self.prefetch, self._returns
             epoch = EpochIterator(self.split, pool, rows, position, self._counts, ahead=ahead, returns=returns)
-            self._epoch, self._offset, self._resumed = position.epoch + 1, 0, (-1, 0)
-            self._epoch_is_given = False
-            self._position, self._chosen = position, (None, 0)
+            self._progress.begin(position)  # last: after an error the next try is the same epoch
             return epoch
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns everything but the threads: a copy starts its own."""
-        return {**self.__dict__, "_pool": None, "_position": replace(self._position), "_counts": replace(self._counts)}
+        own = {"_progress": deepcopy(self._progress), "_counts": replace(self._counts)}
+        return {**self.__dict__, "_pool": None, **own}
 
     def _identity(self) -> OrderIdentity:
         order = self._order
@@ -399,8 +386,7 @@ class Loader:
     def _usable_pool(self) -> WorkerPool:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
-            margin = (self.threads - 1) * self.batch_size
-            prefetcher = Prefetcher(self._order, self._view, self._fields, margin)
+            prefetcher = Prefetcher(self._order, self._view, self._settings.fields)
             self._pool = WorkerPool(BatchWorker(self._settings), prefetcher, self.threads)
         return self._pool
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, from_numpy
 
-from mmload.errors import UsageError, choices
-from mmload.runtime.random_words import GOLDEN, MAX_ROWS, Words, check_integer, key_of, permute_words, signed
+from mmload.errors import UsageError
+from mmload.runtime.random_words import GOLDEN, Words, key_of, permute_words, signed
 from mmload.runtime.resources import local_ranks
+from mmload.store.row_reader import Numbers
 from mmload.store.split_views import View
 
 TAILS = ("exact", "pad", "drop")
@@ -55,18 +55,11 @@ class EpochOrder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredOrder:
-    """All rows in stored order.
-
-    Raises:
-        ValueError: if an option is out of its range.
-    """
+    """All rows in stored order."""
 
     rows: int
     group_size = 1
     identity = "sequential"
-
-    def __post_init__(self) -> None:
-        check_integer("rows", self.rows, 0, MAX_ROWS)
 
     @property
     def length(self) -> int:
@@ -88,10 +81,6 @@ class ShuffledOrder(StoredOrder):
 
     seed: int = 0
     identity = "full"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("seed", self.seed, 0, 2**64 - 1)
 
     def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
         """Returns the permuted positions."""
@@ -147,16 +136,18 @@ class RowSelection(NamedTuple):
             None: no row comes twice.
     """
 
-    rows: Tensor
-    occurrences: Tensor | None = None
+    rows: Numbers
+    occurrences: Numbers | None = None
 
     def split(self, size: int) -> list[RowSelection]:
         """Splits the rows into pieces of ``size``; the last may be smaller."""
-        rows = self.rows.split(size)  # type: ignore[no-untyped-call]  # torch has none
-        if self.occurrences is None:
-            return [RowSelection(piece) for piece in rows]
-        numbers = self.occurrences.split(size)  # type: ignore[no-untyped-call]
-        return [RowSelection(*piece) for piece in zip(rows, numbers, strict=True)]
+        pieces = [slice(first, first + size) for first in range(0, len(self.rows), size)]
+        again = self.occurrences
+        return [RowSelection(self.rows[piece], None if again is None else again[piece]) for piece in pieces]
+
+
+Take = Callable[[int, int, int], RowSelection]
+"""(start, stop, offset) -> the rows at positions [start, stop) after ``offset`` of one epoch; fewer where it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,21 +166,12 @@ class Order:
         tail: when the ranks do not divide the positions: ``exact`` takes each once, so that some ranks have
             one position (or batch) more; ``pad`` repeats the beginning of the epoch and ``drop`` leaves out its end
             until all ranks have the same number, as torch's DistributedSampler does.
-
-    Raises:
-        ValueError: if an option is out of its range.
     """
 
     epoch_order: EpochOrder
     rank: int = 0
     world_size: int = 1
     tail: str = "exact"
-
-    def __post_init__(self) -> None:
-        if self.tail not in TAILS:
-            raise ValueError(f"tail is {self.tail!r}, choose one of {choices(TAILS)}")
-        check_integer("world_size", self.world_size, 1, 2**31)
-        check_integer("rank", self.rank, 0, self.world_size - 1)
 
     @property
     def ranks_here(self) -> Sequence[int]:
@@ -230,7 +212,6 @@ class Order:
 
     def remaining(self, offset: int = 0) -> int:
         """Returns the positions of this rank that remain once all ranks have consumed ``offset`` of the epoch."""
-        check_integer("offset", offset, 0, 2 * MAX_ROWS)
         remaining, group_size = max(0, self.epoch_order.length - offset), self.epoch_order.group_size
         batches = remaining // group_size if self.tail == "drop" else -(-remaining // group_size)
         more = {"exact": self.world_size - 1 - self.rank, "pad": self.world_size - 1, "drop": 0}[self.tail]
@@ -252,6 +233,10 @@ class Order:
         begun = -(-stop // size) * size  # the last batch of an epoch may be smaller
         return min(self.epoch_order.length, offset + begun * self.world_size)
 
+    def begin(self, epoch: int) -> Take:
+        """Returns what takes positions of an epoch."""
+        return partial(self.take, epoch)
+
     def take(self, epoch: int, start: int, stop: int, offset: int = 0) -> RowSelection:
         """Returns the rows at positions [start, stop) of this rank.
 
@@ -265,27 +250,21 @@ class Order:
 
         Returns:
             min(stop, remaining(offset)) - start rows, at least 0.
-
-        Raises:
-            ValueError: if a number is negative.
         """
-        check_integer("epoch", epoch, 0, 2**63)
-        check_integer("start", start, 0, MAX_ROWS)
-        check_integer("stop", stop, 0, 2 * MAX_ROWS)
         count = max(0, min(stop, self.remaining(offset)) - start)
         if not count:
-            return RowSelection(torch.empty(0, dtype=torch.int64, device="cpu"))
+            return RowSelection(np.empty(0, np.int64))
         positions = self._positions(start, count, offset)
         again: Words | None = None
         if int(positions[-1]) >= self.epoch_order.length:
             again, positions = np.divmod(positions, np.uint64(self.epoch_order.length))
         rows, occurrences = self.epoch_order.rows_at(positions, epoch)
-        numbers = None if occurrences is None else _tensor(occurrences)
+        numbers = None if occurrences is None else occurrences.view(np.int64)
         if again is not None:
-            numbers = combine_occurrences(_tensor(again), numbers, GOLDEN)
-        return RowSelection(_tensor(rows), numbers)
+            numbers = combine_occurrences(again.view(np.int64), numbers, GOLDEN)
+        return RowSelection(rows.view(np.int64), numbers)
 
-    def rows_for(self, epoch: int) -> Tensor:
+    def rows_for(self, epoch: int) -> Numbers:
         """Returns all rows of this rank in an epoch, int64 [len(self)]; the only call that needs memory for them."""
         return self.take(epoch, 0, len(self)).rows
 
@@ -302,20 +281,16 @@ class Order:
         return dealt + np.uint64(offset)
 
 
-def combine_occurrences(again: Tensor, occurrences: Tensor | None, factor: int) -> Tensor:
+def combine_occurrences(again: Numbers, occurrences: Numbers | None, factor: int) -> Numbers:
     """Combines occurrences that have two reasons: int64 [B], 0 where both numbers are 0.
 
     Both are int64 [B]; None: 0. The factor is an odd word, another one for each reason.
     """
-    numbers = again * signed(factor)
+    numbers: Numbers = again * np.int64(signed(factor))
     return numbers if occurrences is None else numbers + occurrences
 
 
-def _tensor(words: Words) -> Tensor:
-    return torch.from_numpy(words.view(np.int64))
-
-
-def occurrences_in(rows: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+def occurrences_in(rows: Numbers, count: int) -> Numbers | None:
     """Returns how often each of these rows, int64 [N] of ``count``, comes before; None if none comes twice."""
     if (rows[1:] > rows[:-1]).all():  # the usual list, in a quarter of the time
         return None
@@ -324,13 +299,12 @@ def occurrences_in(rows: NDArray[np.int64], count: int) -> NDArray[np.int64] | N
     return None if np.count_nonzero(is_listed) == len(rows) else _counted(rows)
 
 
-def occurrences_of(view: View) -> Tensor | None:
+def occurrences_of(view: View) -> Numbers | None:
     """Returns how often each chosen row of a view comes before, int64 [N]; None if none comes twice."""
-    again = None if view.chosen is None else occurrences_in(view.chosen.numpy(), len(view.rows))
-    return None if again is None else torch.from_numpy(again)
+    return None if view.chosen is None else occurrences_in(view.chosen, len(view.rows))
 
 
-def _counted(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _counted(rows: Numbers) -> Numbers:
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
     begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(rows) else order
@@ -346,12 +320,11 @@ class Occurrences:
     def __init__(self, rows: int) -> None:
         self._counts = np.zeros(rows, dtype=np.uint32)
 
-    def add(self, rows: Tensor) -> Tensor | None:
+    def add(self, rows: Numbers) -> Numbers | None:
         """Returns how often each row has come before, int64 [B]; None if none has."""
-        numbers = rows.numpy()
-        before = self._counts[numbers] + _counted(numbers)
-        np.add.at(self._counts, numbers, np.uint32(1))
-        return from_numpy(before.astype(np.int64)) if before.any() else None
+        before = self._counts[rows] + _counted(rows)
+        np.add.at(self._counts, rows, np.uint32(1))
+        return before if before.any() else None
 
 
 def ranks_for(ranks: tuple[int, int] | None) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset
@@ -234,7 +233,7 @@ def _mixed(
 
 def _subset(rows: object, context: OrderContext) -> EpochOrder:
     count = len(context.view)
-    numbers = row_numbers(rows, count, "the loader's dataset").numpy()
+    numbers = row_numbers(rows, count, "the loader's dataset")
     return ListOrder(rows=count, listed=numbers, occurrences=occurrences_in(numbers, count), seed=context.seed)
 
 
@@ -300,11 +299,11 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
                 f"field {labels!r} is {spec.torch_dtype} of the shape {list(spec.shape)} per row; give one with one "
                 "integer per row, or a list of one integer per row"
             )
-        read = torch.empty(len(view), dtype=spec.torch_dtype, device="cpu")
+        read = np.empty(len(view), np.int64)
         for start in range(0, len(view), _LABELS_AT_ONCE):
-            rows = torch.from_numpy(np.arange(start, min(start + _LABELS_AT_ONCE, len(view))))  # without threads
-            view.rows.reader.gather(labels, view.ids(rows), out=read[start : start + len(rows)])
-        return read.to(torch.int64).numpy()
+            rows = np.arange(start, min(start + _LABELS_AT_ONCE, len(view)))
+            read[start : start + len(rows)] = view.rows.reader.array(labels, view.ids(rows))
+        return read
     array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if array.dtype.kind not in "iub" or array.ndim != 1:
         raise TypeError(f"labels are {shown(labels)}; give the name of a field, or a list of one integer per row")

@@ -1,17 +1,89 @@
-"""The state of a loader: its position, and what determines the order of the rows."""
+"""The state of a loader: its position in its epochs, and what determines the order of the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mmload.errors import shown
+from mmload.errors import UsageError, shown
 from mmload.store.row_numbers import as_integer
 
 State = dict[str, int | str]
 
 _OPTIONAL = ("subset", "sampler", "version")
 _OF_VERSION = ("rows", "dataset")  # what another version of a dataset may have otherwise
+
+
+@dataclass
+class Position:
+    """Position of a pass over an epoch.
+
+    Attributes:
+        epoch: number of the epoch.
+        offset: samples of the epoch, of all ranks together, that were used before this pass.
+        used: rows that this pass has yielded.
+    """
+
+    epoch: int
+    offset: int
+    used: int = 0
+
+
+class Progress:
+    """Position of a loader, of several passes the one that was begun last, and where its next epoch begins.
+
+    Attributes:
+        epoch: number of the next epoch.
+        offset: samples of it that were used already.
+        is_given: whether ``set_epoch`` or a state has said which epoch is next.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = self.offset = 0
+        self.is_given = False
+        self._pass = Position(0, 0)
+        # Set by set_epoch, with the rows used then; it is the position until the pass yields another batch.
+        self._chosen: tuple[Position, int] | None = None
+        self._resumed = (-1, 0)  # the epoch of a loaded state, and its samples, until an epoch begins
+
+    def choose(self, epoch: int) -> None:
+        """Makes an epoch the next one; if it was resumed, it continues from there."""
+        self.is_given = True
+        if epoch != self.epoch:
+            resumed, samples = self._resumed
+            self.epoch, self.offset = epoch, samples if epoch == resumed else 0
+        self._chosen = Position(self.epoch, self.offset), self._pass.used
+
+    def skip(self, samples: int) -> None:
+        """Begins the next epoch after some of its samples.
+
+        Raises:
+            UsageError: if it is not known which epoch that is, or a state says another position.
+        """
+        if not self.is_given:
+            raise UsageError("it is not known which epoch to skip batches of; call loader.set_epoch(epoch) before")
+        if self.offset not in (0, samples):
+            raise UsageError(
+                f"{samples} samples are to be skipped, and the loader's state is after {self.offset}; load the state, "
+                "which suffices, or skip"
+            )
+        self.offset = samples
+
+    def begin(self, position: Position) -> None:
+        """Begins a pass over the next epoch."""
+        self.epoch, self.offset, self.is_given = position.epoch + 1, 0, False
+        self._pass, self._chosen, self._resumed = position, None, (-1, 0)
+
+    def resume(self, saved: tuple[int, int], epoch: int, samples: int) -> None:
+        """Continues after samples of an epoch; ``saved`` is what the state says, the same or the end of an epoch."""
+        self.epoch, self.offset, self.is_given = epoch, samples, True
+        self._pass, self._chosen, self._resumed = Position(epoch, samples), None, saved
+
+    def current(self) -> tuple[Position, bool]:
+        """Returns the position, and whether it is in an epoch that was begun."""
+        if self._chosen is not None and self._chosen[1] == self._pass.used:
+            return self._chosen[0], False
+        return self._pass, self.epoch > self._pass.epoch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,33 +9,13 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from mmload.errors import counted, shown
-from mmload.loader.order import Occurrences, Order, RowSelection
+from mmload.loader.order import Occurrences, Order, RowSelection, Take
 from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
-
-Take = Callable[[int, int], Tensor]
-"""(start, stop) -> the rows at these positions of one epoch, int64; fewer where it ends. For one iterator."""
-
-
-class CountedRows:
-    """Order of one epoch, which counts how often its rows come."""
-
-    def __init__(self, drawn: Take, rows: int) -> None:
-        self._drawn, self._rows = drawn, rows
-        self._occurrences, self._stop = Occurrences(rows), 0
-
-    def take(self, start: int, stop: int, offset: int = 0) -> RowSelection:
-        """Returns the rows at positions [start, stop) after ``offset``; cheap if they follow the last ones."""
-        if offset + start != self._stop:
-            self._occurrences = Occurrences(self._rows)
-            self._occurrences.add(self._drawn(0, offset + start))
-        rows = self._drawn(offset + start, offset + stop)
-        self._stop = offset + start + len(rows)
-        return RowSelection(rows, self._occurrences.add(rows))
+from mmload.store.row_reader import Numbers
 
 
 class SamplerOrder:
@@ -70,7 +50,7 @@ class SamplerOrder:
         self.rows = rows
         self._source = source
         self._user_sets_epoch = False
-        self._begun: Tensor | None = None
+        self._begun: Numbers | None = None
         self._fixed()
 
     @property
@@ -108,21 +88,18 @@ class SamplerOrder:
         """Returns the indices of this rank that are used."""
         return offset + stop
 
-    def begin(self, epoch: int) -> CountedRows:
-        """Draws the sampler for an epoch. Several epochs may be in progress at once."""
-        return CountedRows(self._drawn(epoch), self.rows)
-
-    def _drawn(self, epoch: int) -> Take:
+    def begin(self, epoch: int) -> Take:
+        """Draws the sampler for an epoch; returns what takes its rows. Several epochs may be in progress at once."""
         self._begun = begun = self._fixed()
         if begun is not None:
-            return lambda start, stop: begun[start:stop]
+            return _CountedRows(lambda start, stop: begun[start:stop], self.rows).take
         self._set_epoch(epoch)
         length = len(self) if hasattr(self._source, "__len__") else None
-        drawn = _SampledRows(iter(self._source), self.rows, length)
-        drawn.take(0, 1)  # a generator __iter__ reads the sampler's epoch only at its first item
-        return drawn.take
+        sampled = _SampledRows(iter(self._source), self.rows, length)
+        sampled.drawn(0, 1)  # a generator __iter__ reads the sampler's epoch only at its first item
+        return _CountedRows(sampled.drawn, self.rows).take
 
-    def _fixed(self) -> Tensor | None:
+    def _fixed(self) -> Numbers | None:
         """Returns all rows if the sampler lists them; else None."""
         if isinstance(self._source, Tensor | np.ndarray | list | tuple | range):
             return row_numbers(self._source, self.rows, "the sampler's dataset")
@@ -145,6 +122,23 @@ _EPOCHS_SET: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """Sampler -> the epoch that a loader set last."""
 
 
+class _CountedRows:
+    """Rows of one epoch, (start, stop) -> int64, of which it counts how often they come."""
+
+    def __init__(self, drawn: Callable[[int, int], Numbers], rows: int) -> None:
+        self._drawn, self._rows = drawn, rows
+        self._occurrences, self._stop = Occurrences(rows), 0
+
+    def take(self, start: int, stop: int, offset: int = 0) -> RowSelection:
+        """Returns the rows at positions [start, stop) after ``offset``; cheap if they follow the last ones."""
+        if offset + start != self._stop:
+            self._occurrences = Occurrences(self._rows)
+            self._occurrences.add(self._drawn(0, offset + start))
+        rows = self._drawn(offset + start, offset + stop)
+        self._stop = offset + start + len(rows)
+        return RowSelection(rows, self._occurrences.add(rows))
+
+
 class _SampledRows:
     """Rows of a sampler, read lazily. Not thread-safe."""
 
@@ -152,7 +146,7 @@ class _SampledRows:
         self._items, self._rows, self._length = items, rows, length
         self._yielded = array("q")
 
-    def take(self, start: int, stop: int) -> Tensor:
+    def drawn(self, start: int, stop: int) -> Numbers:
         """Returns the rows at positions [start, stop); reads more from the sampler if needed.
 
         Raises:
@@ -167,7 +161,7 @@ class _SampledRows:
                 f"sampler ends after {counted(len(self._yielded), 'row')}, its length is {self._length}; "
                 "let __len__ return how many rows it yields"
             )
-        return torch.from_numpy(np.array(self._yielded[start:stop]))
+        return np.array(self._yielded[start:stop], np.int64)
 
     def _row(self, item: object) -> int:
         row = as_integer(item)
@@ -181,8 +175,8 @@ class _SampledRows:
         return row % self._rows
 
 
-class HasEpochs(Protocol):
-    """Loader whose next epoch can be set."""
+class Epochs(Protocol):
+    """Loader, as far as the samplers below need it."""
 
     @property
     def epoch(self) -> int:
@@ -193,10 +187,6 @@ class HasEpochs(Protocol):
 
     def agreed_order(self) -> Order | SamplerOrder:
         """Returns the order of the rows, once all ranks have the same seed."""
-
-
-class SkipsBatches(HasEpochs, Protocol):
-    """Loader whose next epoch can begin after some of its batches."""
 
     def __len__(self) -> int:
         """Returns the number of batches of a complete epoch."""
@@ -212,7 +202,7 @@ class SkippableBatches:
     each other one, and the loader's threads make the batches.
     """
 
-    def __init__(self, loader: SkipsBatches) -> None:
+    def __init__(self, loader: Epochs) -> None:
         self._loader = loader
         self._batches: Iterator[Any] | None = None
         self._number = 0
@@ -242,7 +232,7 @@ class SkippableBatches:
 class EpochSampler(Sampler[int]):
     """Rows of a loader's next epoch on its rank, by their place in ``loader.dataset``."""
 
-    def __init__(self, order: Order, loader: HasEpochs) -> None:
+    def __init__(self, order: Order, loader: Epochs) -> None:
         self._order, self._loader = order, loader
 
     @property

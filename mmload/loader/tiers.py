@@ -31,6 +31,7 @@ from mmload.render.kernel_arguments import (
     Arrival,
     ImageLines,
 )
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
@@ -42,7 +43,7 @@ from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
 
 if TYPE_CHECKING:
-    from mmload.remote.block_map import BlockMap
+    from mmload.remote.chunk_map import ChunkMap
 
 TIERS = ("auto", "disk", "memory", "device")
 
@@ -158,7 +159,7 @@ class StoredRows(NamedTuple):
     def _arriving(self, absent: Numbers | None, library: CDLL | None, at_once: bool) -> ImageLines:
         """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""
         jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
-        nothing = np.zeros(len(jpeg), np.int64)
+        nothing = zeros(len(jpeg), np.int64)
         decoded = spare = NOWHERE
         rooms = nothing
         if library is not None:
@@ -236,13 +237,13 @@ def locate_rows(
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
         there, with no memory yet, each beginning at 0.
     """
-    count, nothing = len(numbers), np.zeros(len(numbers), np.int64)
+    count, nothing = len(numbers), zeros(len(numbers), np.int64)
     located = field.located(numbers) if located is None else located
     if not field.spec.variable_size:  # Records are repeated: to write each field took a tenth of a batch of 32 x 32.
         _, _, _, height, width, _ = located[0].item() if count else (0, 0, 0, 0, 0, 0)
         places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(count)
         needed = np.array([(0, height, 1)], NEEDED).repeat(count)
-        lengths, jpeg = located["bytes"].copy(), np.zeros(count, bool)
+        lengths, jpeg = located["bytes"].copy(), zeros(count, np.bool_)
         return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, nothing, lengths)
     places, jpeg = np.array([(0, 0, 0, 0, 0, LINES, 1)], PLACE).repeat(count), located["encoding"] == JPEG
     places["height"], places["width"] = located["height"], located["width"]
@@ -379,14 +380,14 @@ class ReadTier(HitCounter):
 class MappedTier(HitCounter):
     """Tier of rows in mapped files, in the system's page cache.
 
-    The map is of the rows, or of their blocks from object storage. To populate it reads all of them into memory now;
-    not blocks.
+    The map is of the rows, or of their chunks from object storage. To populate it reads all of them into memory now;
+    not chunks.
 
     Raises:
         DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
     """
 
-    def __init__(self, rows: Rows, memory: RowMap | BlockMap, populate: bool = False, note: str = "") -> None:
+    def __init__(self, rows: Rows, memory: RowMap | ChunkMap, populate: bool = False, note: str = "") -> None:
         super().__init__()
         self.rows, self._map, self.note = rows, memory, note
         if populate and isinstance(memory, RowMap):
@@ -440,7 +441,8 @@ class MappedTier(HitCounter):
         self.count(len(places) - absent, absent)
         stored.places["start"] = prepared.starts
         mapped = (self._map, prepared) if isinstance(self._map, RowMap) else None
-        # The memory of blocks may have moved.
+        if mapped is None:
+            self._map.wait(prepared, slice(None))
         return prepared, stored._replace(memory=self._map.memory, starts=prepared.starts, map=mapped)
 
 
@@ -456,7 +458,7 @@ class DeviceTier(HitCounter):
         self.images = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
-            chunk = torch.arange(start, min(start + step, len(split)), device="cpu")
+            chunk = np.arange(start, min(start + step, len(split)))
             self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
         self._memory = np.frombuffer(memory_of(self.images), np.uint8) if device.type == "cpu" else NOWHERE
         self.count(misses=len(split))
@@ -528,19 +530,19 @@ def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> ReadTie
     memory = row_map(rows, ranks)
     if memory is not None:
         return MappedTier(rows, memory, populate)
-    blocks, note = _block_map(rows), ""
+    chunks, note = _chunk_map(rows), ""
     if populate:
-        note = "not in memory: files that cannot be mapped, and blocks of object storage, are read as they are used"
-    return ReadTier(rows, note) if blocks is None else MappedTier(rows, blocks, note=note)
+        note = "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
+    return ReadTier(rows, note) if chunks is None else MappedTier(rows, chunks, note=note)
 
 
-def _block_map(rows: Rows) -> BlockMap | None:
-    """Returns the map of rows in object storage; None where they are local, as lists are, or read faster."""
+def _chunk_map(rows: Rows) -> ChunkMap | None:
+    """Returns the map of rows in object storage; None where they are local, as lists are."""
     if not isinstance(rows, FieldRows) or rows.split_files.is_local or rows.spec.is_list:
         return None
-    from mmload.remote.block_map import block_map
+    from mmload.remote.cached_reader import CachedFiles
 
-    return block_map(rows)
+    return rows.split_files.chunk_map(rows.name) if isinstance(rows.split_files, CachedFiles) else None
 
 
 def sizes_of(located: Places) -> Numbers:

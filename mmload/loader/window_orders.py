@@ -5,18 +5,20 @@ They are pure functions of (seed, epoch, position), in O(1) memory, as all order
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mmload.errors import UsageError, counted
+from mmload.loader.chunk_order import ChunkOrder, chunk_order, warn_of_nodes
 from mmload.loader.order import EpochOrder, Order, OrderContext, Sampling, ShuffledOrder, StoredOrder
-from mmload.runtime.random_words import MAX_ROWS, Words, check_integer, key_of, keys_of, permute_words
+from mmload.runtime.random_words import Words, key_of, keys_of, permute_words
 from mmload.store.split_views import View
 
 _BLOCKS, _HOLE, _INSIDE = 2, 3, 4  # purposes of keys; the full shuffle has 1
@@ -35,11 +37,6 @@ class BlockOrder(ShuffledOrder):
 
     block_size: int = 64
     window: int = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_integer("block_size", self.block_size, 1, MAX_ROWS)
-        check_integer("window", self.window, 1, MAX_ROWS)
 
     @property
     def identity(self) -> str:  # type: ignore[override]  # of the others it is a constant
@@ -194,13 +191,19 @@ def bind_order(order: str | Sampling, context: OrderContext) -> EpochOrder:
     if isinstance(order, Sampling):
         return order.bound(context)
     rows, seed = len(context.view), context.seed
-    if order == "shuffled":
+    if order in ("shuffled", "block"):
+        stored = chunk_order(context.view, seed)
+        if stored is not None:
+            return stored
+    if order in ("shuffled", "full"):
         return ShuffledOrder(rows=rows, seed=seed)
     if order == "block":
         return BlockOrder(rows=rows, seed=seed)
     if order == "sequential":
         return StoredOrder(rows=rows)
-    raise ValueError(f"order is {order!r}; give 'block', an order of mmload.loader.orders, rows or a torch Sampler")
+    raise ValueError(
+        f"order is {order!r}; give 'block', 'full', an order of mmload.loader.orders, rows or a torch Sampler"
+    )
 
 
 def check_batches(order: Order, named: object, view: View, batch_size: int, drop_last: bool) -> None:
@@ -216,10 +219,48 @@ def check_batches(order: Order, named: object, view: View, batch_size: int, drop
     if drop_last and 0 < rows < batch_size:
         message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
         warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=4)
-    if isinstance(order.epoch_order, BlockOrder):
-        from mmload.loader.batch_diversity import warn_of_similar_samples  # not needed for other orders
+    warn_of_nodes(order, view)
+    if isinstance(order.epoch_order, BlockOrder | ChunkOrder):
+        _warn_of_similar_samples(order, view, batch_size)
 
-        warn_of_similar_samples(order, view, batch_size)
+
+def _warn_of_similar_samples(order: Order, view: View, batch_size: int) -> None:
+    """Warns if blocks give batches of few classes, as in a dataset that is sorted by class."""
+    targets, mixed = view.rows.fields.get("targets"), ShuffledOrder(rows=order.rows)
+    if targets is None or targets.shape or batch_size < 2 or order.rows < 2:
+        return
+
+    def labels(places: NDArray[np.int64]) -> NDArray[np.integer]:
+        return view.rows.reader.array("targets", view.ids(places))
+
+    orders = (Order(epoch_order=each) for each in (order.epoch_order, mixed))
+    found, best = (effective_classes(each, labels, batch_size) for each in orders)
+    if found < _ENOUGH * best:
+        warnings.warn(
+            f'order="block" over {view.rows!r}: a batch of {batch_size} holds {found:.1f} classes in effect where a '
+            f"full shuffle gives {best:.1f}: the dataset seems to be sorted by class; build it with --shuffle-seed, or "
+            "give the Loader shuffle=True, which reads single rows",
+            stacklevel=5,
+        )
+
+
+_ENOUGH = 0.9  # of the classes of a full shuffle
+_FEWEST, _MOST, _SAMPLES = 8, 64, 1024  # batches to look at; between the two, so many samples
+
+
+def effective_classes(order: Order, labels: Callable[[NDArray[np.int64]], NDArray[np.integer]], size: int) -> float:
+    """Returns the mean number of classes in effect of some batches of the first epoch, spread evenly over it.
+
+    That is the Hill number of order 1, exp of the entropy of a batch's labels: 10 equal classes count 10, one alone 1.
+    """
+    in_epoch = max(1, len(order) // size)
+    count = min(in_epoch, max(_FEWEST, min(_MOST, _SAMPLES // size)))
+    found = []
+    for start in (number * in_epoch // count * size for number in range(count)):
+        rows = order.take(0, start, start + size).rows
+        shares = np.unique(labels(rows), return_counts=True)[1] / len(rows)
+        found.append(math.exp(-float((shares * np.log(shares)).sum())))
+    return fmean(found)
 
 
 def order_by_aspect(source: EpochOrder, context: OrderContext) -> BucketOrder:
@@ -245,7 +286,6 @@ def order_by_aspect(source: EpochOrder, context: OrderContext) -> BucketOrder:
 
 def _aspects(view: View, places: Words) -> NDArray[np.float64]:
     """Returns width / height of the images at places of a view."""
-    ids = view.ids(torch.from_numpy(places.view(np.int64))).numpy()
-    located = view.rows.reader.field("images").located(ids)
+    located = view.rows.reader.field("images").located(view.ids(places.view(np.int64)))
     aspects: NDArray[np.float64] = located["width"] / located["height"]
     return aspects

@@ -122,7 +122,7 @@ def _check_labels(split: Split, source: SourceSplit, folder: Path | None, found:
         return
     index = torch.tensor(found, dtype=torch.int64, device="cpu")
     rows = (index >= 0).nonzero().flatten()
-    stored, right = split.reader.gather("targets", rows), listed[index[rows]]
+    stored, right = split.reader.gather("targets", rows.numpy()), listed[index[rows]]
     if stored.shape != right.shape:
         text = f"labels have the shape {list(stored.shape[1:])}, not {list(right.shape[1:])}"
         yield Verdict.judged(split.name, "labels", False, text)
@@ -269,15 +269,13 @@ def _row_text(row: int, sample: str) -> str:
 
 def _stored_row(split: Split, row: int) -> dict[str, Tensor]:
     """Reads the fields of a row; variable-size images and masks are decoded to pixels, lists have no padding."""
-    number, reader = torch.tensor([row], device="cpu"), split.reader
+    number, reader = np.array([row]), split.reader
     fields = {
-        name: torch.from_numpy(reader.rows(name, number.numpy())[0])
-        if spec.variable_size
-        else reader.gather(name, number)[0]
+        name: torch.from_numpy(reader.rows(name, number)[0]) if spec.variable_size else reader.gather(name, number)[0]
         for name, spec in split.fields.items()
     }
     lists = [name for name, spec in split.record.fields.items() if spec.is_list]
-    return fields | {name: fields[name][: reader.lists(name).counts(number.numpy())[0]] for name in lists}
+    return fields | {name: fields[name][: reader.lists(name).counts(number)[0]] for name in lists}
 
 
 def _field_differences(stored: Mapping[str, Tensor], reference: Reference) -> list[tuple[str, float, float]]:

@@ -1,62 +1,43 @@
 """A cache on a local disk: one folder and one limit for several datasets and all processes of a machine.
 
-    CACHE/mmload-cache             marks the folder and counts its bytes; locked while a file comes or goes
-    CACHE/mmload-cache.*.incoming  the file that is being written, under that lock
-    CACHE/CONTENTS/                a dataset, by what its manifest identifies: its lists, indexes and checksums
-    CACHE/CONTENTS/open            locked by each process that has the dataset open
-    CACHE/CONTENTS/blocks-BOOT/SPLIT/SHARD/FIELD/NUMBER.block
+    CACHE/mmload-cache          marks the folder, counts the bytes of its chunks, and is the lock of the count
+    CACHE/CONTENTS/             a dataset, by what its manifest identifies: its lists, indexes and checksums
+    CACHE/CONTENTS/open         locked by each process that has the dataset open
+    CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk
+    CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk.passing     is removed after its use
+    CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk.incoming    locked by the process that fetches it
 
-A block is an immutable file: it is renamed in when it is complete, and unlinked when it has to go. The system keeps an
-unlinked file for whoever has it open, so a reader sees a whole block or none, and nothing has to agree with the bytes.
-The count is raised before a file comes and lowered after one has gone, so a process that ends in between leaves it too
-high, never too low; a survey of the files corrects it. Only files with such names are ever removed.
+A chunk is an immutable file: it is renamed in when it is complete and durable. The system keeps an unlinked file for
+whoever has it mapped, so a reader sees a whole chunk or none. An epoch reads each chunk once, so with room for a share
+of the data it is best to keep that share and to let the rest pass: what was used longest ago would be needed as soon as
+anything else. Chunks leave for others only if no process has their dataset open, or none has used them since the epoch
+before this one began. The count is raised before a chunk comes and lowered after one has gone, so a process that is
+killed leaves it too high, never too low; the next opening counts anew. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import accumulate, pairwise
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO
 from weakref import WeakValueDictionary
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mmload.errors import StoreError, UsageError, bytes_text
-from mmload.remote.block_files import BlockFiles
-from mmload.remote.cache_files import NAME, CacheMark, block_folders, size_of, unlink, write_renamed
-from mmload.remote.epoch_plan import Needs, needed_last
-from mmload.remote.file_calls import write_files
-from mmload.remote.layout import Numbers
-from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.durable_files import file_lock, lock, open_lock, write_atomically
+from mmload.runtime.regular_files import open_regular, write_at
 
-OPEN = "open"
-SPARE = 0.01
-"""The share of the limit that an eviction frees beyond what is needed, so that not every block asks for one."""
+NAME, OPEN, CHUNKS = "mmload-cache", "open", "chunks"
+PASSING, INCOMING = ".passing", ".incoming"
 
-_INCOMING = re.compile(rf"{NAME}\.[0-9a-f]{{16}}\.incoming")
-_SURVEY_S, _RETRY_S = 60.0, 1.0  # a survey takes about a second for a million blocks
-
-
-class OtherFiles(NamedTuple):
-    """Files of blocks whose order this process does not know.
-
-    Attributes:
-        paths: their paths.
-        sizes: int64 [n], bytes.
-        unused: bool [n], whether no process has the dataset open.
-    """
-
-    paths: list[str]
-    sizes: Numbers
-    unused: NDArray[np.bool_]
+_TEXT = b"mmload cache 2: copies of what is in object storage; delete the folder when nothing reads it. Bytes:\n"
+_DATASET, _SHARD = re.compile(r"[0-9a-f]{32}"), re.compile(r"\d{6,9}")
+_CHUNK = re.compile(rf"(0|[1-9]\d{{0,17}})\.chunk({PASSING}|{INCOMING})?")
+_SURVEY_S = 60.0  # a survey takes about a second for 10 TB
+_LEFT_S = 600.0  # seconds after which a file that is neither complete nor kept belongs to a process that has ended
 
 
 class CacheFolder:
@@ -64,200 +45,174 @@ class CacheFolder:
 
     Use :func:`cache_folder`.
 
-    Attributes:
-        files: files of the fields that this process has open.
-
     Raises:
         UsageError: if the folder holds something else.
         StoreError: if it cannot be written.
     """
 
     def __init__(self, path: Path, limit: int | None) -> None:
-        self.path, self.limit = path, limit
-        self.files: list[BlockFiles] = []
-        self._others = OtherFiles([], np.empty(0, np.int64), np.empty(0, np.bool_))
-        self._surveyed = -_SURVEY_S
-        self._random = np.random.default_rng(0)
-        self._incoming = str(path / f"{NAME}.{secrets.token_hex(8)}.incoming")
+        self.path, self.limit, self._mark = path, limit, path / NAME
+        self._unused: list[tuple[float, str]] = []
+        self._surveyed = 0.0
+        self._epochs: dict[Hashable, tuple[float, float]] = {}
         try:
-            self._mark = CacheMark(path)
-            with self.locked() as is_locked:
-                if is_locked:
-                    self._remove_incoming()
+            path.mkdir(parents=True, exist_ok=True)
+            is_strange = any(name != NAME for name in os.listdir(path))
+            if is_strange and not self._mark.exists():  # in this order: another process may create it at this moment
+                raise UsageError(f"{path} is not empty and not a cache of mmload; give another folder as the cache")
+            with file_lock(self._mark):
+                self._used()
+                self._survey()
         except OSError as error:
             raise StoreError(f"cannot use {path} as a cache ({error.strerror})") from error
 
     @property
     def used(self) -> int:
-        """Bytes of all blocks, or more if a process has ended while it stored some since the last survey."""
-        return self._mark.count or 0
+        """Bytes of all chunks that are kept, or more if a process was killed since the last survey."""
+        with file_lock(self._mark):
+            return self._used()
 
-    @contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Holds the lock of all threads and processes; yields False if another process does not give it up in time."""
-        with self._mark.locked() as is_locked:
-            if is_locked and self._mark.count is None:  # new, or truncated by somebody
-                self._survey()
-                self._mark.add(0)  # last: after a kill before it, the bytes are counted anew
-            yield is_locked
+    def open_dataset(self, root: Path) -> BinaryIO:
+        """Marks a dataset's folder as in use until the result is closed."""
+        root.mkdir(parents=True, exist_ok=True)
+        with file_lock(self._mark):  # a survey holds the other lock for a moment
+            file = open_lock(root / OPEN)
+            lock(file, shared=True)
+        return file
 
-    def store(self, files: Sequence[tuple[str, memoryview]]) -> list[bool]:
-        """Stores complete files, if there is room for them and the lock can be had.
-
-        Returns:
-            Whether each is stored.
+    def write_list(self, path: Path, content: bytes) -> None:
+        """Writes a list, an index or checksums into a dataset's folder.
 
         Raises:
-            StoreError: if the folder cannot be written, such as on a full disk.
+            StoreError: if it cannot be written.
         """
-        stored = [False] * len(files)
         try:
-            with self.locked() as is_locked:
-                if is_locked and files:
-                    self._store(files, stored)
-        except FileNotFoundError:  # something removes the folder at this moment
-            return stored
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with file_lock(self._mark):
+                self._used()  # if the cache was deleted, its mark has to prove again that it is one
+            write_atomically(path, content)
         except OSError as error:
             raise StoreError(
-                f"cannot write to the cache {self.path} ({error.strerror}); free space there, or give another folder"
+                f"cannot write {path} ({error.strerror}); free space there, or give another cache"
             ) from error
-        return stored
 
-    def _store(self, files: Sequence[tuple[str, memoryview]], stored: list[bool]) -> None:
-        """Stores the first files for which there is room, and marks them in ``stored``; the caller holds the lock."""
-        ends = list(accumulate(len(data) for _, data in files))
-        fitting = bisect_right(ends, self._room(ends[-1]))
-        paths, contents = [path for path, _ in files[:fitting]], [data for _, data in files[:fitting]]
-        pending = sum(map(len, contents))  # what is counted, but not there or counted by another process
-        self._change(pending)
-        done = 0
-        try:
-            while done < fitting:
-                is_new = write_files(self._incoming, paths[done:], contents[done:])
-                pending -= sum(len(contents[done + index]) for index in np.flatnonzero(is_new))
-                stored[done : done + len(is_new)] = [True] * len(is_new)
-                done += len(is_new)
-                if done < fitting:  # its folder does not exist, somebody has truncated it, or the disk is full
-                    self._change(-unlink(paths[done]))
-                    write_renamed(self._incoming, contents[done], paths[done])
-                    pending -= len(contents[done])
-                    stored[done] = True
-                    done += 1
-        except BaseException:
-            unlink(self._incoming)
-            raise
-        finally:
-            self._change(-pending)
+    def begin_epoch(self, field: Hashable) -> None:
+        """Records that a field begins an epoch: what nobody used since its previous one may leave."""
+        self._epochs[field] = self._epochs.get(field, (0.0, 0.0))[1], time.time()
 
-    def _room(self, more: int) -> int:
-        """Evicts until `more` bytes fit if possible; returns how many bytes fit. The caller holds the lock."""
+    def admit(self, incoming: str, path: str) -> None:
+        """Renames a complete file to its path, or beyond the limit to one that ends with its use.
+
+        Raises:
+            OSError: if the folder cannot be written.
+        """
+        size = os.stat(incoming).st_size
+        with file_lock(self._mark):
+            more = size - size_of(path)
+            if self._has_room(more):
+                self._count(self._used() + max(0, more))
+                os.rename(incoming, path)
+                self._count(self._used() + min(0, more))
+            else:
+                os.rename(incoming, path + PASSING)
+
+    def _has_room(self, more: int) -> bool:
+        """Returns whether so many bytes fit, after chunks left that nobody uses; the caller holds the lock."""
         if self.limit is None:
-            return more
-        if self.used + more > self.limit and time.monotonic() > self._surveyed + _SURVEY_S:
+            return True
+        if self._used() + more > self.limit and time.monotonic() > self._surveyed + _SURVEY_S:
             self._survey()
-        self._evict(self.used + more - self.limit)
-        if self.used + more > self.limit and time.monotonic() > self._surveyed + _RETRY_S:
-            self._survey()  # other processes may have changed what this one expects
-            self._evict(self.used + more - self.limit)
-        return self.limit - self.used
-
-    def _evict(self, excess: int) -> None:
-        """Removes at least `excess` bytes of what is needed last, if there are as many; the caller holds the lock."""
-        if excess <= 0:
-            return
-        known = [files for files in list(self.files) if files.grid.is_evicted]
-        length = max((len(files.plan) for files in known if files.plan is not None), default=1)
-        needs, sizes = [self._needs_of_others(length)], [self._others.sizes]
-        present = [np.flatnonzero(files.expected) for files in known]
-        for files, blocks in zip(known, present, strict=True):
-            needs.append(self._any_time(len(blocks), length) if files.plan is None else files.plan.next_needs(blocks))
-            sizes.append(files.grid.bytes_of(blocks))
-        chosen = needed_last(np.concatenate(needs), np.concatenate(sizes), excess + int(SPARE * (self.limit or 0)))
-        chosen.sort()
-        edges = np.searchsorted(chosen, np.cumsum([0, *map(len, sizes)]))
-        parts = [chosen[start:stop] for start, stop in pairwise(edges)]
-        freed = self._remove_others(parts[0])
-        first = len(sizes[0])
-        for files, blocks, part in zip(known, present, parts[1:], strict=True):
-            freed += files.remove(blocks[part - first])
-            first += len(blocks)
-        self._change(-freed)
-
-    def _any_time(self, count: int, length: int) -> Needs:
-        """Returns random needs in the later half of an epoch, for blocks whose order is not known."""
-        return self._random.uniform(length / 2, length, count).astype(np.float32)
-
-    def _needs_of_others(self, length: int) -> Needs:
-        needs = self._any_time(len(self._others.paths), length)
-        needs[self._others.unused] = np.inf
-        return needs
-
-    def _remove_others(self, chosen: Numbers) -> int:
-        freed = sum(unlink(self._others.paths[index]) for index in chosen.tolist())
-        keep = np.ones(len(self._others.paths), np.bool_)
-        keep[chosen] = False
-        paths = [self._others.paths[index] for index in np.flatnonzero(keep).tolist()]
-        self._others = OtherFiles(paths, self._others.sizes[keep], self._others.unused[keep])
-        return freed
+        while self._used() + more > self.limit and self._unused:
+            used_at, path = self._unused.pop()
+            with suppress(FileNotFoundError):
+                status = os.lstat(path)
+                if status.st_mtime == used_at:
+                    os.unlink(path)
+                    self._count(self._used() - status.st_size)
+        return self._used() + more <= self.limit
 
     def _survey(self) -> None:
-        """Counts all blocks of the folder, and records which this process can evict; the caller holds the lock."""
-        own = {(files.prefix, files.grid.field): files for files in list(self.files)}
-        datasets = {prefix.split(os.sep)[-3] for prefix, _ in own}
-        found: dict[tuple[str, str], list[Numbers]] = {key: [] for key in own}
-        self._remove_incoming()
-        total = 0
-        paths: list[str] = []
-        sizes: list[int] = []
-        unused: list[bool] = []
-        for folder, names in block_folders(self.path):
-            prefix, shard, field = folder.rsplit(os.sep, 2)
-            files = own.get((prefix, field))
-            index = None if files is None else files.shard_of(int(shard))
-            if files is not None and index is None:
-                continue
-            if files is None or index is None:
-                is_unused = folder.split(os.sep)[-5] not in datasets and self._is_unused(folder)
-                some = [os.path.join(folder, name) for name in names]
-                each = [size_of(path) for path in some]
-                paths, sizes, unused = paths + some, sizes + each, unused + [is_unused] * len(each)
-                total += sum(each)
-            else:
-                numbers = np.array([int(name.partition(".")[0]) for name in names], np.int64)
-                numbers = numbers[numbers < files.grid.starts[index + 1] - files.grid.starts[index]]
-                found[prefix, field].append(numbers + files.grid.starts[index])
-        for key, numbers_of in found.items():
-            files, present = own[key], np.concatenate([np.empty(0, np.int64), *numbers_of])
-            files.expected[:] = False
-            files.expected[present] = True
-            total += int(files.grid.bytes_of(present).sum())
-        self._others = OtherFiles(paths, np.array(sizes, np.int64), np.array(unused, np.bool_))
+        """Counts all chunks, finds those that nobody uses, and removes what killed processes left; under the lock."""
+        now, total, unused = time.time(), 0, []
+        since = min((earlier for earlier, _ in self._epochs.values()), default=0.0)
+        for root, paths in _chunk_paths(self.path):
+            is_closed = bool(paths) and self._is_closed(root)
+            for path in paths:
+                try:
+                    status = os.lstat(path)
+                    if path.endswith((PASSING, INCOMING)):
+                        if is_closed or status.st_mtime < now - _LEFT_S:
+                            os.unlink(path)
+                        continue
+                except FileNotFoundError:
+                    continue
+                total += status.st_size
+                if is_closed or status.st_mtime < since:
+                    unused.append((status.st_mtime, path))
+        self._unused = sorted(unused, reverse=True)
         self._surveyed = time.monotonic()
-        self._change(total - self.used)
+        self._count(total)
 
-    def _remove_incoming(self) -> None:
-        """Removes what killed processes left while they stored a file; the caller holds the lock."""
-        for entry in os.scandir(self.path):
-            if _INCOMING.fullmatch(entry.name):
-                unlink(entry.path)
-
-    def _is_unused(self, folder: str) -> bool:
-        """Returns whether no process has the dataset of a folder of blocks open."""
-        with suppress(OSError), open_lock(Path(folder).parents[3] / OPEN) as lock_file:
-            return lock(lock_file)
+    @staticmethod
+    def _is_closed(root: str) -> bool:
+        """Returns whether no process has a dataset open."""
+        with suppress(OSError), open_lock(Path(root, OPEN)) as file:
+            return lock(file)
         return False
 
-    def _change(self, change: int) -> None:
-        """Adds to the number of bytes; the caller holds the lock."""
-        if change:
-            self._mark.add(change)
+    def _used(self) -> int:
+        """Returns the count; the caller holds the lock.
+
+        Raises:
+            UsageError: if the file was not written here.
+        """
+        with open(self._mark, "rb", opener=open_regular) as file:
+            content = file.read(len(_TEXT) + 21)
+        digits = content[len(_TEXT) :]
+        if content.startswith(_TEXT) and digits.isdigit():
+            return int(digits)
+        if not _TEXT.startswith(content[: len(_TEXT)]):
+            raise UsageError(
+                f"{self._mark} was not written by this version of mmload; give another folder as the cache"
+            )
+        self._count(0)  # it is new, or something has truncated it
+        self._survey()
+        return self._used()
+
+    def _count(self, size: int) -> None:
+        """Writes the count; the caller holds the lock."""
+        with open(self._mark, "r+b", buffering=0, opener=open_regular) as file:
+            write_at(file.fileno(), memoryview(_TEXT + f"{max(0, size):020d}".encode()), 0)
+
+
+def _chunk_paths(cache: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields the folder of each dataset in a cache, and the files of its chunks; links are not followed."""
+    for name in os.listdir(cache):
+        dataset, found = os.path.join(cache, name), []
+        top = os.path.join(dataset, CHUNKS)
+        if not _DATASET.fullmatch(name) or os.path.islink(dataset) or os.path.islink(top):
+            continue
+        for folder, inner, names in os.walk(top):
+            level = folder[len(top) :].count(os.sep)
+            inner[:] = [name for name in inner if level != 1 or _SHARD.fullmatch(name)] if level < 3 else []
+            if level == 3:
+                found += [os.path.join(folder, name) for name in names if _CHUNK.fullmatch(name)]
+        yield dataset, found
+
+
+def size_of(path: str) -> int:
+    """Returns the bytes of a file; 0 if it does not exist."""
+    try:
+        return os.lstat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 _FOLDERS: WeakValueDictionary[Path, CacheFolder] = WeakValueDictionary()
 
 
 def cache_folder(path: Path, limit: int | None) -> CacheFolder:
-    """Returns the cache at a path: one object for all datasets of this process, so that each knows the others' orders.
+    """Returns the cache at a path: one object for all datasets of this process.
 
     Raises:
         UsageError: if it is open with another limit, or as :class:`CacheFolder`.

@@ -1,29 +1,35 @@
-"""Datasets in object storage, read from blocks on the local disk; each has one object per process for its cache."""
+"""Datasets in object storage, read from chunks on the local disk; each has one object per process for its cache."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, parse_bytes
+from mmload.errors import MmloadError, StoreError, UsageError, parse_bytes
+from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
-from mmload.remote.epoch_plan import EpochPlan, Take
-from mmload.remote.file_calls import read_files
 from mmload.remote.layout import Numbers
 from mmload.remote.object_store import check_parallel
-from mmload.remote.remote_blocks import ReadAhead, RemoteBlocks, Requests
 from mmload.runtime.regular_files import open_regular
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, Revision
 from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import Manifest, SplitRecord
 from mmload.store.opened_file import OpenedFile
-from mmload.store.row_reader import SMALL_ROW, Places
+from mmload.store.row_reader import Places, Rows
 from mmload.store.shard_table import BYTES
+
+Take = Callable[[int, int, int], Numbers]
+"""(epoch, start, stop) -> the rows at these positions of this rank, int64; fewer at the end of the epoch."""
+
+_AT_ONCE = 4096
 
 
 class RemoteFolder(Folder):
@@ -73,7 +79,7 @@ def _folder(url: str, cache: Path, limit: int | None, parallel: int, version: in
 
 
 class CachedFile(OpenedFile):
-    """File of a shard in object storage, whose blocks lie in a cache."""
+    """File of a shard in object storage, whose chunks lie in a cache."""
 
     def __init__(self, dataset: str, name: str) -> None:
         self._dataset, self.path = dataset, name
@@ -91,17 +97,7 @@ class CachedFile(OpenedFile):
         )
 
     def check(self) -> None:
-        """Does nothing, as blocks are immutable."""
-
-
-class _Piece(NamedTuple):
-    """Part of one block that is read from `offset` in its file; ``first`` is the index of its first row."""
-
-    first: int
-    block: int
-    path: str
-    offset: int
-    out: memoryview
+        """Does nothing, as chunks are immutable."""
 
 
 class CachedFiles(LocalFiles):
@@ -113,14 +109,13 @@ class CachedFiles(LocalFiles):
         super().__init__(folder, split, record)
         self.cache = folder.cache
 
-    def blocks(self, name: str) -> RemoteBlocks:
-        """Returns the blocks of a field."""
-        spec = self.record.fields[name]
-        offsets = self.index(name).offsets if spec.variable_size else None
-        return self.cache.blocks(self.split, name, offsets, self.order)
+    def chunk_map(self, name: str) -> ChunkMap:
+        """Returns the map of a field."""
+        offsets = self.index(name).offsets if self.record.fields[name].variable_size else None
+        return self.cache.chunk_map(self.split, name, offsets)
 
     def revision(self, name: str, shard: int) -> Revision:
-        """Returns a constant per file, as the blocks are always those of the manifest."""
+        """Returns a constant per file, as chunks are always those of the manifest."""
         return 0, int(self.record.shards.bytes[name][shard]), 0
 
     def opened(self, name: str, shard: int) -> OpenedFile:
@@ -151,15 +146,7 @@ class CachedFiles(LocalFiles):
     ) -> Iterator[None]:
         if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
             return super().arriving(field, rows, places, out, starts, groups)
-        blocks = self.blocks(field.name)
-        of_rows = blocks.grid.blocks_of_rows(rows)
-        requests = blocks.fetch_missing(of_rows)
-        pieces, ends = _pieces(blocks, of_rows, places, out, starts, groups)
-
-        def damaged(index: int, reason: str) -> DamagedError:
-            return field.damaged(int(rows[index]), reason)
-
-        return _filled(blocks, requests, pieces, ends, damaged, len(rows))
+        return _copied(self.chunk_map(field.name), places, out, starts, groups)
 
 
 class CachedSplit(Split):
@@ -168,27 +155,68 @@ class CachedSplit(Split):
     files_type = CachedFiles
     files: CachedFiles
 
-    def prefetch_epoch(
-        self, fields: Sequence[str], takes: Sequence[Take], epoch: int, now: int, margin: int
-    ) -> ReadAhead:
-        """Prefetches what an epoch reads, in its order, and makes evictions follow that order, too.
+    def maps(self, fields: Iterable[str]) -> dict[str, ChunkMap]:
+        """Returns the maps of those of some fields whose rows are in chunks: not lists, nor what stays in memory."""
+        found = [name for name in fields if not (self.record.fields[name].is_list or self.reader.is_column(name))]
+        return {name: self.files.chunk_map(name) for name in found}
 
-        ``takes`` are the orders of the ranks of this machine, starting with this one; the epoch continues at position
-        ``now``. :class:`EpochPlan` says what the margin is.
+    def chunk_numbers(self, rows: Numbers) -> Numbers:
+        """Returns the number of the chunk of each row of images, int64 [B]; 0 without images."""
+        for chunks in self.maps(["images"] if "images" in self.record.fields else []).values():
+            return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
+        return np.zeros(len(rows), np.int64)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of all files of the shards."""
+        return sum(int(sizes.sum()) for sizes in self.record.shards.bytes.values())
+
+    def prefetch_epoch(self, fields: Sequence[str], take: Take, epoch: int, now: int) -> Prefetch:
+        """Prefetches what an epoch reads, in its order, from a position on.
+
+        ``take`` (epoch, start, stop) returns the rows at positions of the epoch, fewer at its end.
 
         Returns:
             The prefetch, which ends when it is closed or collected.
         """
-        specs = {name: self.record.fields[name] for name in fields}
-        large = [
-            self.files.blocks(name)
-            for name, spec in specs.items()
-            if spec.variable_size or not (spec.is_list or spec.row_bytes <= SMALL_ROW)
-        ]
-        for blocks in large:
-            blocks.files.plan = EpochPlan(blocks.grid, takes, margin, blocks.files.plan)
-            blocks.files.plan.begin(epoch, now)
-        return ReadAhead(large, self.files.cache.limit, epoch)
+        return Prefetch(
+            [(self.reader.field(name), chunks) for name, chunks in self.maps(fields).items()], take, epoch, now
+        )
+
+
+class Prefetch:
+    """Prefetch of an epoch of fields, in a thread for each, until it is closed or collected."""
+
+    def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: Take, epoch: int, now: int) -> None:
+        self._ended = threading.Event()
+        self.close = weakref.finalize(self, _end, self._ended, [chunks for _, chunks in fields], os.getpid())
+        for rows, chunks in fields:
+            chunks.begin_epoch()
+            needed = _needed(rows, chunks, take, epoch, now)
+            threading.Thread(
+                target=_prefetch, args=(chunks, needed, self._ended), name="mmload-ahead", daemon=True
+            ).start()
+
+
+def _end(ended: threading.Event, maps: Sequence[ChunkMap], owner: int) -> None:
+    """Ends a prefetch; a forked process has none to end, and its thread may hold the event's lock there."""
+    if owner == os.getpid():
+        ended.set()
+        for chunks in maps:
+            chunks.end_prefetch()
+
+
+def _prefetch(chunks: ChunkMap, needed: Iterator[int], ended: threading.Event) -> None:
+    with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
+        chunks.prefetch(needed, ended)
+
+
+def _needed(rows: Rows, chunks: ChunkMap, take: Take, epoch: int, now: int) -> Iterator[int]:
+    """Yields the chunks that an epoch needs, in the order in which some positions at a time need them first."""
+    while len(numbers := take(epoch, now, now + _AT_ONCE)):
+        found, first = np.unique(chunks.chunks.chunks_at(rows.located(numbers)), return_index=True)
+        yield from found[np.argsort(first)].tolist()
+        now += len(numbers)
 
 
 class CachedDataset(Dataset):
@@ -209,74 +237,24 @@ def open_cached(
     return CachedDataset(RemoteFolder(dataset_cache(url, cache, limit, parallel, version)))
 
 
-def _pieces(
-    blocks: RemoteBlocks, of_rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-) -> tuple[list[_Piece], list[int]]:
-    """Joins rows that follow each other both in a block and in memory.
-
-    Each row begins at its place in the file of its block and goes to its start in ``out``. After each of ``groups``,
-    numbers of rows, the rows so far must be complete.
-
-    Returns:
-        The pieces in order, and the number of pieces up to the end of each group.
-    """
-    offset, size = places["offset"], places["bytes"]
-    is_head = np.ones(len(of_rows), np.bool_)
-    is_head[1:] = (of_rows[1:] != of_rows[:-1]) | (offset[1:] != offset[:-1] + size[:-1])
-    is_head[1:] |= starts[1:] != starts[:-1] + size[:-1]
-    is_head[groups[:-1]] = True
-    heads = np.flatnonzero(is_head)
-    numbers = of_rows[heads]
-    past = (offset[heads] - blocks.grid.offsets_of(numbers)).tolist()
-    ends = (starts + size)[np.append(heads[1:], len(of_rows)) - 1].tolist()
-    pieces = [
-        _Piece(index, block, path, at, out[start:end])
-        for index, block, path, at, start, end in zip(
-            heads.tolist(),
-            numbers.tolist(),
-            blocks.files.paths(numbers),
-            past,
-            starts[heads].tolist(),
-            ends,
-            strict=True,
-        )
-    ]
-    return pieces, np.searchsorted(heads, groups).tolist()
-
-
-def _filled(
-    blocks: RemoteBlocks,
-    requests: Requests,
-    pieces: Sequence[_Piece],
-    groups: Sequence[int],
-    damaged: Callable[[int, str], DamagedError],
-    rows: int,
+def _copied(
+    chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
 ) -> Iterator[None]:
-    """Fills the memory of the pieces; yields after each of ``groups``, numbers of pieces.
-
-    When a piece is missing though expected, all later ones are looked up on the disk at once.
-    """
-    looked, done = False, 0
-    for last in groups:
-        some = pieces[done:last]
-        for piece in some:
-            if piece.block in requests:
-                requests[piece.block].done.wait()
-        offsets = np.array([piece.offset for piece in some], np.int64)
-        sizes = blocks.grid.bytes_of(np.array([piece.block for piece in some], np.int64))
-        got = read_files([piece.path for piece in some], sizes, offsets, [piece.out for piece in some])
-        lengths = np.array([len(piece.out) for piece in some], np.int64)
-        for index in np.flatnonzero(got != lengths).tolist():
-            first, block, _, offset, out = some[index]
-            if block not in requests and not looked:
-                looked = True
-                later = np.array([piece.block for piece in pieces[done + index :]])
-                requests = blocks.fetch_missing(later, check_disk=True) | requests
-            try:
-                out[:] = blocks.content(block, requests)[offset : offset + len(out)]
-            except DamagedError as error:
-                raise damaged(first, str(error)) from error
-        if last == groups[-1] and blocks.files.plan is not None:
-            blocks.files.plan.advance(rows)
-        done = last
+    """Copies rows from their chunks to their starts in ``out``; yields after each of ``groups``, numbers of rows."""
+    prepared = chunks.prepare(places, lambda _, error: error)
+    at, size = prepared.starts, places["bytes"]
+    is_head = np.ones(len(places), np.bool_)  # neighbors in both memories are copied at once
+    is_head[1:] = (at[1:] != at[:-1] + size[:-1]) | (starts[1:] != starts[:-1] + size[:-1])
+    is_head[list(groups[:-1])] = True
+    heads = np.flatnonzero(is_head)
+    lasts = np.append(heads[1:], len(places)) - 1
+    pieces = np.stack([at[heads], (at + size)[lasts], starts[heads]], 1).tolist()
+    target, done = np.frombuffer(out, np.uint8), 0
+    for first, stop in zip([0, *groups[:-1]], groups, strict=True):
+        chunks.wait(prepared, slice(first, stop))
+        end = int(np.searchsorted(heads, stop))
+        for begin, past, place in pieces[done:end]:
+            target[place : place + past - begin] = chunks.memory[begin:past]
+        done = end
         yield
+    chunks.release(prepared)

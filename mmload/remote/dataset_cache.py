@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from mmload.errors import DamagedError, StoreError, UsageError
-from mmload.remote.block_files import BlockFiles
-from mmload.remote.cache_files import write_beside_blocks
-from mmload.remote.cache_folder import OPEN, cache_folder
-from mmload.remote.layout import BlockGrid, Numbers, VariableGrid, manifest_at
+from mmload.remote.cache_folder import cache_folder
+from mmload.remote.chunk_files import ChunkFiles
+from mmload.remote.chunk_map import ChunkMap
+from mmload.remote.chunks import Chunks
+from mmload.remote.fetch_threads import FetchThreads
+from mmload.remote.layout import Numbers, manifest_at
 from mmload.remote.object_store import Objects, in_parallel
-from mmload.remote.remote_blocks import RemoteBlocks
-from mmload.runtime.durable_files import lock, open_lock
 from mmload.runtime.regular_files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
@@ -50,43 +50,34 @@ class DatasetCache:
         self.objects, self.manifest, self.limit, self.parallel = objects, manifest, limit, parallel
         allow_more_files()  # ahead of an error, which connections to the store would meet as well as files
         self.folder = cache_folder(cache, limit)
-        self.root = cache / self.manifest.contents[:32]
-        self._fields: dict[tuple[str, str], RemoteBlocks] = {}
+        self.root = cache / manifest.contents[:32]
+        first = manifest.versions[0] if manifest.versions else manifest
+        self._chunks_root = cache / first.contents[:32]
+        self._maps: dict[tuple[str, str], ChunkMap] = {}
         self._indexed: set[tuple[str, str]] = set()
         self.begin_anew()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            self._lock_file = open_lock(self.root / OPEN)
-            with self.folder.locked():  # a survey tries this lock, too, for a moment
-                lock(self._lock_file, shared=True)
+            self._open_mark = self.folder.open_dataset(self._chunks_root)
         except OSError as error:
             raise StoreError(f"cannot write {self.root} ({error.strerror})") from error
 
     def begin_anew(self) -> None:
-        """Begins with locks that nobody holds, and without the orders in which the parent of a fork reads."""
+        """Begins with locks that nobody holds, and with threads of this process."""
         self._indexing, self._lock = threading.Lock(), threading.Lock()
-        for blocks in self._fields.values():
-            blocks.files.plan = None
+        self._threads = FetchThreads(self.parallel)
+        for each in self._maps.values():
+            each.begin_anew(self._threads)
 
-    def blocks(
-        self, split: str, field: str, offsets: Numbers | None = None, order: Numbers | None = None
-    ) -> RemoteBlocks:
-        """Returns the blocks of a field, by offsets if its rows are variable-size, and by the order of the split."""
+    def chunk_map(self, split: str, field: str, offsets: Numbers | None = None) -> ChunkMap:
+        """Returns the map of a field, by offsets if its rows are variable-size."""
         with self._lock:
             key = split, field
-            if key not in self._fields:
-                record = self.manifest.splits[split]
-                owner = record.subset_of or split
-                grid = (
-                    BlockGrid(owner, field, record, order)
-                    if offsets is None
-                    else VariableGrid(owner, field, record, offsets, order)
-                )
-                earlier = [self.folder.path / kept.contents[:32] for kept in self.manifest.versions[:-1]]
-                files = BlockFiles(self.folder, self.root, grid, earlier)
-                self._fields[key] = RemoteBlocks(self.objects, self.root, files, record, self.parallel)
-                self.folder.files.append(files)
-            return self._fields[key]
+            if key not in self._maps:
+                chunks = Chunks(split, field, self.manifest.splits[split], offsets)
+                files = ChunkFiles(self.objects, self.folder, self.root, self._chunks_root, chunks)
+                self._maps[key] = ChunkMap(files, self._threads)
+            return self._maps[key]
 
     def ensure_list(self, name: str) -> None:
         """Fetches and checks a split's list of samples unless it is cached.
@@ -130,15 +121,12 @@ class DatasetCache:
         data = self.objects.get(name)
         if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
             raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
-        self.folder.store(())  # creates its mark anew if the cache was deleted: else nothing proves that it is one
-        write_beside_blocks(path, bytes(data))
+        self.folder.write_list(path, bytes(data))
 
     def close(self) -> None:
-        """Ends the threads and closes the files; nothing may read afterwards."""
-        for blocks in self._fields.values():
-            blocks.fetching.close()
-            self.folder.files.remove(blocks.files)
-        self._lock_file.close()
+        """Ends the threads; nothing may read afterwards."""
+        self._threads.close()
+        self._open_mark.close()
 
 
 def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int, version: int | None = None) -> DatasetCache:

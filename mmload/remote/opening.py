@@ -25,9 +25,9 @@ def open(
     Args:
         path: its folder; or its URL in object storage, such as ``s3://bucket/photos-256``.
         version: number of one of the versions that ``mmload info --versions`` lists; None: the current one.
-        cache: for a URL, the folder on a local disk that caches blocks of rows. All datasets and processes of a machine
+        cache: for a URL, the folder on a local disk that caches chunks of rows. All datasets and processes of a machine
             can share one.
-        cache_limit: maximum bytes of the cache, such as ``"200GB"``; None: unlimited.
+        cache_limit: maximum bytes that the cache keeps, such as ``"200GB"``; None: unlimited.
         parallel: for a URL, the number of concurrent requests.
 
     Raises:

@@ -41,7 +41,8 @@ def _is_jpeg(arrival: Arrival, address: int, size: int, high: int, wide: int) ->
     into, decoder = np.uintp(facts.ctypes.data), arrival.decoder
     places = into, into + np.uintp(4), into + np.uintp(8), into + np.uintp(12)
     failed = _HEADER(decoder[HEADER], (decoder[HANDLE], np.uintp(address), np.uintp(size), *places))
-    return failed == 0 and facts[1] == high and facts[0] == wide and facts[2] >= 0 and 0 <= facts[3] < MOST_COLORS
+    fits = facts[1] == high and facts[0] == wide and facts[2] >= 0 and 0 <= facts[3] < MOST_COLORS
+    return bool(failed == 0 and fits)
 
 
 @called

@@ -294,7 +294,7 @@ def crop_into(out: Pixels) -> Callable[..., None]:
     return compiled_for(out, crop if out.ndim == 4 else crop_interleaved, crop_signature)
 
 
-KERNEL_DTYPES = {
+KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
     torch.uint8: np.dtype(np.uint8),
     torch.float16: np.dtype(np.int16),

@@ -44,8 +44,8 @@ def targets(out: Tensor | Pixels) -> Iterator[tuple[slice, Pixels, bool]]:
 
     All samples come at once; where no kernel can write the output, some at a time, which are copied to it afterwards.
     """
-    if (pixels := written(out)) is not None or isinstance(out, np.ndarray):
-        yield slice(0, len(out)), out if pixels is None else pixels, True
+    if isinstance(out, np.ndarray) or (pixels := written(out)) is not None:
+        yield slice(0, len(out)), out if isinstance(out, np.ndarray) else pixels, True
         return
     for part in chunks(len(out), out.shape[1:], CHUNK_ELEMENTS):
         work = _work_for(out[part])

@@ -45,6 +45,7 @@ from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
 from mmload.render.torch_rendering import Placed, on_canvas_of, placements
 from mmload.render.torch_sampling import Window, chunks, windows
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.memory_pool import past_caches, scratch
@@ -155,11 +156,11 @@ class CpuRendering:
     def _check_output(self, samples: slice, out: Tensor | Pixels) -> None:
         """Checks that memory has the shape and dtype of the plan's samples."""
         count, (_, channels, height, width) = samples.stop - samples.start, self._plan.shape
-        shapes, dtype = [(count, channels, height, width)], self._dtype
-        if isinstance(out, np.ndarray):
+        shapes: list[tuple[int, ...]] = [(count, channels, height, width)]
+        is_array = isinstance(out, np.ndarray)
+        if is_array:
             shapes.append((count, height, width * channels))
-            dtype = KERNEL_DTYPES.get(dtype)
-        if out.shape not in shapes or out.dtype != dtype:
+        if out.shape not in shapes or out.dtype != (KERNEL_DTYPES[self._dtype] if is_array else self._dtype):
             raise ValueError(f"{count} samples into {out.dtype} {tuple(out.shape)} are not what was planned")
         if samples.start < 0 or samples.stop > self._plan.count:
             raise IndexError(f"samples {samples.start} to {samples.stop - 1} are wanted, there are {self._plan.count}")
@@ -243,8 +244,8 @@ class CpuRendering:
 
     def _crops(self, samples: slice, images: Bytes) -> Crops:
         """Returns samples' windows in images; their indices are 0, and the windows may be written to."""
-        windows = self._crop_windows[samples].view(np.uint8).copy()  # of bytes: records take five times as long
-        return Crops(images, windows.view(WINDOW), self._fill, self._mode)
+        windows = np.frombuffer(bytearray(self._crop_windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
+        return Crops(images, windows, self._fill, self._mode)
 
     def _paint(self, samples: slice, streamed: bool) -> Paint:
         return Paint(*self._color_map, holes_in(self._holes, samples, self._plan.width), streamed)
@@ -318,7 +319,7 @@ class CpuRendering:
     def _crop_windows(self) -> Records:
         """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
         plan, resampling = self._plan, self._plan.resampling
-        cut = np.zeros(plan.count, WINDOW)
+        cut = zeros(plan.count, WINDOW)
         for name in ("top", "left"):
             if (starts := getattr(plan if resampling is None else resampling, name)) is not None:
                 cut[name] = starts
@@ -337,7 +338,7 @@ class CpuRendering:
     @lazy_property
     def _resized_windows(self) -> Records:
         """Windows that are resized: RESIZED [B]."""
-        plan, resampling, resizes = self._plan, self._plan.resampling, np.zeros(self._plan.count, RESIZED)
+        plan, resampling, resizes = self._plan, self._plan.resampling, zeros(self._plan.count, RESIZED)
         for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
             if value is not None:
                 resizes[name] = value

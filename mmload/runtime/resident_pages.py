@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.runtime.declarations import External, Signature, called, tuple_type
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 Numbers = npt.NDArray[np.int64]
@@ -32,7 +33,8 @@ RANDOM, WILLNEED, DONTNEED, POPULATE_READ = 1, 3, 4, 22
 """Advice of ``madvise`` on Linux; Python 3.11 does not know the last."""
 
 SEGMENT_BYTES = 2**20
-"""Rows of less than :data:`SMALL_RANGE` are brought in with their neighbors, once in the life of a map."""
+"""Rows of less than :data:`SMALL_RANGE`, if all fit into memory, are brought in with their neighbors, once in the life
+of a map."""
 
 RESIDENT, PREFETCHED = 1, 2
 """States of a segment; 0: nothing is known of it."""
@@ -183,7 +185,7 @@ def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers,
     Returns:
         int64 [B], the bytes of the pages of each part that are not in memory, and that :func:`bring_in` waits for.
     """
-    absent = np.zeros(len(starts), np.int64)
+    absent: Numbers = zeros(len(starts), np.int64)
     if len(starts) > _LOOKED_AT or not _are_resident(memory.ctypes.data, ranges, files, starts, lengths):
         _announce(memory.ctypes.data, ranges, files, starts, lengths, absent)
     return absent

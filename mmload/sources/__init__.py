@@ -139,8 +139,9 @@ class Source(Protocol):
 
 SourceFactory = Callable[..., Source]
 """Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
-values and raises RecipeError, but looks at no file. The root is a Path; one with an attribute ``reads_urls`` that is
-true is also called with a :class:`~mmload.remote.urls.Location`."""
+values and raises RecipeError, but looks at no file; :func:`make_source` checks those annotated as bool. The root is a
+Path; one with an attribute ``reads_urls`` that is true is also called with a
+:class:`~mmload.remote.urls.Location`."""
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",

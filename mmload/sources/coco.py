@@ -292,7 +292,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         where = f"{self._file}, image {shown(item.id)}"
         if item.revision == "missing":
             raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
-        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
+        pixels, jpeg, losses, checksum = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
         size = (pixels.shape[1], pixels.shape[2])
         objects = self._objects.of_image(index)
         try:
@@ -317,7 +317,9 @@ class CocoSplit(ListedSplit[CocoItem]):
             "image_ids": torch.tensor(item.number, device="cpu"),
             **flip_field(self._record),
         }
-        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
+        if item.segments:
+            checksum = ""  # the map is a second file
+        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists, checksum=checksum)
 
     def _ids(self, index: int) -> npt.NDArray[Any]:
         """Returns the numbers of the objects of an image in the annotation file."""

@@ -135,8 +135,8 @@ class Decoder:
             raise RecipeError(f"decode mode is {self.mode!r}; use one of {', '.join(MODES)}")
         if not isinstance(self.exif_orient, bool):
             raise RecipeError(f"decode exif_orient is {self.exif_orient!r}; use true or false")
-        if isinstance(self.background, list):  # as TOML and JSON write it
-            object.__setattr__(self, "background", tuple(self.background))
+        given: Any = self.background
+        object.__setattr__(self, "background", tuple(given) if isinstance(given, list) else given)  # as JSON writes it
         levels = self._levels
         if len(levels) != 3 or any(type(level) is not int or not 0 <= level <= 255 for level in levels):
             raise RecipeError(f"decode background is {self.background!r}; use 0 to 255, or [red, green, blue]")

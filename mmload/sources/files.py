@@ -133,10 +133,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 def inner_name(name: str) -> str | None:
     """Normalizes a relative name (``a/./b//c``: ``a/b/c``); None if it is absolute, empty or leaves its root."""
-    if not name or "\0" in name or os.path.isabs(name) or os.path.splitdrive(name)[0]:
-        return None
-    plain = posixpath.normpath(name.replace(os.sep, "/"))
-    return None if plain.startswith(("/", "../")) or plain in ("..", ".") else plain
+    plain = posixpath.normpath(name)
+    return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
 def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
@@ -187,11 +185,15 @@ def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> 
 
 
 class ReadImage(NamedTuple):
-    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, and losses."""
+    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, losses, and checksum.
+
+    The checksum is that of :func:`checksum_of` for the file.
+    """
 
     pixels: Tensor
     jpeg: bytes | None
     losses: dict[str, int]
+    checksum: str
 
 
 def read_image_and_jpeg(
@@ -211,7 +213,9 @@ def read_image_and_jpeg(
         DARK_DEPTH: is_dark_depth(data, pixels),
         TURNED: boxes and not decoder.exif_orient and is_turned(data),
     }
-    return ReadImage(pixels, data if stands else None, {name: 1 for name, is_there in found.items() if is_there})
+    losses = {name: 1 for name, is_there in found.items() if is_there}
+    checksum = "" if isinstance(root, RemoteFiles) else f"{crc32(data):08x}"
+    return ReadImage(pixels, data if stands else None, losses, checksum)
 
 
 def local_root(files: Path | RemoteFiles) -> Path:

@@ -345,10 +345,10 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
         import torch
 
         name, target, _ = self.items[index]
-        pixels, jpeg, losses = read_image_and_jpeg(self._place, name, self.decoder, name)
+        pixels, jpeg, losses, checksum = read_image_and_jpeg(self._place, name, self.decoder, name)
         height, width = pixels.shape[-2:]
         fields = {"images": pixels, "targets": torch.tensor(target, device="cpu")}
-        return Sample(name, fields, (height, width), losses, encoded=jpeg)
+        return Sample(name, fields, (height, width), losses, encoded=jpeg, checksum=checksum)
 
 
 def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, str]]:

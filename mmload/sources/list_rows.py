@@ -18,7 +18,6 @@ import numpy as np
 
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
-from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
@@ -26,10 +25,13 @@ from mmload.sources.listing import Listing
 from mmload.store.manifest_text import unique_object
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 Label = str | int | float | list[float]
 """A class name, a class number, a number to predict, or a vector of them."""
+
+Target = int | float | list[float]
+"""A class number, a number to predict, or a vector of them."""
 
 MAX_NUMBER = 3e38
 """Approximate limit of float32; comparing with it excludes NaN, too."""
@@ -199,41 +201,18 @@ def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRo
             yield ListRow(str(sample), _label(labels[str(sample)], where), split, str(sample), path)
 
 
-class Targets:
-    """Meaning of the labels of a list. Picklable.
+class Targets(NamedTuple):
+    """Meaning of the labels of a list.
 
-    Args:
-        number: reads a label that stands for a number; None: labels are class names.
-        integers: whether the numbers are integers.
+    Attributes:
+        read: returns the class number of a label, or its numbers as float32 holds them.
         classes: class names by index; empty where labels are no classes.
         notes: notes on probable mistakes.
     """
 
-    def __init__(
-        self,
-        number: Callable[[Any], Label] | None,
-        integers: bool,
-        classes: tuple[str, ...] = (),
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self._number, self._integers, self.classes, self.notes = number, integers, classes, notes
-
-    def value(self, label: Label) -> Any:
-        """Returns the class index of a label, or its numbers as float32 holds them."""
-        if self._number is None:
-            return self._indices[label]
-        number = self._number(label)
-        return number if self._integers else np.asarray(number, np.float32).tolist()
-
-    def tensor(self, label: Label) -> Tensor:
-        """Returns the target of a label: int64 [] of a class, float32 [] of a number, float32 [K] of a list."""
-        import torch
-
-        return torch.tensor(self.value(label), dtype=torch.int64 if self._integers else torch.float32, device="cpu")
-
-    @lazy_property
-    def _indices(self) -> dict[Label, int]:
-        return {name: index for index, name in enumerate(self.classes)}
+    read: Callable[[Any], Target]
+    classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
@@ -254,13 +233,13 @@ def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targe
     if first == "an integer":
         return _by_number(rows, number, classes)
     for row in rows:
-        value: Any = number(row.label)
+        value = number(row.label)
         if isinstance(value, float) and not abs(value) < MAX_NUMBER:
             raise SourceError(f"{row.where}: label {row.label!r:.60} is over 3e38, what float32 holds")
-    return Targets(number, False)
+    return Targets(lambda label: np.asarray(number(label), np.float32).tolist())
 
 
-def _reader(rows: Listing[ListRow]) -> Callable[[Any], Label]:
+def _reader(rows: Listing[ListRow]) -> Callable[[Any], Any]:
     """Returns a function that reads a label: as a number if all labels are numbers as text, as in CSV."""
     kinds = {type(row.label) for row in rows}
     if kinds == {str}:
@@ -286,18 +265,18 @@ def _kind(label: Label) -> str:
 
 def _by_name(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
     names = tuple(sorted({str(row.label) for row in rows})) if classes is None else classes
-    known = set(names)
+    indices = {name: index for index, name in enumerate(names)}
     for row in rows:
-        if row.label not in known:
+        if row.label not in indices:
             raise SourceError(f"{row.where}: {row.label!r:.60} is not one of the classes: {', '.join(names[:20])}")
-    return Targets(None, True, names, tuple(_notes_on_names(names)))
+    return Targets(indices.__getitem__, names, tuple(_notes_on_names(names)))
 
 
-def _by_number(rows: Listing[ListRow], number: Callable[[Any], Label], classes: tuple[str, ...] | None) -> Targets:
+def _by_number(rows: Listing[ListRow], number: Callable[[Any], Any], classes: tuple[str, ...] | None) -> Targets:
     limit = MAX_CLASSES if classes is None else len(classes)
     spellings, other = dict[int, Label](), ""
     for row in rows:
-        target: Any = number(row.label)
+        target = number(row.label)
         if not 0 <= target < limit:
             raise SourceError(f"{row.where}: class number {target} is not in 0 to {limit - 1}")
         if spellings.setdefault(target, row.label) != row.label and not other:
@@ -307,7 +286,7 @@ def _by_number(rows: Listing[ListRow], number: Callable[[Any], Label], classes: 
     if isinstance(written, float) or "." in str(written):
         notes.append(f"all labels are integral numbers, such as {written!r}: they are read as numbers of classes")
     if classes is not None:
-        return Targets(number, True, classes, tuple(notes))
+        return Targets(number, classes, tuple(notes))
     names = tuple(map(str, range(max(spellings) + 1)))
     if len(spellings) < len(names):
         empty = next(islice((each for each in range(len(names)) if each not in spellings), 1))
@@ -315,7 +294,7 @@ def _by_number(rows: Listing[ListRow], number: Callable[[Any], Label], classes: 
             f"{len(names) - len(spellings):,} of the class numbers 0 to {len(names) - 1} have no samples, the first is "
             f"{empty}; a model needs an output for each"
         )
-    return Targets(number, True, names, tuple(notes))
+    return Targets(number, names, tuple(notes))
 
 
 def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:

@@ -31,6 +31,9 @@ _INSTEAD = (
     "a build stores each image once: leave random transforms out here and give them to mmload.Collate at load time"
 )
 
+_OF_CLASSES = {"targets": "target", "labels": "label", "masks": "the mask's value"}
+"""Fields whose values may be classes, the first that a dataset has, and how messages call them."""
+
 
 @dataclass
 class PythonSource:
@@ -156,7 +159,7 @@ class PythonSplit:
 
     def __init__(self, dataset: Any, size: int, schema: Schema, concurrent: bool) -> None:
         self.dataset, self.size, self.schema, self.concurrent = dataset, size, schema, concurrent
-        key = next((schema.keys[name] for name in ("targets", "labels", "masks") if name in schema.keys), None)
+        key = next((schema.keys[name] for name in _OF_CLASSES if name in schema.keys), None)
         self.classes = () if key is None else class_names(dataset, str(key))
         self._guard = nullcontext() if concurrent else Lock()
         self._first = checksum(self.read(0).fields)
@@ -190,20 +193,18 @@ class PythonSplit:
         return f"{self.schema} {self._first}" if index == 0 else ""
 
     def _check_classes(self, fields: Mapping[str, Tensor]) -> None:
-        """Targets that are numbers, the labels of boxes, else masks have to be classes where the dataset names them."""
-        if "targets" in fields:
-            names, values = "target", fields["targets"] if not fields["targets"].ndim else None
-        elif "labels" in fields:
-            names, values = "label", fields["labels"]
-        else:
-            names, values = "the mask's value", fields.get("masks")
-            values = None if values is None else values[values != VOID]
-        if not self.classes or values is None or values.is_floating_point():
+        """Checks targets that are numbers, the labels of boxes, else masks, where the dataset names its classes."""
+        name = next(filter(fields.__contains__, _OF_CLASSES), "")
+        values = fields.get(name)
+        if not self.classes or values is None or values.is_floating_point() or (name == "targets" and values.ndim):
             return
-        if values.ndim and "counts" in fields:
+        if name == "masks":
+            values = values[values != VOID]
+        elif values.ndim and "counts" in fields:
             values = values[: int(fields["counts"])]
         if len(odd := values[(values < 0) | (values >= len(self.classes))].reshape(-1)):
-            raise ValueError(f"{names} {int(odd[0])} is not a class; classes are 0 to {len(self.classes) - 1}")
+            last = len(self.classes) - 1
+            raise ValueError(f"{_OF_CLASSES[name]} {int(odd[0])} is not a class; classes are 0 to {last}")
 
     def read(self, index: int) -> Sample:
         """Reads the sample's fields, as the schema says.

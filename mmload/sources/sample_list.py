@@ -30,7 +30,7 @@ from mmload.sources.files import (
     read_tensor,
 )
 from mmload.sources.links import Links, reading
-from mmload.sources.list_rows import COLUMNS, Label, ListRow, Targets, read_rows, targets_of
+from mmload.sources.list_rows import COLUMNS, ListRow, Target, read_rows, targets_of
 from mmload.sources.listing import (
     ListedSplit,
     Listing,
@@ -51,11 +51,11 @@ OBJECT = "object"
 
 
 class Item(NamedTuple):
-    """One sample: its id in the list (may be empty), its file or URL, its label, its revision."""
+    """One sample: its id in the list (may be empty), its file or URL, its target, its revision."""
 
     id: str
     file: str
-    label: Label
+    target: Target
     revision: str
 
     @property
@@ -169,15 +169,17 @@ class ListSource:
             members.setdefault(_split_name(row), array("q")).append(number)
             if named and row.split is None:
                 findings.add("samples without a split, where others have one, are in train", row.where)
-        items = Listing(Item, map(finder.item, rows))
+        items = Listing(Item, (finder.item(row, targets.read(row.label)) for row in rows))
         del rows  # one listing of a million paths at a time is enough
         files = Files(place, finder.urls, self.decoder)
         notes = (*targets.notes, *findings.notes(), *similar_names(members, "splits"))
-        splits = {name: ListSplit(files, targets, items.only(own), notes) for name, own in members.items()}
+        splits = {name: ListSplit(files, targets.classes, items.only(own), notes) for name, own in members.items()}
         for name, split in splits.items():
             _check_ids(name, split.items, path)
         if self.val_fraction is not None:
-            splits = with_held_out(splits, _stratum, self.val_fraction, self.seed)
+            splits = with_held_out(
+                splits, lambda item: item.target if targets.classes else 0, self.val_fraction, self.seed
+            )
         note_doubles(splits, (), lambda item: item.file, "file", ", under different ids")
         return splits
 
@@ -194,9 +196,11 @@ class Files:
 class ListSplit(ListedSplit[Item]):
     """One split."""
 
-    def __init__(self, files: Files, meanings: Targets, items: Listing[Item], notes: tuple[str, ...] = ()) -> None:
-        super().__init__(items, meanings.classes, notes)
-        self._files, self._meanings = files, meanings
+    def __init__(
+        self, files: Files, classes: tuple[str, ...], items: Listing[Item], notes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(items, classes, notes)
+        self._files = files
 
     @property
     def root(self) -> Path:
@@ -206,9 +210,12 @@ class ListSplit(ListedSplit[Item]):
     @property
     def targets(self) -> Tensor:
         """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]."""
+        return self._tensor([item.target for item in self.items])
+
+    def _tensor(self, target: Target | list[Target]) -> Tensor:
         import torch
 
-        return torch.stack([self._meanings.tensor(item.label) for item in self.items])
+        return torch.tensor(target, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
 
     def id(self, index: int) -> str:
         """Returns the list's id, or the path."""
@@ -217,7 +224,7 @@ class ListSplit(ListedSplit[Item]):
     def revision(self, index: int) -> str:
         """Returns the target, the file and its size and modification time."""
         item = self.items[index]
-        return f"{self._meanings.value(item.label)} {item.file} {item.revision}"
+        return f"{item.target} {item.file} {item.revision}"
 
     def checksum(self, index: int) -> str:
         item = self.items[index]
@@ -244,17 +251,16 @@ class ListSplit(ListedSplit[Item]):
                 f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
                 "folder names)",
             )
-        jpeg, losses, files = None, dict[str, int](), self._files
+        jpeg, losses, files, checksum = None, dict[str, int](), self._files, ""
         place = files.urls if files.urls is not None and item.revision == OBJECT else files.place
         if item.file.lower().endswith(".pt"):
             tensor = read_tensor(place, item.file, item.name)
         else:
-            tensor, jpeg, losses = read_image_and_jpeg(place, item.file, files.decoder, item.name)
+            tensor, jpeg, losses, checksum = read_image_and_jpeg(place, item.file, files.decoder, item.name)
         image = tensor.dtype == torch.uint8 and tensor.ndim == 3
         size = (tensor.shape[1], tensor.shape[2]) if image else None
-        target = self._meanings.tensor(item.label)
-        fields = {"images" if image else "features": tensor, "targets": target}
-        return Sample(item.name, fields, size, losses, encoded=jpeg)
+        fields = {"images" if image else "features": tensor, "targets": self._tensor(item.target)}
+        return Sample(item.name, fields, size, losses, encoded=jpeg, checksum=checksum)
 
 
 class Finder:
@@ -270,7 +276,7 @@ class Finder:
         self.urls, self._folder = (place if isinstance(place, RemoteFiles) else None), str(place)
         self._endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
 
-    def item(self, row: ListRow) -> Item:
+    def item(self, row: ListRow, target: Target) -> Item:
         """Returns the sample of a row, whose id is its listed name where :meth:`Links.find` finds it under another one.
 
         Raises:
@@ -280,15 +286,15 @@ class Finder:
         if isinstance(named, Location):
             around = Location(named.scheme, named.bucket, posixpath.dirname(named.prefix))
             self.urls = self.urls or RemoteFiles(around)
-            return Item(row.id or "", named.url, row.label, OBJECT)
+            return Item(row.id or "", named.url, target, OBJECT)
         name = str(named) if self._allow_outside and self._links is not None else inner_name(str(named))
         if name is None or "\0" in name:
             advice = "name an object below it" if self._links is None else "set allow_outside to follow it"
             raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._place}; {advice}")
         if self._links is None:
-            return Item(row.id or "", name, row.label, OBJECT)
+            return Item(row.id or "", name, target, OBJECT)
         file, revision = self._by_ending(self._links, name) if self._by_id else self._links.find(self._folder, name)
-        return Item(row.id or ("" if file == name else name), file, row.label, revision)
+        return Item(row.id or ("" if file == name else name), file, target, revision)
 
     def _by_ending(self, links: Links, name: str) -> tuple[str, str]:
         """Finds an ID's file; tries the ending that was found last first, as most files share it."""
@@ -326,12 +332,7 @@ def _split_name(row: ListRow) -> str:
     return name
 
 
-def _stratum(item: Item) -> str:
-    """Returns an item's class, if its label is one: the stratum from which samples are held out."""
-    return str(item.label) if isinstance(item.label, str | int) else ""
-
-
-def _check_ids(split: str, items: Listing[Item], path: Path | Location) -> None:
+def _check_ids(split: str, items: Listing[Item] | list[Item], path: Path | Location) -> None:
     if len(unique_hashes(item.name for item in items)[0]) < len(items):
         name, count = Counter(item.name for item in items).most_common(1)[0]
         if count > 1:

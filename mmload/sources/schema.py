@@ -169,11 +169,14 @@ class Schema:
 
     def _of_any_length(self, first: Any) -> list[str]:
         values = _values_of(first)
-        found = [n for n, k in self.keys.items() if isinstance(values.get(k), str) or _is_sequence(values.get(k))]
-        of_boxes = [name for name in ("boxes", "labels") if "boxes" in self.keys and name in self.keys]
-        if "counts" in self.keys:  # the dataset pads its boxes itself
-            return [name for name in dict.fromkeys(found) if name not in (*_OF_ONE_SHAPE, *of_boxes)]
-        return [name for name in dict.fromkeys([*found, *of_boxes]) if name not in _OF_ONE_SHAPE]
+        of_boxes = ("boxes", "labels") if "boxes" in self.keys else ()
+        single = (*_OF_ONE_SHAPE, *(of_boxes if "counts" in self.keys else ()))  # or the dataset pads its boxes itself
+        return [
+            name
+            for name, key in self.keys.items()
+            if name not in single
+            and (name in of_boxes or isinstance(values.get(key), str) or _is_sequence(values.get(key)))
+        ]
 
     def _padded_field(self, name: str) -> PaddedField:
         """Returns how a field of any length is stored; boxes and labels share a count, as everywhere in mmload."""
@@ -285,8 +288,16 @@ def _is_number(value: Any) -> bool:
 
 
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
+    if isinstance(value, Image.Image) and name == "masks":
+        return _mask(value)
     if isinstance(value, Image.Image):
-        return _mask(value) if name == "masks" else _pixels(np.array(decoder.converted(_of_8_bits(name, value))))
+        if value.mode.startswith(
+            ("I", "F")
+        ):  # Pillow would cut them at 255 (fractions at 0): nearly all white, or black
+            raise ValueError(
+                f"{name} is a PIL image of mode {value.mode}, over 8 bits; scale it to 8 bits in the dataset"
+            )
+        return _pixels(np.array(decoder.converted(value)))
     if name == "images":
         return _image(value)
     form = getattr(getattr(value, "format", None), "name", "XYXY")  # of torchvision's BoundingBoxes
@@ -319,11 +330,9 @@ def _plain(name: str, value: Any) -> Tensor:
         tensor = value.detach().cpu()
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         tensor = torch.from_numpy(np.array(value))
-    elif isinstance(value, bool | int | float):
-        tensor = _of_numbers(name, value)
     elif isinstance(value, str):
         tensor = torch.tensor(list(value.encode("utf-8", "surrogatepass")), dtype=torch.uint8, device="cpu")
-    elif _is_sequence(value):
+    elif isinstance(value, bool | int | float) or _is_sequence(value):
         tensor = _of_numbers(name, value)
     else:
         raise ValueError(
@@ -353,13 +362,6 @@ def _single(name: str, wide: Tensor) -> Tensor:
             f"{name} has {float(large[0]):g}, more than float32 holds; correct it, or give a float64 array"
         )
     return tensor
-
-
-def _of_8_bits(name: str, image: Image.Image) -> Image.Image:
-    """Rejects images over 8 bits, which Pillow would cut at 255 (fractions at 0): nearly all white, or black."""
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(f"{name} is a PIL image of mode {image.mode}, over 8 bits; scale it to 8 bits in the dataset")
-    return image
 
 
 def _check_boxes(raw: Mapping[str, Tensor]) -> None:

@@ -252,7 +252,7 @@ class VocSplit(ListedSplit[VocItem]):
             SampleError: if the image, its annotation or its mask is missing or wrong.
         """
         item = self.items[index]
-        pixels, jpeg, losses = read_image_and_jpeg(
+        pixels, jpeg, losses, _ = read_image_and_jpeg(
             self.root, item.image, self.decoder, item.image, boxes=self.has_boxes()
         )
         height, width = pixels.shape[-2:]

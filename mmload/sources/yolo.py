@@ -47,6 +47,7 @@ from mmload.sources.yolo_labels import (
     read_description,
     without_doubles,
 )
+from mmload.store.checksum import crc32
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
@@ -249,14 +250,15 @@ class YoloSplit(ListedSplit[YoloItem]):
         item = self.items[index]
         if item.revision == "missing":
             raise SampleError(item.file, f"no such file: {self.root / item.file}")
-        pixels, jpeg, losses = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
+        pixels, jpeg, losses, checksum = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
         size = (pixels.shape[1], pixels.shape[2])
         lines: dict[int, list[float]] = {}
         again = 0
         try:
             if item.label_revision != "missing":
-                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES).removeprefix(BOM_UTF8)
-                lines = checked_lines(text, self._meaning)
+                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES)
+                checksum = f"{crc32(text, int(checksum, 16)):08x}"
+                lines = checked_lines(text.removeprefix(BOM_UTF8), self._meaning)
                 lines, again = without_doubles(lines)
             objects = objects_of_lines(list(lines.values()), size, self._meaning)
             edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
@@ -272,7 +274,7 @@ class YoloSplit(ListedSplit[YoloItem]):
             _DOUBLES: again,
             _ENDS: sum(ends_in_one(line, self._meaning.task) for line in lines.values()),
         }
-        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists)
+        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists, checksum=checksum)
 
 
 def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:

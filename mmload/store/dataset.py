@@ -7,7 +7,7 @@ quarter of the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -21,10 +21,9 @@ from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import Folder, open_folder
 from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
-from mmload.store.row_numbers import is_single_row, row_array, row_number, row_numbers, shown_rows
+from mmload.store.row_numbers import is_single_row, row_number, row_numbers, shown_rows
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
-from mmload.store.shard_table import files_of
 from mmload.store.whole_splits import map_shards, table_of
 
 if TYPE_CHECKING:
@@ -76,6 +75,30 @@ class Dataset(Mapping[str, "Split"]):
     def built_splits(self) -> dict[str, Split]:
         """Splits of the source by name: all but subsets, whose rows are theirs."""
         return {name: self._splits[name] for name in self.manifest.built_splits}
+
+    def add_field(self, name: str, values: Any, **more: Any) -> Dataset:
+        """Returns the dataset with a field more, in its next version; see :func:`mmload.add_field`."""
+        import mmload
+
+        return mmload.add_field(self, name, values, **more)
+
+    def remove_field(self, name: str, **more: Any) -> Dataset:
+        """Returns the dataset without a field that was added, in its next version; see :func:`mmload.remove_field`."""
+        import mmload
+
+        return mmload.remove_field(self, name, **more)
+
+    def save_subset(self, name: str, rows: Rows | Sequence[str], **more: Any) -> Dataset:
+        """Returns the dataset with rows saved under a name, in its next version; see :func:`mmload.save_subset`."""
+        import mmload
+
+        return mmload.save_subset(self, name, rows, **more)
+
+    def remove_subset(self, name: str) -> Dataset:
+        """Returns the dataset without a subset, in its next version; see :func:`mmload.remove_subset`."""
+        import mmload
+
+        return mmload.remove_subset(self, name)
 
     def _repr_html_(self) -> str:
         """Returns HTML for a notebook: the splits, with a few rows of each."""
@@ -137,26 +160,11 @@ class Split:
         return self.folder.version
 
     @property
-    def key(self) -> tuple[Hashable, ...]:
-        """Value that is equal for all objects opened from one folder with the same content, in all processes.
-
-        A repair or a touch of the files changes it, as rows that were read before may have been damaged.
-        """
-        return self.folder.device_inode, self.folder.identity, self.name, self._revisions
-
-    @property
     def digest(self) -> int:
         """63-bit digest of the samples that the rows are made of, the same in builds to other sizes and in copies."""
         record = self.record
         made_of = record.rows, record.samples.crc32, record.classes, record.class_counts
         return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
-
-    @lazy_property
-    def _revisions(self) -> str:
-        """Digest of the revisions of the files."""
-        shards = range(len(self.record.shards))
-        found = [self.files.revision(name, shard) for name in files_of(self.record.fields) for shard in shards]
-        return sha256(repr(found).encode()).hexdigest()
 
     @lazy_property
     def fields(self) -> dict[str, FieldSpec]:
@@ -199,7 +207,7 @@ class Split:
             raise AttributeError(f"{self!r} has no {name}{hint}")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("targets", "_revisions")}
+        return {name: value for name, value in self.__dict__.items() if name != "targets"}
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -249,10 +257,10 @@ class Split:
         try:
             fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.variable_size}
             if len(fields) == len(self.fields):
-                return make_batch(fields, len(numbers), ids=numbers)
-            others = {n: self.reader.rows(n, numbers.numpy()) for n in self.fields if n not in fields}
+                return make_batch(fields, len(numbers), ids=torch.from_numpy(numbers))
+            others = {n: self.reader.rows(n, numbers) for n in self.fields if n not in fields}
             own = {n: [torch.from_numpy(row) for row in rows] for n, rows in others.items()}
-            return make_variable_size_batch(fields, own, numbers)
+            return make_variable_size_batch(fields, own, torch.from_numpy(numbers))
         except MmloadError:
             raise
         except Exception as error:  # such as MemoryError; a DataLoader reports the notes of its workers' errors
@@ -280,7 +288,7 @@ class Split:
         """Returns a ``torch.utils.data`` dataset of some rows, which are chosen as for :meth:`rows`."""
         from torch.utils.data import Subset
 
-        numbers = row_array(rows, len(self), self._name_in_messages)
+        numbers = row_numbers(rows, len(self), self._name_in_messages)
         return Subset(self, numbers)  # type: ignore[arg-type]  # map-style by its methods
 
     @overload
@@ -301,7 +309,7 @@ class Split:
         """
         if is_single_row(row):
             return self.samples.source(row_number(row, len(self), self._name_in_messages))
-        return self.samples.sources(row_array(row, len(self), self._name_in_messages))
+        return self.samples.sources(row_numbers(row, len(self), self._name_in_messages))
 
     @overload
     def row_of(self, name: str) -> int: ...  # type: ignore[overload-overlap]  # a str is a sequence of str, too

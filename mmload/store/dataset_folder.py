@@ -30,7 +30,6 @@ from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read
 from mmload.store.shard_table import BYTES, META_NAME, OFFSETS, FileRecord, files_of, tensordict_meta
 from mmload.store.versions import read_version
 
-_RELATIVE = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
 _TRIES = 5
 _OPEN_TRIES = 10
 _UNSIGNED = 2**64 - 1
@@ -43,8 +42,6 @@ class Folder:
     """Folder of a dataset. Thread-safe; picklable: a copy opens the path again and checks that it is the same dataset.
 
     An update adds a version beside the one that was read, whose files stay: it is no other dataset.
-
-    Where the system has no directory descriptors (Windows), files are opened by their absolute paths.
 
     Attributes:
         path: absolute, as it was when the dataset was opened.
@@ -240,9 +237,7 @@ def revision_of(status: os.stat_result) -> Revision:
 
 
 def _descriptor_of(path: Path) -> int | None:
-    """Returns a descriptor; None if the system has none, or on an error, which reading the manifest then reports."""
-    if not _RELATIVE:
-        return None
+    """Returns a descriptor; None on an error, which reading the manifest then reports."""
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

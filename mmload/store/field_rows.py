@@ -7,9 +7,7 @@ only a few are needed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -18,8 +16,9 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
+from mmload.runtime.host_arrays import sections_of, zeros
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder, Revision, revision_of
+from mmload.store.dataset_folder import Folder
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
 from mmload.store.opened_file import OpenedFile, check_files
 from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
@@ -104,12 +103,12 @@ class FieldRows:
             size, (height, width) = spec.row_bytes, spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
             places, begins = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows)), rows * size
         else:
-            index, places = self.index, np.zeros(len(rows), ROW)
+            index, places = self.index, zeros(len(rows), ROW)
             begins = index.offsets[rows]
             places["bytes"] = index.offsets[rows + 1] - begins
-            places["height"], places["width"] = index.sizes[rows].T
+            places["height"], places["width"] = index.sizes[:, 0][rows], index.sizes[:, 1][rows]
             places["encoding"] = index.encodings[rows]
-        shards = np.searchsorted(self._first_rows, rows, side="right") - 1 if self.shards > 1 else 0
+        shards = sections_of(rows, self._first_rows[:-1]) if self.shards > 1 else zeros(len(rows), np.int64)
         places["file"] = shards
         places["offset"] = begins - self._first_bytes[shards]
         return places
@@ -277,14 +276,6 @@ class LocalFiles:
         found = self._indexes.get(name)
         return found or self._indexes.setdefault(name, self.field(name).read_index())
 
-    def revision(self, name: str, shard: int) -> Revision:
-        """Returns the revision of a file that rows are read from."""
-        recorded = self._recorded_revision(name, shard)
-        return revision_of(self.folder.stat(self._path(name, shard))) if recorded is None else recorded
-
-    def _recorded_revision(self, name: str, shard: int) -> Revision | None:
-        return self.folder.recorded_revision(self.record.subset_of or self.split, name, shard)
-
     def opened(self, name: str, shard: int) -> OpenedFile:
         """Returns an open file of a shard, by its name without ``.memmap``.
 
@@ -293,7 +284,7 @@ class LocalFiles:
         key = (shard, name)
         opened = self._opened_files.get(key)
         if opened is None:
-            revision = self._recorded_revision(name, shard)
+            revision = self.folder.recorded_revision(self.record.subset_of or self.split, name, shard)
             record = self.record.shards.file(shard, name)
             opened = self._opened_files.setdefault(
                 key, OpenedFile(self.folder, self._path(name, shard), record, revision)
@@ -317,16 +308,13 @@ class LocalFiles:
         """Reads rows of a field, as :meth:`Rows.arriving`; one system call reads neighbors."""
         ranges = self._ranges(field, places, out, starts, groups)
         ends = np.searchsorted([each.first for each in ranges], groups).tolist()
-        requested, done = False, 0
+        done = 0
+        for each in ranges if len(ranges) > 1 else ():
+            each.file.prefetch(each.offset, len(each.out))
         for end in ends:
-            for index in range(done, end):
-                each = ranges[index]
-                got = 0 if requested else _read_cached(each.file.handle, each.out, each.offset)
-                if got < len(each.out) and not requested:
-                    requested = True
-                    _request_readahead(ranges[index:])
+            for each in ranges[done:end]:
                 try:
-                    each.file.fill(each.out, each.offset, got)
+                    each.file.fill(each.out, each.offset)
                 except DamagedError:
                     _raise_first(field, each, rows, places)
                     raise
@@ -365,22 +353,3 @@ def _raise_first(field: FieldRows, each: _Range, rows: Numbers, places: Places) 
             each.file.fill(memoryview(bytearray(size)), offset)
         except DamagedError as error:
             raise field.damaged(int(rows[index]), str(error)) from error
-
-
-def _request_readahead(ranges: Sequence[_Range]) -> None:
-    """Asks the system to read ahead; only a hint."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    for each in ranges:
-        with suppress(OSError):
-            os.posix_fadvise(each.file.handle, each.offset, len(each.out), os.POSIX_FADV_WILLNEED)
-
-
-def _read_cached(handle: int, out: memoryview, offset: int) -> int:
-    """Reads what is in the page cache, without waiting for the disk; 0 where the system cannot do that."""
-    if not hasattr(os, "RWF_NOWAIT"):
-        return 0
-    try:
-        return os.preadv(handle, [out], offset, os.RWF_NOWAIT)
-    except OSError:  # EAGAIN: nothing is cached; the blocking read reports any other error
-        return 0

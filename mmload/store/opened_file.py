@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from mmload.errors import DamagedError, StoreError
 from mmload.runtime.regular_files import read_at
@@ -70,13 +71,20 @@ class OpenedFile:
             raise StoreError(f"{self.path} is being written to; open the dataset again when that has ended")
         self._revision = current
 
-    def fill(self, out: memoryview, offset: int, done: int = 0) -> None:
-        """Reads bytes from ``offset`` on into ``out``, after its first ``done``; they are valid after :meth:`check`.
+    def prefetch(self, offset: int, size: int) -> None:
+        """Asks the system to read a range ahead; only a hint."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self.handle, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def fill(self, out: memoryview, offset: int) -> None:
+        """Reads bytes from ``offset`` on into ``out``; they are valid after :meth:`check`.
 
         Raises:
             StoreError: if the file cannot be read.
             DamagedError: if it ends before.
         """
+        done = 0
         while done < len(out):
             try:
                 got = read_at(self.handle, out[done:] if done else out, offset + done)

@@ -12,7 +12,7 @@ from mmload.errors import UsageError, choices, counted
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, first_to_see
 from mmload.records import FieldSpec
 from mmload.store.manifest import SplitRecord
-from mmload.store.row_numbers import row_array
+from mmload.store.row_numbers import row_numbers
 
 if TYPE_CHECKING:
     from mmload.store.dataset_folder import Folder
@@ -68,7 +68,7 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     spec = split.fields.get("images")
     if spec is None or spec.dtype != "uint8":
         raise UsageError(f"{where} has no uint8 images to show; it has {choices(split.fields)}")
-    numbers = row_array(rows, len(split), f"split {split.name!r}")
+    numbers = row_numbers(rows, len(split), f"split {split.name!r}")
     if not len(numbers):
         raise UsageError(f"no row of {where} is chosen, so there is nothing to show")
     split.check_changed()

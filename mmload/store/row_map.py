@@ -168,7 +168,8 @@ class RowMap:
             end = -(-(end + size) // step) * step
         opened = [OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)]
         self.memory = mapped(opened, firsts)
-        is_small = unit < pages.SMALL_RANGE and unit > 1
+        # Segments of rows that do not all stay in memory would be read for each of their rows.
+        is_small = 1 < unit < pages.SMALL_RANGE and sum(sizes) <= free_memory()
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]
         segments = np.cumsum([0, *(-(-size // pages.SEGMENT_BYTES) for size in sizes)])
         self.ranges = pages.FileRanges(

@@ -21,14 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def row_numbers(rows: object, count: int, what: str) -> Tensor:
-    """Returns the row numbers of a selection as a tensor; arguments and errors as for :func:`row_array`."""
-    import torch
-
-    return torch.from_numpy(row_array(rows, count, what))
-
-
-def row_array(rows: object, count: int, what: str) -> NDArray[np.int64]:
+def row_numbers(rows: object, count: int, what: str) -> NDArray[np.int64]:
     """Returns the row numbers of a slice, or of a tensor, array or sequence of integers or of ``count`` booleans.
 
     ``what`` names what has ``count`` rows, for messages.
@@ -96,15 +89,15 @@ def as_integer(value: object) -> int | None:
         return None
 
 
-def shown_rows(rows: Tensor) -> str:
+def shown_rows(rows: NDArray[np.int64]) -> str:
     """Formats row numbers for a message."""
     first = ", ".join(map(str, rows[:8].tolist()))
     return f"rows {first}{f' and {len(rows) - 8:,} more' if len(rows) > 8 else ''}"
 
 
-def rows_digest(rows: Tensor) -> int:
+def rows_digest(rows: NDArray[Any]) -> int:
     """Returns a 63-bit digest of the rows in their order."""
-    return int.from_bytes(sha256(rows.contiguous().numpy().tobytes()).digest()[:8], "little") >> 1
+    return int.from_bytes(sha256(rows.tobytes()).digest()[:8], "little") >> 1
 
 
 def _is_tensor(value: object) -> TypeGuard[Tensor]:

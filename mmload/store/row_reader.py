@@ -114,7 +114,7 @@ class RowReader:
     def __init__(self, where: str, find: Callable[[str], Rows], fields: Mapping[str, FieldSpec]) -> None:
         self._where, self._find, self._specs = where, find, fields
         self._fields: dict[str, Rows] = {}
-        self._columns: dict[str, Tensor] = {}
+        self._columns: dict[str, npt.NDArray[Any]] = {}
         self._lists: dict[str, PaddedLists] = {}
         self._checked: dict[str, npt.NDArray[np.bool_]] = {}  # rows whose check cost more than to read them
 
@@ -165,18 +165,12 @@ class RowReader:
         Raises:
             DamagedError, StoreError: as :meth:`gather`.
         """
-        spec = self._fixed(name)
-        half = spec.dtype == "bfloat16"
-        out = np.empty((len(rows), *spec.shape), np.uint16 if half else spec.dtype)
-        if self.field(name).spec.is_list:
-            self.lists(name).read_into(rows, out)
-            self.check_parts(name, rows, out)
-            return out
-        read(self.field(name), rows, memoryview(out.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]  # numpy 2 on 3.11
-        return (out.astype(np.uint32) << 16).view(np.float32) if half else out
+        values = self._values(name, rows)
+        is_half = self.spec(name).dtype == "bfloat16"
+        return (values.astype(np.uint32) << 16).view(np.float32) if is_half else values
 
-    def gather(self, name: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Reads rows, int64 [B], of a field of fixed size, or padded lists, into contiguous ``out`` or new memory.
+    def gather(self, name: str, rows: Numbers) -> Tensor:
+        """Reads rows, int64 [B], of a field of fixed size, or padded lists, into new memory.
 
         Returns:
             [B, *row shape].
@@ -187,21 +181,20 @@ class RowReader:
         """
         import torch
 
-        if self.field(name).spec.is_list:
-            if out is None:
-                out = torch.empty((len(rows), *self.spec(name).shape), dtype=self.spec(name).torch_dtype, device="cpu")
-            self.lists(name).read_into(rows.numpy(), out.numpy())
-            self.check_parts(name, rows.numpy(), out.numpy())
-            return out
-        column = self._column(name)
-        if column is not None:
-            if out is not None or column.dtype == torch.bfloat16:  # which numpy does not have
-                return torch.index_select(column, 0, rows, out=out)
-            return torch.from_numpy(column.numpy()[rows.numpy()])
-        spec = self._fixed(name)
-        if out is None:
-            out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
-        read(self.field(name), rows.numpy(), memory_of(out))
+        self._cache_column(name)
+        return torch.from_numpy(self._values(name, rows)).view(self.spec(name).torch_dtype)
+
+    def _values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
+        """Reads rows as arrays, with those of bfloat16 as uint16."""
+        if name in self._columns:
+            return self._columns[name][rows]
+        spec, field = self._fixed(name), self.field(name)
+        out = _array_of(spec, len(rows))
+        if field.spec.is_list:
+            self.lists(name).read_into(rows, out)
+            self.check_parts(name, rows, out)
+        else:
+            read(field, rows, bytes_of(out))
         return out
 
     def check_parts(self, name: str, rows: Numbers, values: npt.NDArray[Any]) -> None:
@@ -252,21 +245,26 @@ class RowReader:
             return self.lists(name).is_column
         return not spec.variable_size and spec.row_bytes <= min(SMALL_ROW, COLUMN_BYTES / max(1, len(field)))
 
-    def _column(self, name: str) -> Tensor | None:
-        """Returns all rows of a field of fixed size, if they are a column."""
-        import torch
+    def _cache_column(self, name: str) -> None:
+        """Reads all rows of a field of fixed size, if they are a column."""
+        field = self.field(name)
+        if name in self._columns or field.spec.is_list or not self.is_column(name):
+            return
+        column = _array_of(field.spec, len(field))
+        for first in range(0, len(field), _COLUMN_ROWS):
+            part = column[first : first + _COLUMN_ROWS]
+            read(field, np.arange(first, first + len(part)), bytes_of(part))
+        self._columns[name] = column
 
-        column = self._columns.get(name)
-        if column is None:
-            spec, count = self._fixed(name), len(self.field(name))
-            if not self.is_column(name):
-                return None
-            column = torch.empty((count, *spec.shape), dtype=spec.torch_dtype, device="cpu")
-            for first in range(0, count, _COLUMN_ROWS):
-                part = np.arange(first, min(first + _COLUMN_ROWS, count))
-                read(self.field(name), part, memory_of(column[first : first + len(part)]))
-            self._columns[name] = column
-        return column
+
+def _array_of(spec: FieldSpec, count: int) -> npt.NDArray[Any]:
+    """Returns uninitialized memory for so many rows; uint16 for bfloat16, which numpy does not have."""
+    return np.empty((count, *spec.shape), np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+
+
+def bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """Returns the bytes of a contiguous array, writable, not copied."""
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # numpy 2 on 3.11
 
 
 def memory_of(tensor: Tensor) -> memoryview:

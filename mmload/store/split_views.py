@@ -13,12 +13,11 @@ from hashlib import sha256
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
+from mmload.runtime.host_arrays import sections_of
 from mmload.store.dataset import Split
 from mmload.store.field_rows import FieldRows
 from mmload.store.opened_file import OpenedFile
@@ -31,7 +30,7 @@ class View:
     """Rows of a split or a concatenation, and which of them: int64 [N], or None for all."""
 
     rows: AnySplit
-    chosen: Tensor | None = None
+    chosen: Numbers | None = None
 
     def __len__(self) -> int:
         return len(self.rows) if self.chosen is None else len(self.chosen)
@@ -41,7 +40,7 @@ class View:
         """Digest of the chosen rows in their order; None: all rows."""
         return None if self.chosen is None else rows_digest(self.chosen)
 
-    def ids(self, positions: Tensor) -> Tensor:
+    def ids(self, positions: Numbers) -> Numbers:
         """Returns the row number at each position, int64 [B]."""
         return positions if self.chosen is None else self.chosen[positions]
 
@@ -54,7 +53,7 @@ def view_of(dataset: object) -> View:
         UsageError: if the splits have different fields or classes.
         IndexError: if a subset has rows that do not exist.
     """
-    chosen: Tensor | None = None
+    chosen: Numbers | None = None
     while type(dataset) is Subset:
         rows = _indices(dataset)
         chosen = rows if chosen is None else rows[chosen]
@@ -86,11 +85,6 @@ class Joined:
         self._splits, self._numbering = splits, _Numbering(splits, pieces)
         self.reader = RowReader(self.name, partial(_joined_rows, splits, self._numbering), splits[0].record.fields)
         self.fields = {name: self.reader.spec(name) for name in splits[0].fields}
-
-    @property
-    def key(self) -> Hashable:
-        """Value that is equal where the same splits are joined in the same way."""
-        return (*(split.key for split in self._splits), self._numbering.key)
 
     @property
     def version(self) -> int | None:
@@ -129,11 +123,12 @@ class _Numbering:
     their ends; if any piece is a list, all of them become one list of 8 bytes per row.
     """
 
-    def __init__(self, splits: list[Split], pieces: list[range | Tensor]) -> None:
+    def __init__(self, splits: list[Split], pieces: list[range | Numbers]) -> None:
         self._starts = np.cumsum([0, *map(len, splits)])[:-1]
         self._ends = np.cumsum([len(piece) for piece in pieces])
+        self._begins = np.concatenate(([0], self._ends[:-1]))
         runs = [piece for piece in pieces if isinstance(piece, range)]
-        self._table = None if len(runs) == len(pieces) else _listed(pieces).numpy()
+        self._table = None if len(runs) == len(pieces) else _listed(pieces)
         self._shifts = np.array([run.start for run in runs], dtype=np.int64)
         if self._table is None:
             self._shifts -= self._ends - [len(run) for run in runs]
@@ -151,10 +146,9 @@ class _Numbering:
     def owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Returns the split of each row and its number there: int64 [B] each."""
         if self._table is None:
-            numbers = rows + self._shifts[np.searchsorted(self._ends, rows, side="right")]
-        else:
-            numbers = self._table[rows]
-        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+            rows = rows + self._shifts[sections_of(rows, self._begins)]
+        numbers = rows if self._table is None else self._table[rows]
+        owners = sections_of(numbers, self._starts)
         return owners, numbers - self._starts[owners]
 
 
@@ -210,7 +204,7 @@ class JoinedRows:
     def _by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
         """Yields the index of each split with some of the rows, which of them, and their numbers there."""
         owners, numbers = self._owners(rows)
-        for owner in np.unique(owners).tolist():
+        for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
             owned = np.flatnonzero(owners == owner)
             yield owner, owned, numbers[owned]
 
@@ -228,7 +222,7 @@ def _in_groups(parts: Sequence[tuple[list[bool], Iterator[None]]], groups: int) 
         yield
 
 
-def _pieces(dataset: object, splits: list[Split]) -> list[range | Tensor]:
+def _pieces(dataset: object, splits: list[Split]) -> list[range | Numbers]:
     """Returns a dataset's rows in the numbering of all ``splits``, to which it adds its own."""
     if isinstance(dataset, Split):
         if not any(split is dataset for split in splits):
@@ -246,14 +240,13 @@ def _pieces(dataset: object, splits: list[Split]) -> list[range | Tensor]:
     raise _not_splits(dataset)
 
 
-def _listed(pieces: list[range | Tensor]) -> Tensor:
-    parts = [
-        torch.arange(piece.start, piece.stop, device="cpu") if isinstance(piece, range) else piece for piece in pieces
-    ]
-    return torch.cat(parts)
+def _listed(pieces: list[range | Numbers]) -> Numbers:
+    return np.concatenate(
+        [np.arange(piece.start, piece.stop) if isinstance(piece, range) else piece for piece in pieces]
+    )
 
 
-def _indices(subset: Subset[Any]) -> Tensor:
+def _indices(subset: Subset[Any]) -> Numbers:
     return row_numbers(subset.indices, len(subset.dataset), "the subset's dataset")  # type: ignore[arg-type]  # sized
 
 

@@ -62,7 +62,7 @@ def _mapped_file(
         check_files(opened)
         return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
     if rows * spec.row_bytes <= _SMALL_SHARE * files.record.bytes:
-        return reader.gather(name, torch.arange(rows, device="cpu"))
+        return reader.gather(name, np.arange(rows))
     raise UsageError(
         f"{name} of split {files.split!r}: {len(shards)} files that do not end with a page cannot be mapped as one; "
         f"take .shards, a tensorclass each, or build it again as one shard, with --shard-size {files.record.bytes}"

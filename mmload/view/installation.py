@@ -29,6 +29,7 @@ from mmload.runtime.resources import (
     processor_name,
     threads_of_rank,
 )
+from mmload.runtime.turbojpeg import turbojpeg_library
 from mmload.store.dataset_folder import open_folder
 
 PACKAGES = ("torch", "torchvision", "tensordict", "numpy", "numba", "llvmlite", "pillow", "simplejpeg", "msgspec")
@@ -37,6 +38,7 @@ EXTRAS = {
     "cloud": "obstore",
     "fiftyone": "fiftyone",
     "huggingface": "datasets",
+    "jpeg": "turbojpeg",
     "plot": "matplotlib",
     "ray": "ray",
 }
@@ -60,6 +62,7 @@ def installation_facts(dataset: Path | None = None) -> dict[str, Any]:
         "extras": {name: _version(package) for name, package in EXTRAS.items()},
         "processor": _processor(),
         "machine_code": _machine_code(),
+        "turbojpeg": turbojpeg_library() is not None,
         "memory": _memory(),
         "gpu": _gpus(),
         "dataset": None if dataset is None else _dataset(dataset),
@@ -77,6 +80,12 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
         )
     if not code["level"]:
         lines.append("the package has no machine code for this processor: kernels are compiled by their first call")
+    if not facts["turbojpeg"]:
+        lines.append(
+            "TurboJPEG's library is not found: stored JPEGs are decoded by a call for each, which waits for the "
+            "interpreter lock beside a training loop (a tenth of the images/s there, as many alone); "
+            "pip install 'mmload[jpeg]' or install libturbojpeg"
+        )
     if processor["quota"] is not None and processor["quota"] < processor["cores"]:
         lines.append(
             f"a cgroup limits this process to {processor['quota']:g} of {counted(processor['cores'], 'core')}; "

@@ -145,7 +145,7 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
         UsageError: if the collate cannot render these rows.
     """
     collates = collate.collates if isinstance(collate, Views) else (collate,)
-    ids = row_numbers(rows, len(split), f"split {split.name!r}")
+    ids = torch.from_numpy(row_numbers(rows, len(split), f"split {split.name!r}"))
     batch = split.rows(ids)
     variable_size = any(spec.variable_size for spec in split.fields.values())
     lines: list[list[Cell]] = [[] for _ in range(len(ids))]

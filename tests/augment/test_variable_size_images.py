@@ -79,7 +79,7 @@ def held(images: list[Tensor], layout: int, needed: np.ndarray) -> ImageLines:
 
 def prepared_of(collate: Collate, images: list[Tensor]) -> PreparedBatch:
     rows = torch.stack([row.replace(images=None) for row in rows_of(images)])
-    sizes = torch.tensor([image.shape[1:] for image in images])
+    sizes = np.array([image.shape[1:] for image in images])
     return collate.prepare(rows, (len(images[0]), 0, 0), sizes=sizes)
 
 

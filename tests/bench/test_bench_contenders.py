@@ -142,7 +142,7 @@ def collect(contender: Contender, task: Task) -> tuple[Tensor, Tensor]:
 
 
 def stored(task: Task) -> Tensor:
-    return task.rows.reader.gather("images", torch.arange(len(task.rows)))
+    return task.rows.reader.gather("images", np.arange(len(task.rows)))
 
 
 def reference(task: Task) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Done, mmload
 
+from mmload.bench.options import SECONDS
 from mmload.bench.record import Record, Row
 from mmload.bench.report import table
 from mmload.store.dataset import Dataset
@@ -30,6 +31,7 @@ def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactor
         words += ["--plot", out / "a.png"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
+        patch.setitem(SECONDS, False, 30.0)
         return mmload("bench", copy, "--source", folder, *TINY, *words), out
 
 
@@ -65,10 +67,7 @@ def test_its_table_begins_with_a_verdict_on_the_model(done: tuple[Done, Path]) -
     command, out = done
     lines = command.stdout.splitlines()
     assert all(len(line) <= 80 for line in lines if not line.startswith(("record: ", "chart: ")))
-    # On a busy machine, a turn of half a second can be faster than the limit measured beside it: that is said, too.
-    assert lines[0].startswith(
-        ("Your loader delivers", "The stock loader", "Nothing can be said: mmload was not measured")
-    )
+    assert lines[0].startswith(("Your loader delivers", "The stock loader"))
     assert "ms/step" in command.stdout
     assert "torchvision's pass" in command.stdout
     assert f"record: {out / 'a.json'}" in lines

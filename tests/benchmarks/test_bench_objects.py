@@ -25,7 +25,7 @@ def test_a_line_for_each_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     with script("bench_objects") as module:
         module.main()
     lines = dict(line.split(" {", 1) for line in capsys.readouterr().out.splitlines())
-    assert len(lines) == 9
+    assert len(lines) == 7
     fetched = json.loads("{" + lines.pop("half in cache: fetched of the data, epoch by epoch"))
     assert all(shares[0] >= 1 for shares in fetched.values()), fetched
     assert all(json.loads("{" + values)["ratio"] > 0 for values in lines.values())

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 
 import pytest
 import torch
@@ -15,9 +16,12 @@ from conftest import contents
 from PIL import Image
 
 import mmload
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
+from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.recipe import VariableLayout
 from mmload.errors import RecipeError, UsageError
 from mmload.records import Sample
+from mmload.sources import files
 from mmload.store.manifest import read
 
 
@@ -31,6 +35,22 @@ def test_bytes_do_not_depend_on_threads_processes_or_folder(source, tmp_path):
     assert len(read(tmp_path / "out0").splits["train"].shards) > 3
     assert str(tmp_path) not in (tmp_path / "out0" / "dataset.json").read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out0", "out1", "out2", "out3", "photos"]
+
+
+@pytest.mark.parametrize("layout", [None, VariableLayout(encode="jpeg")])
+def test_a_build_opens_each_photograph_once_and_an_update_knows_it(source, tmp_path, monkeypatch, layout):
+    read_bytes, opened = files.read_bytes, Counter()
+
+    def counted(root, name, *more):
+        opened[name] += 1
+        return read_bytes(root, name, *more)
+
+    monkeypatch.setattr(files, "read_bytes", counted)
+    made = recipe(source, tmp_path / "out", variable_layout=layout)
+    assert build(made, processes=1).built == 15
+    assert len(opened) == 15
+    assert set(opened.values()) == {1}
+    assert not update(made, UpdateOptions(checksum=True)).needed
 
 
 def test_rows_and_statistics_equal_a_plain_loop(source, tmp_path):

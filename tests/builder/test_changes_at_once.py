@@ -15,12 +15,11 @@ import mmload
 from mmload.builder import columns, destination, subsets, unused_files, version_commit
 from mmload.builder import repair as repair_module
 from mmload.builder import verify as verify_module
-from mmload.builder.pipeline import build, build_part
+from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
 from mmload.builder.repair import repair
 from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import BuildError, StoreError
 from mmload.runtime import durable_files

@@ -11,14 +11,13 @@ from building import recipe
 from updating import files_of
 
 import mmload
-from mmload.builder.finished_shards import COLUMN, UPDATES
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.repair import repair
 from mmload.builder.row_files import values_in
+from mmload.builder.shards import COLUMN, UPDATES
 from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.update import update
 from mmload.builder.verify import compare, verify
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError

@@ -9,9 +9,8 @@ from building import make_pictures, recipe
 
 import mmload
 from mmload.builder import columns, staging
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.unused_files import compact
-from mmload.builder.update import update
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 
@@ -74,6 +73,15 @@ def test_values_by_id_are_never_those_of_another_version(killed, tmp_path):
     write(reversed(after))
     run("add-field", killed.out, "v", file)
     assert mmload.open(killed.out)["train"][:].extra["v"].tolist() == list(range(15))[::-1]
+
+
+def test_changes_are_methods_of_an_opened_dataset(squares):
+    opened = mmload.open(squares.out).add_field("v", np.arange(15), split="train").save_subset("few", [3, 1])
+    assert opened["few"][:].extra["v"].tolist() == [3, 1]
+    opened = opened.remove_subset("few").remove_field("v")
+    assert (list(opened), "v" in opened["train"].fields) == (["train"], False)
+    with pytest.raises(UsageError, match="is opened in a version that is not the current one"):
+        mmload.open(squares.out, version=2).save_subset("few", [0])
 
 
 @pytest.mark.parametrize(

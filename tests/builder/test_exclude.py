@@ -17,11 +17,10 @@ from conftest import complaint, contents, make_folder, mmload
 from devkit import Devkit, thing
 from python_datasets import MADE
 
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.planned_build import splits_of
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, from_mapping
-from mmload.builder.update import update
 from mmload.errors import BuildError, RecipeError
 from mmload.remote.opening import open as open_dataset
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from mmload.builder.recipe import from_mapping
+from mmload.builder.recipe import _settings, from_mapping
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import FILE_KINDS
-from mmload.cli.build import _settings
 from mmload.errors import RecipeError
 from mmload.sources import _factory_of, make_source
 from mmload.sources.decode import Decoder

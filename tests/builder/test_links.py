@@ -12,10 +12,9 @@ from conftest import contents
 from updating import change
 
 import mmload
-from mmload.builder.pipeline import build, build_part
+from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.staging import MARK
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.update import update
 from mmload.errors import BuildError, StoreError
 
 

@@ -19,11 +19,11 @@ from PIL import Image, ImageOps
 
 from mmload.builder import shard_job
 from mmload.builder import staging as staging_module
-from mmload.builder.finished_shards import BuildPaths
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
+from mmload.builder.shards import BuildPaths
 from mmload.builder.staging import Staging, made_by
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import read
@@ -209,7 +209,8 @@ def test_commit_waits_for_all_shards_and_a_build_by_one_process_goes_on(
 def test_a_part_of_another_recipe_source_or_version_is_refused(photos: Path, tmp_path: Path) -> None:
     job = recipe(photos, tmp_path / "out")
     build_part(job, "1/2")
-    with pytest.raises(BuildError, match=r"unfinished build of another recipe; remove that folder to drop it"):
+    refused = r"unfinished build of another recipe \(transforms is .*, was .*\); remove that folder to drop it"
+    with pytest.raises(BuildError, match=refused):
         build_part(replace(job, transforms=square(8)), "2/2")
     other = make_folder(tmp_path / "other", per_class=2)
     with pytest.raises(BuildError, match="another recipe|a source that has changed"):

@@ -18,11 +18,10 @@ import mmload
 from mmload.builder import pipeline, planned_update, shard_job, split_records, version_commit
 from mmload.builder import staging as staging_module
 from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build, build_part
+from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
 from mmload.builder.staging import Staging
-from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import BuildError
 from mmload.store.manifest import Manifest
@@ -153,7 +152,7 @@ def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_update(
 def test_a_late_part_of_an_update_is_not_refused_while_another_commits(squares, source, monkeypatch):
     add_pictures(source, 30)
     work, reports = planned(squares), []
-    late = lambda: reports.append(pipeline.run_shards(work, LocalEngine(), slice(1), shared=True))  # noqa: E731
+    late = lambda: reports.append(pipeline._run_shards(work, LocalEngine(), slice(1), shared=True))  # noqa: E731
     once(monkeypatch, staging_module, "add_to_dataset", before=late)
     build_part(squares, "1/1", options=UPDATE)
     assert reports[0].manifest is not None

@@ -21,12 +21,11 @@ from conftest import contents, make_folder, mmload
 from PIL import Image
 from ray_cluster import add_node, builders, ray_cluster
 
-from mmload.builder import ray_engine, ray_nodes
-from mmload.builder.pipeline import build
+from mmload.builder import ray_engine
+from mmload.builder.pipeline import build, update
 from mmload.builder.ray_engine import RayEngine
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.update import update
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import loads
 
@@ -164,11 +163,11 @@ def test_a_node_that_lacks_something_is_named_before_anything_is_built(
     cluster: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, folders = recipe(photos, tmp_path / "out"), ShardJob.folders
-    made_by = ray_nodes.made_by()
+    made_by = ray_engine.made_by()
     faults: list[tuple[Any, str, Any, str]] = [
-        (ray_nodes, "made_by", lambda: made_by | {"torch": "9.9"}, r"has torch .*, this machine has torch 9\.9"),
+        (ray_engine, "made_by", lambda: made_by | {"torch": "9.9"}, r"has torch .*, this machine has torch 9\.9"),
         (
-            ray_nodes,
+            ray_engine,
             "made_by",
             lambda: made_by | {"no-package": "1"},
             "has no no-package, this machine has no-package 1",
@@ -180,9 +179,9 @@ def test_a_node_that_lacks_something_is_named_before_anything_is_built(
             patch.setattr(place, name, value)
             with pytest.raises(BuildError, match=rf"Ray node \S+ \(.*\) \(and 1 other node\) {message}"):
                 build(job, engine=RayEngine())
-    checksum = ray_nodes._checksum
+    checksum = ray_engine._checksum
     with monkeypatch.context() as patch:
-        patch.setattr(ray_nodes, "_checksum", lambda *words: checksum(*words) + 1)
+        patch.setattr(ray_engine, "_checksum", lambda *words: checksum(*words) + 1)
         with pytest.raises(BuildError, match="gets other pixels from the first samples of train"):
             build(job, engine=RayEngine())
     with pytest.raises(BuildError, match="no node of the Ray cluster has 64 CPUs for a task"):

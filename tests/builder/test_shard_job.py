@@ -14,13 +14,12 @@ from conftest import contents
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.builder import shard_writer as store
-from mmload.builder.finished_shards import BuildPaths
+from mmload.builder import shards as store
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import splits_of
+from mmload.builder.planned_build import fields_of, plan_shards, samples_per_shard, splits_of
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob, chunk_rows
-from mmload.builder.shard_layout import ShardPlan, fields_of, plan_shards, samples_per_shard
+from mmload.builder.shards import BuildPaths, ShardPlan
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError
 from mmload.records import DTYPES, FieldSpec, Sample

@@ -13,10 +13,9 @@ from updating import make_old
 from yolo_sets import YoloSet
 
 import mmload
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import SampleError
 from mmload.records import FIELD_NAMES

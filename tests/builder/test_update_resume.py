@@ -10,10 +10,9 @@ from updating import add_pictures, assert_rows_equal, change, fresh, interrupt_a
 import mmload
 from mmload.builder import version_commit
 from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build_part
+from mmload.builder.pipeline import build_part, update
 from mmload.builder.planned_update import UpdateOptions
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import StoreError
 

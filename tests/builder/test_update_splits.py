@@ -15,10 +15,9 @@ from updating import assert_rows_equal, fresh, make_old, picture
 
 import mmload
 from mmload.builder import staging, unused_files
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.update import update
 from mmload.builder.verify import verify
 from mmload.errors import BuildError
 

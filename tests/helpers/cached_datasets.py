@@ -7,19 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from mmload.remote import cache_files, cache_folder, dataset_cache
-from mmload.remote.block_files import boot_id
+from mmload.remote import cache_folder, dataset_cache
+from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.dataset_cache import DatasetCache
 from mmload.store.dataset import Dataset
 
-BLOCKS = f"{cache_files.BLOCKS}{boot_id()}"
+CHUNK_BYTES = 100_000
+"""Least bytes of a chunk in tests."""
 
-
-def as_before_a_start(root: Path, *, damaged: str) -> None:
-    """Makes the blocks of a dataset look like those of before the machine was started, one of them with lost bytes."""
-    path = root / BLOCKS / damaged
-    path.write_bytes(bytes(path.stat().st_size))
-    (root / BLOCKS).rename(root / f"{cache_files.BLOCKS}earlier")
+SMALL_CHUNKS = f"from mmload.remote import chunks; chunks.CHUNK_BYTES = {CHUNK_BYTES}"
+"""Line of a program that makes chunks as small as they are in tests."""
 
 
 def end_all() -> None:
@@ -37,6 +34,13 @@ def cache_of(dataset: Dataset) -> DatasetCache:
     return folder.cache
 
 
+def map_of(dataset: Dataset, field: str = "images") -> ChunkMap:
+    """The map of a field of a dataset's train split."""
+    files = dataset["train"].files
+    assert hasattr(files, "chunk_map")
+    return files.chunk_map(field)
+
+
 def check_rows(remote: Dataset, local: Dataset, split: str = "train") -> None:
     rows = np.random.default_rng().permutation(len(local[split]))
     for name in ("images", "targets"):
@@ -45,7 +49,7 @@ def check_rows(remote: Dataset, local: Dataset, split: str = "train") -> None:
 
 def stored_bytes(cache: Path) -> int:
     total = 0
-    for path in cache.rglob("*.block"):
-        with suppress(FileNotFoundError):  # a thread that fetches ahead may have evicted it
+    for path in cache.rglob("*.chunk"):
+        with suppress(FileNotFoundError):  # another process may have removed it
             total += path.stat().st_size
     return total

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mmload.builder.finished_shards import BuildPaths, Chunk
-from mmload.builder.shard_writer import ShardWriter
+from mmload.builder.shards import BuildPaths, Chunk, ShardWriter
 from mmload.records import VARIABLE, FieldSpec
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest, SplitRecord

@@ -48,5 +48,5 @@ def test_a_file_that_changed_before_the_first_batch(
         assert rounds.told["errors"] >= 3
     wrong = [torch.zeros_like(batch) for batch in rounds.expected]
     rounds.expected = wrong
-    with pytest.raises(faults.DifferenceError, match="round 9: a wrong batch after unreadable of a file"):
+    with pytest.raises(faults.DifferenceError, match="round 9: a wrong epoch after unreadable of a file"):
         rounds.one(9, "unreadable", -1.0, random.Random(0))

@@ -256,7 +256,7 @@ def test_a_device_that_is_not_there_is_a_clear_error(
         ({"collate": 3}, "collate is 3; give a Collate, a list of its steps, or a function of a Batch"),
         ({"collate": ""}, "collate is ''; give a Collate"),
         ({"collate": RandomHorizontalFlip()}, "collate is the step RandomHorizontalFlip; give a list of steps"),
-        ({"order": ""}, "order is ''; give 'block', an order of mmload.loader.orders, rows"),
+        ({"order": ""}, "order is ''; give 'block', 'full', an order of mmload.loader.orders, rows"),
         ({"device": -1}, "device is 'cuda:-1', expected a device of torch"),
     ],
 )

@@ -6,6 +6,7 @@ import sys
 
 import loading_machine
 import loading_rows
+import numpy as np
 import pytest
 import torch
 from conftest import script
@@ -72,9 +73,9 @@ def test_an_interrupted_script_prints_what_was_done(
 def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Row 0 in place of the last one of several."""
 
-    def wrong(rows: object, count: int, what: str) -> torch.Tensor:
+    def wrong(rows: object, count: int, what: str) -> np.ndarray:
         numbers = row_numbers(rows, count, what)
-        return torch.where(numbers == count - 1, 0, numbers)
+        return np.where(numbers == count - 1, 0, numbers)
 
     monkeypatch.setattr("mmload.store.dataset.row_numbers", wrong)
     words = ["fuzz_loading", "--steps", "20", "--sequences", "10", "--seed", "3", "--no-shrink"]

@@ -89,7 +89,7 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
     used = set()
     for row, (height, width) in enumerate(SIZES):
         batch = Batch(seeds=sample_seeds(3, 0, torch.tensor([row])), ids=torch.tensor([row]), batch_size=[1])
-        prepared = collate.prepare(batch, (3, 0, 0), sizes=torch.tensor([[height, width]]))
+        prepared = collate.prepare(batch, (3, 0, 0), sizes=np.array([[height, width]]))
         plan: Any = prepared.rendering.plan
         window = int(plan.top[0]), int(plan.left[0]), int(plan.rows[0]), int(plan.cols[0])
         shrink = 4 if min(window[2:]) >= 6 * out else 2 if min(window[2:]) >= 3 * out else 1

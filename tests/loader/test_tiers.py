@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset
 from written_datasets import of_tensors
 
 import mmload
@@ -24,15 +23,6 @@ from mmload.store.dataset import Dataset
 CPU = torch.device("cpu")
 
 maps = pytest.mark.skipif(not can_populate(), reason="the system cannot populate maps")
-
-
-def test_another_folder_has_another_key(dataset: Dataset, tmp_path: Path) -> None:
-    other = mmload.open(shutil.copytree(dataset.path, tmp_path / "other"))["train"]
-    split = dataset["train"]
-    assert split.key == mmload.open(dataset.path)["train"].key != other.key
-    both = [ConcatDataset([split, other]), ConcatDataset([split, other]), ConcatDataset([other, split])]
-    first, same, turned = (Loader(rows).split.key for rows in both)
-    assert first == same != turned
 
 
 def test_auto_takes_the_files(dataset: Dataset) -> None:

@@ -34,6 +34,7 @@ from mmload.errors import DamagedError, UsageError
 from mmload.loader import batch_worker, tiers
 from mmload.loader.orders import by_aspect
 from mmload.render.kernel_arguments import NEEDED
+from mmload.runtime.turbojpeg import turbojpeg_library
 from tests.helpers.variable_datasets import some_images, variable_dataset
 
 SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33, 1), (120, 31)]
@@ -222,8 +223,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
         opened.truncate(60 * 80 * 3 * 3)
     what = "/images.bytes.memmap" if tier in ("disk", "memory") else "^images of row 4 of .*, made from '4.png',"
     with pytest.raises(DamagedError, match=rf"{what} is damaged: .*truncated"):
-        for part in source.parts(rows, needed):
-            part.lines(at_once=True)
+        [part.lines(at_once=True) for part in source.parts(rows, needed)]
 
 
 @pytest.mark.parametrize("tier", ["disk", "memory"])
@@ -258,3 +258,24 @@ def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, tier: str) -> No
     message = rf"images of row 1 of split 'train' of {re.escape(str(path))}, made from '1.png', is damaged"
     with pytest.raises(DamagedError, match=message):
         list(Loader(both, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, tier=tier))
+
+
+@pytest.mark.skipif(turbojpeg_library() is None, reason="TurboJPEG's library is not installed")
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("tier", ["disk", "read"])
+def test_jpegs_have_the_pixels_of_simplejpeg_in_the_compiled_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, views: int, tier: str
+) -> None:
+    photos = some_images([(60 + 7 * k, 81 - 5 * k) for k in range(9)])
+    path = variable_dataset(tmp_path / "data", photos, encoding="mixed")
+    if tier == "read":
+        monkeypatch.setattr(tiers, "row_map", lambda *_: None)
+    crop = Collate(RandomResizedCrop(24), RandomHorizontalFlip())
+
+    def images() -> list[torch.Tensor]:
+        with Loader(path, collate=Views(*[crop] * views), batch_size=4, seed=3, shuffle=True, tier="disk") as loader:
+            return [batch.images for made in loader for batch in made]
+
+    found = images()
+    monkeypatch.setattr(tiers, "turbojpeg_library", lambda: None)
+    assert all(map(torch.equal, found, images()))

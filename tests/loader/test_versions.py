@@ -10,8 +10,7 @@ import torch
 from building import make_pictures, recipe
 
 import mmload
-from mmload.builder.pipeline import build
-from mmload.builder.update import update
+from mmload.builder.pipeline import build, update
 
 
 @pytest.fixture

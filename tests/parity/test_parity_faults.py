@@ -16,10 +16,10 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from mmload import parity
-from mmload.builder import sample_geometry, transforms
+from mmload.builder import transforms
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.sample_geometry import Window
+from mmload.builder.transforms import Window
 from mmload.parity.differences import Tally
 from mmload.sources.decode import Decoder
 
@@ -50,7 +50,7 @@ def test_another_resampling_is_caught(
     def wrong(images: Tensor, size: tuple[int, int], kind: str, window: Window, out: object) -> Tensor:
         return F.crop_image(resize(images, list(size)), *window)
 
-    monkeypatch.setattr(sample_geometry, "_resize_pixels", wrong)
+    monkeypatch.setattr(transforms, "_resize_pixels", wrong)
     assert set(failed(check(built(photos, tmp_path / "out"), photos))) == PIXELS
 
 

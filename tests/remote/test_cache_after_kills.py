@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
-from cached_datasets import cache_of, check_rows, end_all, stored_bytes
+from cached_datasets import SMALL_CHUNKS, cache_of, check_rows, end_all, map_of, stored_bytes
+from forked_program import Program
 from written_datasets import of_tensors
 
 import mmload
 from mmload.errors import UsageError
-from mmload.remote import cache_files, dataset_cache
-from mmload.remote.cache_folder import CacheFolder
+from mmload.remote import dataset_cache
+from mmload.remote.cache_folder import NAME, CacheFolder
 from mmload.remote.copies import push
 from mmload.store.dataset import Dataset
 
@@ -31,7 +34,7 @@ ROWS, ROW_BYTES = 24, 3 * 120 * 120
 
 @pytest.fixture
 def local(tmp_path: Path) -> Dataset:
-    """A dataset of 24 rows of 43,200 bytes, a block each."""
+    """A dataset of 24 rows of 43,200 bytes, a block each, of which three are a chunk."""
     pytest.importorskip("obstore", reason="object storage needs obstore")
     images = torch.randint(1, 256, (ROWS, 3, 120, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return mmload.open(of_tensors(tmp_path / "local", {"train": {"images": images, "targets": torch.arange(ROWS)}}))
@@ -63,14 +66,13 @@ def test_a_survey_of_a_truncated_mark_that_is_killed_leaves_no_count_that_is_too
 ) -> None:
     remote = mmload.open(url, cache=cache, cache_limit=8 * ROW_BYTES)
     check_rows(remote, local)
-    os.truncate(cache / cache_files.NAME, 0)
+    os.truncate(cache / NAME, 0)
     with monkeypatch.context() as patch:
         patch.setattr(CacheFolder, "_survey", kill)
-        with pytest.raises(Killed), cache_of(remote).folder.locked():
-            pass
+        with pytest.raises(Killed):
+            _ = cache_of(remote).folder.used
     end_all()
-    with CacheFolder(cache, None).locked():
-        assert CacheFolder(cache, None).used == stored_bytes(cache) > 0
+    assert CacheFolder(cache, None).used == stored_bytes(cache) > 0
 
 
 class Killed(BaseException):
@@ -81,22 +83,42 @@ def kill(*_: object) -> None:
     raise Killed
 
 
-def test_what_a_killed_process_left_in_an_unlimited_cache_goes_with_the_next_opening(url: str, cache: Path) -> None:
-    mmload.open(url, cache=cache)
-    end_all()
-    (cache / f"{cache_files.NAME}.{'a' * 16}.incoming").write_bytes(bytes(1000))
-    mmload.open(url, cache=cache)
-    assert not list(cache.glob("*.incoming"))
-
-
-def test_the_count_has_the_bytes_of_a_block_until_its_last_name_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "1.block").write_bytes(bytes(100))
-    os.link(tmp_path / "1.block", tmp_path / "2.block")  # as a version takes over what an earlier one has
-    assert [cache_files.unlink(str(tmp_path / f"{number}.block")) for number in (1, 2, 3)] == [0, 100, 0]
+def test_processes_that_are_killed_leave_nothing_that_is_taken_for_whole(url: str, local: Dataset, cache: Path) -> None:
+    draw, limit = random.Random(0), 11 * ROW_BYTES
+    code = f"""import mmload, random
+import numpy as np
+{SMALL_CHUNKS}
+from mmload.remote import cache_folder, chunk_map
+chunk_map.MOST_IDLE, cache_folder._SURVEY_S = 1, 0.0
+read = mmload.open({url!r}, cache={str(cache)!r}, cache_limit={limit})["train"].reader.array
+print("reads", flush=True)
+while True:
+    rows = np.array(random.choices(range({ROWS}), k=4))
+    read("images", rows)
+    if random.random() < 0.2:  # its chunks come again
+        [path.unlink(missing_ok=True) for path in __import__("pathlib").Path({str(cache)!r}).rglob("*.chunk")]
+"""
+    stored = (local.path / "train" / "000000" / "images.memmap").read_bytes()
+    for _ in range(3):
+        running = [Program(code, []) for _ in range(3)]
+        for process in running:
+            process.wait_for("reads")
+        for process in running:
+            time.sleep(draw.random() / 5)
+            process.send_signal(signal.SIGKILL)
+            process.ended()
+        for path in [*cache.rglob("images*/*.chunk"), *cache.rglob("images*/*.passing")]:
+            content, number = path.read_bytes(), int(path.name.partition(".")[0])
+            assert content[-3 * ROW_BYTES :] == stored[number * 3 * ROW_BYTES :][: 3 * ROW_BYTES]
+        remote = mmload.open(url, cache=cache, cache_limit=limit)
+        assert cache_of(remote).folder.used == stored_bytes(cache) <= limit
+        assert not [*cache.rglob("*.incoming"), *cache.rglob("*.passing")]
+        check_rows(remote, local)
+        end_all()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("held", ["opening", "cache", "indexing", "plan", "prefetch"])
+@pytest.mark.parametrize("held", ["opening", "cache", "indexing", "map", "files", "prefetch"])
 def test_a_forked_process_does_not_wait_for_a_lock_of_its_parents_threads(
     url: str, local: Dataset, cache: Path, held: str
 ) -> None:
@@ -105,14 +127,13 @@ def test_a_forked_process_does_not_wait_for_a_lock_of_its_parents_threads(
     loader = mmload.Loader(remote["train"], batch_size=ROWS, threads=1, fields=["images"])
     assert len(list(loader)) == 1
     assert loader._pool is not None
-    ahead, plan = loader._pool._prefetcher._prefetch, cache_of(remote).blocks("train", "images").files.plan
-    assert plan is not None
-    of_cache = cache_of(remote)
+    ahead, of_cache, chunks = loader._pool._prefetcher._prefetch, cache_of(remote), map_of(remote)
     lock = {
         "opening": dataset_cache._OPENING,
         "cache": of_cache._lock,
         "indexing": of_cache._indexing,
-        "plan": plan._lock,
+        "map": chunks._changed,
+        "files": chunks.files._lock,
         "prefetch": ahead._ended._cond,
     }[held]
     lock.acquire()  # as a thread of this process may, when it forks

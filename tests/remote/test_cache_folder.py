@@ -9,20 +9,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from cached_datasets import BLOCKS, cache_of, check_rows, end_all, stored_bytes
+from cached_datasets import SMALL_CHUNKS, cache_of, check_rows, end_all, map_of, stored_bytes
 from forked_program import Program
 from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
 import mmload
 from mmload.errors import StoreError, UsageError
-from mmload.remote import cache_files
-from mmload.remote.cache_folder import CacheFolder
+from mmload.remote import cache_folder, chunk_files, chunk_map
+from mmload.remote.cache_folder import NAME, CacheFolder
 from mmload.remote.copies import push
 from mmload.store.dataset import Dataset
 
@@ -32,11 +33,12 @@ pytestmark = [
 ]
 
 ROWS, ROW_BYTES = 24, 3 * 120 * 120
+FILES = "chunks/train/000000"
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> Dataset:
-    """A dataset of 24 rows of 43,200 bytes, a block each."""
+    """A dataset of 24 rows of 43,200 bytes, a block each, of which three are a chunk."""
     pytest.importorskip("obstore", reason="object storage needs obstore")
     images = torch.randint(1, 256, (ROWS, 3, 120, 120), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     split = {"images": images, "targets": torch.arange(1, ROWS + 1)}
@@ -55,7 +57,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def in_process(code: str) -> Program:
-    return Program(f"import mmload, time\nimport numpy as np\nfrom pathlib import Path\n{code}", [])
+    return Program(f"import mmload, time\nimport numpy as np\nfrom pathlib import Path\n{SMALL_CHUNKS}\n{code}", [])
 
 
 def ended(process: Program) -> str:
@@ -67,8 +69,9 @@ def ended(process: Program) -> str:
 @pytest.mark.parametrize("harm", ["delete", "truncate", "empty", "folder", "everything"])
 @pytest.mark.parametrize("is_open", [True, False])
 def test_cache_files_removed_by_others_are_fetched_again(
-    url: str, local: Dataset, cache: Path, harm: str, is_open: bool
+    url: str, local: Dataset, cache: Path, harm: str, is_open: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chunk_map, "MOST_IDLE", 0)
     remote = mmload.open(url, cache=cache, cache_limit="10MB")
     check_rows(remote, local)
     assert remote["train"].source(3).id == "3.png"
@@ -77,7 +80,7 @@ def test_cache_files_removed_by_others_are_fetched_again(
     for path in list(cache.rglob("*")):
         if harm == "everything" and path.parent == cache:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif harm == "folder" and path.name == "images":
+        elif harm == "folder" and path.name.startswith("images-"):
             shutil.rmtree(path)
         elif harm == "delete" and path.is_file():
             path.unlink()
@@ -88,7 +91,7 @@ def test_cache_files_removed_by_others_are_fetched_again(
             mmload.open(url, cache=cache, cache_limit="10MB")
         return
     if harm == "truncate" and not is_open:  # as if the mark were a file of somebody else
-        (cache / cache_files.NAME).write_bytes(b"")
+        (cache / NAME).write_bytes(b"")
     if not is_open:
         remote = mmload.open(url, cache=cache, cache_limit="10MB")
         assert remote["train"].source(3).id == "3.png"
@@ -117,30 +120,36 @@ def test_cache_of_photographs_whose_indexes_are_truncated_fetches_them_again(
             os.truncate(path, 3)
 
 
-def test_eviction_leaves_everything_alone_that_the_cache_did_not_write(url: str, local: Dataset, cache: Path) -> None:
-    remote = mmload.open(url, cache=cache, cache_limit=3 * ROW_BYTES)
+def test_a_cache_leaves_everything_alone_that_it_did_not_write(url: str, local: Dataset, cache: Path) -> None:
+    remote = mmload.open(url, cache=cache, cache_limit=4 * ROW_BYTES)
     check_rows(remote, local)
     root, unused = cache_of(remote).root, cache / ("0" * 32)
-    inside = Path(BLOCKS, "train", "000000", "images")
+    inside = Path(FILES, "images-00000000")
     strange = [
         cache / "checkpoints" / "last.pt",
         root / "notes.txt",
-        root / inside / "1.block.txt",
+        root / inside / "1.chunk.txt",
+        root / inside / "007.chunk",
+        root / FILES.replace("000000", "000000 (copy)") / "images-00000000" / "1.chunk",
         unused / "weights.pt",
         unused / inside / "weights.pt",
-        cache / "checkpoints" / inside / "1.block",
+        unused / inside / "deeper" / "1.chunk",
+        cache / "checkpoints" / inside / "1.chunk",
+        cache.parent / "outside" / inside / "1.chunk",
+        cache.parent / "outside" / inside / "1.chunk.passing",
     ]
-    outside = cache.parent / "outside" / "train" / "000000" / "images" / "1.block"
-    for path in [*strange, unused / inside / "7.block", outside]:
+    own = [unused / inside / name for name in ("7.chunk", "8.chunk.incoming", "9.chunk.passing")]
+    for path in [*strange, *own]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(100_000))
     (cache / ("1" * 32)).symlink_to(cache.parent / "outside")
-    (unused / "blocks-link").symlink_to(cache.parent / "outside")
-    remote = None  # type: ignore[assignment]
+    (cache / ("2" * 32)).mkdir()
+    (cache / ("2" * 32) / "chunks").symlink_to(cache.parent / "outside" / "chunks")
+    (unused / "chunks" / "link").symlink_to(cache.parent / "outside" / "chunks" / "train")
     end_all()
-    check_rows(mmload.open(url, cache=cache, cache_limit=3 * ROW_BYTES), local)
-    assert all(path.exists() for path in [*strange, outside])
-    assert not (unused / inside / "7.block").exists()  # as the cache names its own, of a dataset that nobody reads
+    check_rows(mmload.open(url, cache=cache, cache_limit=4 * ROW_BYTES), local)
+    assert all(path.exists() for path in strange)
+    assert not any(path.exists() for path in own)  # as the cache names its own, of a dataset that nobody reads
 
 
 def test_first_use_by_many_processes_counts_every_byte(url: str, local: Dataset, cache: Path, tmp_path: Path) -> None:
@@ -163,7 +172,7 @@ for start in range(4):
         read = local["train"].reader.array
         expected = [int(read("images", np.arange(start, ROWS, 2)).sum()) for start in range(4)]
         assert all(list(map(int, text.split())) == expected for text in sums)
-        assert 0 < stored_bytes(cache) <= CacheFolder(cache, limit).used <= limit  # more: one ended while it stored
+        assert 0 < stored_bytes(cache) <= CacheFolder(cache, limit).used <= limit
         shutil.rmtree(cache)
 
 
@@ -172,7 +181,7 @@ def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tm
     place = tmp_path / "small"
     place.mkdir()
     try:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", place], capture_output=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True)
     except FileNotFoundError:
         pytest.skip("there is no mount")
     if mounted.returncode:
@@ -185,6 +194,8 @@ def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tm
         (place / "filling").write_bytes(bytes(free // 4096 * 4096))
         with pytest.raises(StoreError, match=r"cache .*\(No space left on device\)"):
             check_rows(remote or mmload.open(url, cache=place / "cache"), local)
+        while list(place.rglob("*.incoming")):  # of other chunks of the same rows
+            time.sleep(0.01)
         (place / "filling").unlink()
         remote = remote or mmload.open(url, cache=place / "cache")
         rows = np.array([3, 5])
@@ -192,9 +203,8 @@ def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tm
             assert np.array_equal(
                 remote["train"].reader.array("images", rows), local["train"].reader.array("images", rows)
             )
-        with cache_of(remote).folder.locked():  # a thread may store what no row waits for
-            assert cache_of(remote).folder.used == stored_bytes(place)
-            assert not list(place.rglob("*.incoming"))
+        assert cache_of(remote).folder.used == stored_bytes(place)
+        assert not list(place.rglob("*.incoming"))
     finally:
         end_all()
         subprocess.run(["umount", "-l", place], check=True)
@@ -228,51 +238,40 @@ def test_a_limit_below_one_batch_reads_every_row(url: str, local: Dataset, cache
         assert stored_bytes(cache / str(limit)) <= limit
 
 
-def test_a_process_stopped_with_the_lock_does_not_stop_others(
+def test_a_process_stopped_in_a_fetch_does_not_stop_others(
     url: str, local: Dataset, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_files, "_PATIENCE_S", 0.05)
-    done = tmp_path / "done"
-    code = f"""from mmload.remote.cache_folder import CacheFolder
-with CacheFolder(Path({str(cache)!r}), None).locked() as is_locked:
-    print(is_locked, flush=True)
-    while not Path({str(done)!r}).exists():
-        time.sleep(0.001)
-"""
-    process = in_process(code)
-    process.wait_for("True\n")
+    monkeypatch.setattr(chunk_files, "_WAIT_S", 0.05)
+    process = in_process(f"""from mmload.remote.object_store import Objects
+def wait(*_): print("waits", flush=True); time.sleep(100)
+Objects.get_range = wait
+mmload.open({url!r}, cache={str(cache)!r})["train"].reader.array("images", np.arange({ROWS}))
+""")
+    process.wait_for("waits")
     process.send_signal(signal.SIGSTOP)
+    check_rows(mmload.open(url, cache=cache), local)
+    process.send_signal(signal.SIGKILL)
+    process.ended()
+    end_all()
     remote = mmload.open(url, cache=cache)
     check_rows(remote, local)
-    assert stored_bytes(cache) == 0
-    process.send_signal(signal.SIGCONT)
-    done.touch()
-    ended(process)
-    check_rows(remote, local)
-    assert stored_bytes(cache) > 0
+    assert stored_bytes(cache) > ROWS * ROW_BYTES
 
 
-def test_a_killed_process_leaves_a_count_that_a_survey_corrects(url: str, local: Dataset, cache: Path) -> None:
-    limit = 10 * ROW_BYTES
-    remote = mmload.open(url, cache=cache, cache_limit=limit)
-    folder = cache_of(remote).folder
-    with folder.locked():
-        folder._change(9 * ROW_BYTES)  # as after a kill between the count and the file
-    folder._surveyed -= 100.0
-    (cache / f"{cache_files.NAME}.{'a' * 16}.incoming").write_bytes(bytes(1000))
-    check_rows(remote, local)
-    with folder.locked():
-        assert folder.used == stored_bytes(cache) > 5 * ROW_BYTES
-        assert not list(cache.glob("*.incoming"))
+def test_a_count_that_a_killed_process_left_too_high_is_corrected(url: str, local: Dataset, cache: Path) -> None:
+    check_rows(mmload.open(url, cache=cache), local)
+    end_all()
+    (cache / NAME).write_bytes((cache / NAME).read_bytes()[:-20] + b"%020d" % 10**9)
+    assert cache_of(mmload.open(url, cache=cache)).folder.used == stored_bytes(cache) > ROWS * ROW_BYTES
 
 
 @pytest.mark.parametrize("content", [b"my own file of that name", b"x" * 1000])
 def test_cache_folder_with_a_foreign_mark_raises_and_stays(url: str, cache: Path, content: bytes) -> None:
     cache.mkdir()
-    (cache / cache_files.NAME).write_bytes(content)
+    (cache / NAME).write_bytes(content)
     with pytest.raises(UsageError, match="was not written by this version of mmload"):
         mmload.open(url, cache=cache)
-    assert (cache / cache_files.NAME).read_bytes() == content
+    assert (cache / NAME).read_bytes() == content
 
 
 def test_two_urls_of_one_dataset_are_each_read_from_their_own(url: str, cache: Path, tmp_path: Path) -> None:
@@ -284,39 +283,48 @@ def test_two_urls_of_one_dataset_are_each_read_from_their_own(url: str, cache: P
     assert torch.equal(first["train"].rows([5]).images, second["train"].rows([5]).images)  # from the cache
 
 
-def test_random_acts_of_one_process_agree_with_a_model(url: str, local: Dataset, cache: Path) -> None:
-    """Whatever happens in whatever order, rows are right, and the count is never below the bytes stored."""
+def test_random_acts_of_one_process_agree_with_a_model(
+    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happens in whatever order, rows are right, and what is kept stays within the limit and the count."""
     draw = random.Random(0)
     limit = 7 * ROW_BYTES
+    monkeypatch.setattr(chunk_map, "MOST_IDLE", 1)
+    monkeypatch.setattr(cache_folder, "_SURVEY_S", 0.0)
     remote = mmload.open(url, cache=cache, cache_limit=limit)
     folder, read, expected = cache_of(remote).folder, remote["train"].reader.array, local["train"].reader.array
-    for _ in range(400):
-        act = draw.choice(("read", "read", "delete", "truncate", "survey", "evict"))
-        files = sorted(cache.rglob("*.block"))
+    for _ in range(300):
+        act = draw.choice(("read", "read", "delete", "replace", "epoch"))
+        files = sorted(cache.rglob("*.chunk*"))
         if act == "read":
             rows = np.array(draw.choices(range(ROWS), k=draw.randrange(1, 9)))
             assert np.array_equal(read("images", rows), expected("images", rows))
-        elif act in ("delete", "truncate") and files:
+        elif act in ("delete", "replace") and files:
             path = draw.choice(files)
-            path.unlink() if act == "delete" else os.truncate(path, draw.randrange(path.stat().st_size + 1))
-        elif act in ("survey", "evict"):
-            with folder.locked():
-                folder._survey() if act == "survey" else folder._evict(draw.randrange(3 * ROW_BYTES))
+            size = path.stat().st_size
+            path.unlink()  # one that is truncated in its use would end this process
+            if act == "replace":
+                path.write_bytes(bytes(draw.randrange(size)))
+        elif act == "epoch":
+            map_of(remote).begin_epoch()
         assert stored_bytes(cache) <= min(limit, folder.used)
+        assert len(list(cache.rglob("*.passing"))) <= 4
 
 
-def test_odd_names_among_the_blocks_are_left_alone(url: str, local: Dataset, cache: Path) -> None:
-    remote = mmload.open(url, cache=cache, cache_limit=5 * ROW_BYTES)
-    check_rows(remote, local)
-    split = cache_of(remote).root / BLOCKS / "train"
-    names = ("000000 (copy)/images/1.block", "999999/images/1.block", "000000/images/99999999999999999999.block")
-    for name in (*names, "000000/images/007.block"):
-        (split / name).parent.mkdir(parents=True, exist_ok=True)
-        (split / name).write_bytes(bytes(10))
-    with cache_of(remote).folder.locked():
-        cache_of(remote).folder._survey()
-    check_rows(remote, local)
-    assert all((split / name).exists() for name in names)
+def test_chunks_that_no_epoch_uses_any_more_make_room(
+    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_map, "MOST_IDLE", 0)
+    monkeypatch.setattr(cache_folder, "_SURVEY_S", 0.0)
+    remote = mmload.open(url, cache=cache, cache_limit=7 * ROW_BYTES)
+    fetched = []
+    for first in (0, 12, 12, 12):
+        before = map_of(remote).files.fetched_bytes
+        with mmload.Loader(remote["train"].subset(range(first, first + 6)), batch_size=2, threads=1) as loader:
+            assert all(torch.equal(batch.images, local["train"].rows(batch.ids).images) for batch in loader)
+        fetched.append((map_of(remote).files.fetched_bytes - before) // (3 * ROW_BYTES))
+    assert fetched[0] == 2
+    assert fetched[-1] == 0
 
 
 def test_indexes_that_were_removed_are_fetched_again_by_the_next_opening(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cached_datasets import BLOCKS, as_before_a_start, cache_of, end_all
+from cached_datasets import SMALL_CHUNKS, cache_of, end_all, map_of, stored_bytes
 from conftest import crop_collate
 from forked_program import Program, run_program
 from loading_orders import order_options
@@ -18,9 +18,8 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.errors import DamagedError, RemoteError, StoreError, UsageError
-from mmload.remote import cached_reader
+from mmload.remote import chunk_map
 from mmload.remote.copies import push
-from mmload.remote.file_calls import read_files
 from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
@@ -30,7 +29,7 @@ ROWS = 96
 
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """A dataset whose rows have 76,800 bytes, so that each is a block."""
+    """A dataset whose rows have 76,800 bytes, so that each is a block, and two are a chunk."""
     images = torch.randint(0, 256, (ROWS, 3, 160, 160), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     path = tmp_path_factory.mktemp("large") / "rows"
     tensors = {"images": images, "targets": torch.arange(ROWS)}
@@ -42,10 +41,6 @@ def url(bucket: Bucket, large: Dataset) -> str:
     push(large.path, bucket.url)
     bucket.faults()
     return bucket.url
-
-
-def stored_bytes(cache: Path) -> int:
-    return sum(path.stat().st_size for path in cache.rglob("*.block"))
 
 
 def batches(dataset: Dataset | str, **options: object) -> list[torch.Tensor]:
@@ -77,12 +72,12 @@ def test_rows_targets_and_sources(large: Dataset, url: str, tmp_path: Path) -> N
         _ = remote["train"].data
 
 
-def test_a_row_costs_its_own_bytes(url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_row_costs_its_chunk(url: str, bucket: Bucket, tmp_path: Path) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
     before = bucket.counts["bytes"]
     remote["train"].reader.array("images", np.array([5, 30]))
     lists = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*images*.crc32"))
-    assert bucket.counts["bytes"] - before == 2 * 76800 + lists
+    assert bucket.counts["bytes"] - before == 4 * 76800 + lists
 
 
 def test_cached_datasets_what_was_read_is_not_fetched_again(
@@ -91,7 +86,7 @@ def test_cached_datasets_what_was_read_is_not_fetched_again(
     for _ in range(2):
         remote = mmload.open(url, cache=tmp_path / "cache")
         batches(remote, shuffle=True, tier="disk")
-        count = cache_of(remote).blocks("train", "images").fetched_bytes
+        count = map_of(remote).files.fetched_bytes
         end_all()
     assert count == 0
     remote = mmload.open(url, cache=tmp_path / "cache")
@@ -99,39 +94,31 @@ def test_cached_datasets_what_was_read_is_not_fetched_again(
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
 
 
-def test_neighbors_are_asked_for_together_and_what_is_needed_first_comes_first(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("order", ["shuffled", "block", "full"])
+def test_cached_datasets_half_of_the_data_in_cache(
+    url: str, tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    blocks = cache_of(remote).blocks("train", "images")
-    asked: list[tuple[int, int]] = []
-    want = lambda runs, urgency: asked.extend((run.first, run.blocks) for run in runs)  # noqa: E731
-    monkeypatch.setattr(blocks.fetching, "enqueue", want)
-    blocks.prefetch(np.array([10, 3, 7, 2, 11, 4, 10]))
-    assert asked == [(10, 2), (2, 3), (7, 1)]
-
-
-@pytest.mark.parametrize("order", ["shuffled", "block"])
-def test_cached_datasets_half_of_the_data_in_cache(url: str, tmp_path: Path, order: str) -> None:
-    """Epochs after the first fetch at most 0.55 of the data, and never is more kept than the limit."""
-    limit = (ROWS // 2 + 1) * 76800  # one for the targets
+    """The first epoch fetches each chunk once, later ones half of them, and never is more kept than the limit."""
+    monkeypatch.setattr(chunk_map, "WINDOW", 6)
+    monkeypatch.setattr(chunk_map, "MOST_IDLE", 8)
+    limit = ROWS // 2 * 76800 + 1000  # for the targets
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
-    cache = cache_of(remote)
-    blocks = cache.blocks("train", "images")
     fetched, most = [0], 0
-    with mmload.Loader(
-        remote["train"], batch_size=2, threads=1, prefetch=0, **order_options(order), tier="disk"
-    ) as loader:
+    options: dict[str, Any] = {"order": "full"} if order == "full" else order_options(order)
+    with mmload.Loader(remote["train"], batch_size=2, threads=1, prefetch=0, **options, tier="disk") as loader:
         for _ in range(4):
             for _ in loader:
-                most = max(most, cache.folder.used)
-            fetched.append(blocks.fetched_bytes)
+                most = max(most, cache_of(remote).folder.used)
+            fetched.append(map_of(remote).files.fetched_bytes)
     assert most <= limit
     shares = np.diff(fetched) / (ROWS * 76800)
-    assert shares[0] == pytest.approx(1, abs=0.1)
-    assert shares[1:].mean() <= 0.55, shares  # of one epoch, it depends on how far ahead the others ended
-    with cache.folder.locked():
-        assert cache.folder.used == stored_bytes(tmp_path / "cache")
+    if order == "full":  # a chunk that is not kept is fetched for each of its rows
+        assert 1 <= shares[0] < 2
+        return
+    assert shares[0] == 1
+    assert shares[1:].mean() <= 0.55, shares
+    assert cache_of(remote).folder.used == stored_bytes(tmp_path / "cache")
+    assert len(list((tmp_path / "cache").rglob("*.passing"))) <= 8
 
 
 def test_bytes_on_the_disk_stay_within_the_limit(url: str, tmp_path: Path) -> None:
@@ -141,7 +128,7 @@ def test_bytes_on_the_disk_stay_within_the_limit(url: str, tmp_path: Path) -> No
     assert 0 < stored_bytes(tmp_path / "cache") == cache_of(remote).folder.used <= limit
 
 
-def test_cached_dataset_corrupt_block_is_named_and_not_cached(url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_cached_dataset_corrupt_chunk_is_named_and_not_cached(url: str, bucket: Bucket, tmp_path: Path) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
     bucket.faults(corrupt="train/000000/images.memmap")
     with pytest.raises(DamagedError, match=rf"{url}/train/000000/images.memmap is damaged at byte 384,000"):
@@ -151,7 +138,7 @@ def test_cached_dataset_corrupt_block_is_named_and_not_cached(url: str, bucket: 
 
 
 def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, tmp_path: Path) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache")
+    remote = mmload.open(url, cache=tmp_path / "cache", parallel=1)
     bucket.faults(fail_every=1)
     with pytest.raises(RemoteError, match=rf"cannot read {url}/train/000000/"):
         batches(remote, shuffle=True, tier="disk")
@@ -159,39 +146,11 @@ def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, t
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
 
 
-def test_cached_datasets_what_a_crash_of_the_machine_lost_is_fetched_again(
-    large: Dataset, url: str, tmp_path: Path
-) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    expected = large["train"].rows(range(8)).images  # type: ignore[arg-type]
-    assert torch.equal(remote["train"].rows(range(8)).images, expected)  # type: ignore[arg-type]
-    as_before_a_start(cache_of(remote).root, damaged="train/000000/images/3.block")
-    end_all()
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    assert torch.equal(remote["train"].rows(range(8)).images, expected)  # type: ignore[arg-type]
-    assert cache_of(remote).blocks("train", "images").fetched_bytes == 76800
-
-
-def test_a_block_that_is_evicted_while_its_batch_is_read_is_fetched_again(
-    large: Dataset, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    rows = torch.tensor([9, 5, 3, 7])
-    remote["train"].rows(rows)
-    path = cache_of(remote).root / BLOCKS / "train/000000/images/3.block"
-
-    def disturbed(*arguments: Any) -> Any:
-        path.unlink(missing_ok=True)
-        return read_files(*arguments)
-
-    monkeypatch.setattr(cached_reader, "read_files", disturbed)
-    assert torch.equal(remote["train"].rows(rows).images, large["train"].rows(rows).images)
-
-
-def test_cached_datasets_processes_share_a_cache(large: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_cached_datasets_processes_share_a_cache(large: Dataset, url: str, tmp_path: Path) -> None:
     code = f"""if True:
         import mmload, sys
         import numpy as np
+        {SMALL_CHUNKS}
         remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit={40 * 76800})
         total, read = 0, remote["train"].reader.array
         for epoch in range(4):
@@ -225,7 +184,7 @@ def test_datasets_that_nobody_reads_make_room(dataset: Dataset, url: str, bucket
     opening = f"mmload.open({other!r}, cache={str(tmp_path / 'cache')!r})"
     code = f"import mmload, numpy; {opening}['train'].reader.array('targets', numpy.arange(18))"
     assert run_program(code).returncode == 0
-    before = list((tmp_path / "cache").rglob("*.block"))
+    before = list((tmp_path / "cache").rglob("*.chunk"))
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=20 * 76800)
     batches(remote, shuffle=True, tier="disk")
     assert len(before) > 0

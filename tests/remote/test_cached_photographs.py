@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cached_datasets import as_before_a_start, cache_of, end_all
+from cached_datasets import SMALL_CHUNKS, cache_of, end_all
 from forked_program import Program
 from loading_orders import order_options
 from s3_server import Bucket
@@ -21,7 +21,7 @@ from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.errors import DamagedError, RemoteError
 from mmload.loader.orders import by_aspect
 from mmload.remote.copies import push
-from mmload.remote.layout import SMALLEST_BLOCK, SMALLEST_VARIABLE_BLOCK, BlockChecksums, BlockGrid, first_rows
+from mmload.remote.layout import SMALLEST_BLOCK, SMALLEST_VARIABLE_BLOCK, BlockChecksums, first_rows
 from mmload.store.dataset import Dataset
 from mmload.store.row_reader import read_rows
 
@@ -77,23 +77,25 @@ def test_cache_blocks_contain_complete_rows() -> None:
     assert len(first_rows(np.zeros(1, np.int64))) == 0
 
 
-def test_runs_of_blocks_cover_their_bytes(url: str, photographs: Dataset, tmp_path: Path) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    index = remote["train"].files.field("images").index
-    grid: BlockGrid = cache_of(remote).blocks("train", "images", index.offsets).grid
-    blocks = grid.blocks_of_rows(np.arange(len(SIZES)))
-    assert 15 < grid.blocks < len(SIZES)
-    assert np.unique(blocks).tolist() == list(range(grid.blocks))
-    for most in (1, 300_000, 1 << 30):
-        runs = grid.runs(np.arange(grid.blocks), most)
-        assert all(run.blocks == 1 or run.length <= most for run in runs)
-        stored = b"".join(
-            (photographs.path / f"train/{run.shard:06d}/images.bytes.memmap").read_bytes()[run.offset :][: run.length]
-            for run in runs
-        )
-        assert stored == b"".join(
-            path.read_bytes() for path in sorted(photographs.path.glob("train/*/images.bytes.memmap"))
-        )
+def test_chunks_of_photographs_cover_their_files_and_hold_complete_rows(
+    url: str, photographs: Dataset, tmp_path: Path
+) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")["train"]
+    chunks = remote.files.chunk_map("images").chunks  # type: ignore[attr-defined]
+    stored = b"".join(
+        (photographs.path / f"train/{chunk.shard:06d}/images.bytes.memmap").read_bytes()[chunk.start :][: chunk.length]
+        for chunk in chunks.each
+    )
+    assert stored == b"".join(
+        path.read_bytes() for path in sorted(photographs.path.glob("train/*/images.bytes.memmap"))
+    )
+    places = remote.reader.field("images").located(np.arange(len(SIZES)))
+    found = chunks.chunks_at(places)
+    for place, number in zip(places, found.tolist(), strict=True):
+        chunk = chunks.each[number]
+        assert chunk.shard == place["file"]
+        assert chunk.start <= place["offset"] < place["offset"] + place["bytes"] <= chunk.start + chunk.length
+    assert 4 < len(chunks.each) < len(SIZES)
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffled", "block"])
@@ -121,23 +123,6 @@ def test_cached_photographs_what_was_read_is_not_fetched_again(
     assert used >= sum(path.stat().st_size for path in photographs.path.rglob("*.bytes.memmap"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ["shuffled", "block"])
-def test_cached_photographs_half_of_the_data_in_cache(tmp_path: Path, order: str) -> None:
-    pytest.importorskip("obstore", reason="object storage needs obstore")
-    path = variable_dataset(tmp_path / "data", some_images([(150 + 31 * k % 90, 150 + 47 * k % 80) for k in range(96)]))
-    push(path, f"memory://{tmp_path.name}/data")
-    size = sum(file.stat().st_size for file in path.rglob("*.bytes.memmap"))
-    remote = mmload.open(f"memory://{tmp_path.name}/data", cache=tmp_path / "cache", cache_limit=size // 2)
-    fetched, options = [], {"batch_size": 2, "threads": 1, "prefetch": 0, "tier": "disk", "collate": collate()}
-    with mmload.Loader(remote["train"], **order_options(order), **options) as loader:  # type: ignore[arg-type]
-        for _ in range(4):
-            assert sum(len(batch) for batch in loader) == 96
-            fetched.append(remote["train"].files.blocks("images").fetched_bytes / size)  # type: ignore[attr-defined]
-    assert fetched[0] == pytest.approx(1, abs=0.1)
-    assert np.diff(fetched).mean() <= 0.55, fetched
-
-
 def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str, tmp_path: Path) -> None:
     remote, local = mmload.open(url, cache=tmp_path / "cache", cache_limit=2_000_000)["train"], photographs["train"]
     assert torch.equal(remote[5].images, local[5].images)
@@ -153,32 +138,13 @@ def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str
     assert same(batches(ConcatDataset([remote, local]), shuffle=True), expected)
 
 
-def test_cached_photographs_what_a_crash_of_the_machine_lost_is_fetched_again(
-    photographs: Dataset, url: str, tmp_path: Path
-) -> None:
-    rows = np.arange(11)
-    expected = read_rows(photographs["train"].reader.field("images"), rows).bytes
-    for fetched in (len(expected), 0, None):
-        remote = mmload.open(url, cache=tmp_path / "cache")
-        assert np.array_equal(read_rows(remote["train"].reader.field("images"), rows).bytes, expected)
-        blocks, root = remote["train"].files.blocks("images"), cache_of(remote).root  # type: ignore[attr-defined]
-        if fetched is None:
-            assert 0 < blocks.fetched_bytes < len(expected)
-        else:
-            assert blocks.fetched_bytes == fetched
-        end_all()
-        if fetched == 0:
-            as_before_a_start(root, damaged="train/000000/images.bytes/2.block")
-
-
-def test_a_corrupt_object_is_one_error_that_names_row_and_url(
+def test_a_corrupt_object_is_one_error_that_names_its_url(
     photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     split = mmload.open(url, cache=tmp_path / "cache")["train"]
     assert split[12].images.shape[1:] == SIZES[12]
     bucket.faults(corrupt="train/000000/images.bytes.memmap")
-    name = rf"images of row 5 of split 'train' of {url}, made from '5.png', is damaged: "
-    message = rf"^{name}{url}/train/000000/images.bytes.memmap is damaged at byte \d"
+    message = rf"^{url}/train/000000/images.bytes.memmap is damaged at byte \d"
     with pytest.raises(DamagedError, match=message):
         _ = split[5]
     both = ConcatDataset([photographs["train"], split])
@@ -223,6 +189,7 @@ def test_cached_photographs_processes_share_a_cache(photographs: Dataset, url: s
     code = f"""if True:
         import mmload
         import numpy as np
+        {SMALL_CHUNKS}
         from functools import partial
         from mmload.store.row_reader import read_rows
         remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit=1_200_000)

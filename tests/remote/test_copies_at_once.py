@@ -11,8 +11,7 @@ import pytest
 from building import make_pictures, recipe
 from meanwhile import once
 
-from mmload.builder.pipeline import build
-from mmload.builder.update import update
+from mmload.builder.pipeline import build, update
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
 from mmload.remote import arriving_file, copies

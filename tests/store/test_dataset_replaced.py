@@ -56,26 +56,32 @@ def in_place(place: Path, value: int) -> None:
     new.rmdir()
 
 
+def overwrite(source: str, path: str) -> None:
+    """As ``cp`` does it, but without emptying the file first: that could end a process that has it mapped."""
+    with open(path, "r+b") as file:
+        file.write(Path(source).read_bytes())
+        file.truncate()
+
+
 def by_copy(place: Path, value: int) -> None:
     """Files are overwritten where they are, as ``cp -r new/. old/`` does: readers have them open."""
-    shutil.copytree(of_one_value(place.parent / f"new{value}", value), place, dirs_exist_ok=True)
+    new = of_one_value(place.parent / f"new{value}", value)
+    shutil.copytree(new, place, copy_function=overwrite, dirs_exist_ok=True)
 
 
 def by_copy_manifest_last(place: Path, value: int) -> None:
-    """As ``rsync --inplace`` does it: file by file in the order of their names, without emptying them first."""
+    """As ``rsync --inplace`` does it: file by file in the order of their names."""
     new = of_one_value(place.parent / f"new{value}", value)
     for path in sorted(new.rglob("*.memmap")):
-        with (place / path.relative_to(new)).open("r+b") as file:
-            file.write(path.read_bytes())
+        overwrite(str(path), str(place / path.relative_to(new)))
     shutil.copy(new / "dataset.json", place / "dataset.json")
 
 
 def without_its_manifest(place: Path, value: int) -> None:
     """A copy that is under way: files of the other dataset, and the manifest of the first."""
     new = of_one_value(place.parent / f"new{value}", value)
-    (place / "dataset.json").rename(place.parent / "kept")
-    shutil.copytree(new, place, dirs_exist_ok=True)
-    os.replace(place.parent / "kept", place / "dataset.json")
+    (new / "dataset.json").unlink()
+    shutil.copytree(new, place, copy_function=overwrite, dirs_exist_ok=True)
 
 
 def by_rsync(place: Path, value: int) -> None:

@@ -81,9 +81,8 @@ def make(kind: str, folder: Path) -> None:
     from building import make_pictures, recipe  # the tests above need no build
     from coco_sets import CocoSet
 
-    from mmload.builder.pipeline import build
+    from mmload.builder.pipeline import build, update
     from mmload.builder.recipe import BuildRecipe, VariableLayout
-    from mmload.builder.update import update
 
     work = folder.with_name(f"{folder.name}.source")
     exact = ({"step": "Resize", "size": [16, 20]},)

@@ -71,7 +71,7 @@ def test_rows_of_joined_splits_lie_where_they_are_located(tmp_path: Path, side: 
         starts, absent = prepared.starts, prepared.absent
         assert (starts % row_bytes == 0).all()
         found = np.stack([mapped.memory[start : start + row_bytes] for start in starts.tolist()])
-        expected = joined.reader.gather("images", torch.from_numpy(rows)).reshape(ROWS, -1)
+        expected = joined.reader.gather("images", rows).reshape(ROWS, -1)
         assert np.array_equal(found, expected.numpy())
     assert not absent.any()
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from written_datasets import of_tensors
 
 from mmload.errors import DamagedError
-from mmload.loader import Loader
 from mmload.remote.opening import open as open_dataset
 from mmload.store import field_rows
 from mmload.store.dataset import Dataset
-from mmload.store.row_reader import RowReader, memory_of, read
+from mmload.store.opened_file import OpenedFile
+from mmload.store.row_reader import Numbers, RowReader, memory_of, read
 
-ROWS = torch.tensor([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
+ROWS = np.array([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
 ROW_BYTES = 3 * 32 * 32
 
 
@@ -29,25 +29,12 @@ def reader(dataset: Dataset) -> RowReader:
     return dataset["train"].reader
 
 
-Told = list[tuple[int, int]]
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    """What the system is told of: (offset, bytes)."""
-    if not hasattr(os, "posix_fadvise"):
-        pytest.skip("this system has no posix_fadvise")
-    heard: Told = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda handle, offset, size, advice: heard.append((offset, size)))
-    return heard
-
-
-def in_parts(reader: RowReader, rows: Tensor, most: int) -> list[Tensor]:
+def in_parts(reader: RowReader, rows: Numbers, most: int) -> list[Tensor]:
     """Images, as many at a time as fit into memory for ``most``."""
     scratch, field = torch.empty(most, 3, 32, 32, dtype=torch.uint8), reader.field("images")
     starts = np.arange(len(rows)) % most * ROW_BYTES
     stops = [*range(most, len(rows), most), len(rows)] if len(rows) else []
-    arriving = field.arriving(rows.numpy(), field.located(rows.numpy()), memory_of(scratch), starts, stops)
+    arriving = field.arriving(rows, field.located(rows), memory_of(scratch), starts, stops)
     return [scratch[: (stop - 1) % most + 1].clone() for stop, _ in zip(stops, arriving, strict=True)]
 
 
@@ -60,7 +47,7 @@ def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:
 
 
 def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
-    for rows in (ROWS, torch.arange(18), torch.arange(17, -1, -1), torch.tensor([], dtype=torch.int64)):
+    for rows in (ROWS, np.arange(18), np.arange(17, -1, -1), np.empty(0, np.int64)):
         out = reader.gather("images", rows)
         assert torch.equal(out, images[rows])
         for size in (1, 4, 40):
@@ -71,31 +58,16 @@ def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
 
 def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    read_cached = field_rows._read_cached
+    fill = OpenedFile.fill
 
-    def counted(handle: int, out: memoryview, offset: int) -> int:
+    def counted(self: OpenedFile, out: memoryview, offset: int) -> None:
         sizes.append(len(out) // ROW_BYTES)
-        return read_cached(handle, out, offset)
+        fill(self, out, offset)
 
     monkeypatch.setattr(field_rows, "_MOST_BYTES", 2 * ROW_BYTES)
-    monkeypatch.setattr(field_rows, "_read_cached", counted)
-    assert torch.equal(reader.gather("images", torch.arange(9)), images[:9])
+    monkeypatch.setattr(OpenedFile, "fill", counted)
+    assert torch.equal(reader.gather("images", np.arange(9)), images[:9])
     assert sizes[:1] == [2]
-
-
-def test_a_cold_batch_is_announced_from_its_first_missing_row(
-    reader: RowReader, images: Tensor, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = [ROW_BYTES, ROW_BYTES, 100]  # of the third row only a part is in memory, of the others nothing
-
-    def cached(handle: int, out: memoryview, offset: int) -> int:
-        size = left.pop(0) if left else 0
-        return os.preadv(handle, [out[:size]], offset) if size else 0
-
-    monkeypatch.setattr(field_rows, "_read_cached", cached)
-    rows = torch.tensor([1, 8, 4, 12, 16])
-    assert torch.equal(torch.cat(in_parts(reader, rows, 2)), images[rows])
-    assert told == [(4 * ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, ROW_BYTES), (ROW_BYTES, ROW_BYTES)]
 
 
 def test_the_row_that_cannot_be_read_is_named(dataset: Dataset, tmp_path: Path) -> None:
@@ -106,24 +78,22 @@ def test_the_row_that_cannot_be_read_is_named(dataset: Dataset, tmp_path: Path) 
         read(split.reader.field("images"), np.arange(18), memoryview(bytearray(18 * ROW_BYTES)))
 
 
-def test_a_warm_batch_is_not_announced(dataset: Dataset, reader: RowReader, images: Tensor, told: Told) -> None:
-    if not hasattr(os, "RWF_NOWAIT"):
-        pytest.skip("this system cannot read without waiting")
-    with open(dataset["train"].files.opened("images", 0).path, "rb") as file:
-        try:
-            os.preadv(file.fileno(), [bytearray(10)], 0, os.RWF_NOWAIT)
-        except OSError as error:
-            pytest.skip(f"this file system cannot read without waiting: {error}")
-    reader.gather("images", ROWS)
-    told.clear()
-    assert torch.equal(reader.gather("images", ROWS), images[ROWS])
-    assert told == []
+def test_a_batch_of_several_ranges_is_announced_and_a_single_range_is_not(
+    reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(os, "posix_fadvise"):
+        pytest.skip("this system has no posix_fadvise")
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda handle, offset, size, advice: told.append((offset, size)))
+    for rows, expected in (([1, 8, 4], [(1, 1), (3, 1), (4, 1)]), ([6, 7, 8], [])):
+        told.clear()
+        assert torch.equal(reader.gather("images", np.array(rows)), images[rows])
+        assert told == [(offset * ROW_BYTES, count * ROW_BYTES) for offset, count in expected]
 
 
 def test_a_system_without_hints_reads_the_same(
     reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
     assert torch.equal(reader.gather("images", ROWS), images[ROWS])
 
@@ -135,21 +105,12 @@ def test_a_hint_that_is_refused_does_no_harm(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
-    monkeypatch.setattr(field_rows, "_read_cached", lambda handle, out, offset: 0)
     assert torch.equal(reader.gather("images", ROWS), images[ROWS])
-
-
-def test_tiers_read_cold_files_alike(dataset: Dataset, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(field_rows, "_read_cached", lambda handle, out, offset: 0)
-    for tier in ("disk", "memory"):
-        with Loader(dataset, batch_size=4, shuffle=True, tier=tier, threads=2) as loader:
-            for batch in loader:
-                assert torch.equal(batch.images, images[batch.ids])
 
 
 def test_arrays_are_the_tensors(dataset: Dataset, reader: RowReader) -> None:
     for name in dataset["train"].fields:
-        array = reader.array(name, ROWS.numpy())
+        array = reader.array(name, ROWS)
         assert torch.equal(torch.from_numpy(array), reader.gather(name, ROWS))
 
 

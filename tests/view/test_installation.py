@@ -20,6 +20,7 @@ def healthy(**changes: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "processor": {"cores": 8, "quota": None, "threads": 8, "threads_reason": "8 cores available"},
         "machine_code": {"level": "x86-64-v3", "cache": "/cache"},
+        "turbojpeg": True,
         "memory": {"free_bytes": 2**34, "limit_bytes": None},
         "dataset": {
             "path": "photos",
@@ -38,6 +39,11 @@ def healthy(**changes: Any) -> dict[str, Any]:
 def test_a_healthy_installation_has_no_warnings() -> None:
     assert installation_warnings(healthy()) == []
     assert installation_warnings(healthy() | {"dataset": None}) == []
+
+
+def test_a_missing_library_of_turbojpeg_is_named_with_what_to_install() -> None:
+    [line] = installation_warnings(healthy() | {"turbojpeg": False})
+    assert "mmload[jpeg]" in line
 
 
 @pytest.mark.parametrize(

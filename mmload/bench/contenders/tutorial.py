@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, tensorclass
 from torch import Tensor
@@ -95,5 +96,6 @@ def write_maps(task: Task, folder: Path) -> None:
     stored = TensorDict({"targets": torch.tensor(task.targets)}, [len(split)]).memmap_(str(folder))
     shape = torch.Size((len(split), *split.fields["images"].shape))
     images = stored.make_memmap("images", shape, dtype=torch.uint8)
-    for rows in torch.arange(len(split)).split(_AT_ONCE):  # type: ignore[no-untyped-call]  # torch has none
-        images[int(rows[0]) : int(rows[-1]) + 1] = split.reader.gather("images", rows)
+    for first in range(0, len(split), _AT_ONCE):
+        rows = np.arange(first, min(first + _AT_ONCE, len(split)))
+        images[first : first + len(rows)] = split.reader.gather("images", rows)

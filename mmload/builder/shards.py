@@ -1,0 +1,452 @@
+"""Shards of a build: rows that are ready to be stored, the files that they are written to, and what is known of them.
+
+A writer takes chunks of rows as tensors and writes a shard's folder as docs/format.md describes it. To seal a shard is
+to flush it and to write a summary with its checksums beside it; only sealed shards count. A shard is written in a
+folder of its own and moved to its place later (:mod:`mmload.builder.shard_job`). A writer never decodes, never reads a
+source and does not know the dataset's destination (:mod:`mmload.builder.staging` does).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mmload.builder.origins import SampleOrigin, origins_lines
+from mmload.errors import BuildError, DamagedError
+from mmload.records import (
+    BOXES,
+    BOXES_CUT,
+    BOXES_DROPPED,
+    CLIPPED,
+    IMAGES_EMPTIED,
+    FieldSpec,
+)
+from mmload.runtime.durable_files import sync, write_atomically
+from mmload.runtime.regular_files import read_regular
+from mmload.store.checksum import crc32
+from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
+from mmload.store.manifest_text import convert_json
+from mmload.store.shard_table import (
+    BYTES,
+    ENCODINGS,
+    META_NAME,
+    OFFSETS,
+    SIZES,
+    FileRecord,
+    ShardRecord,
+    file_name,
+    files_of,
+    tensordict_meta,
+)
+from mmload.store.unfinished import PLAN_NAME
+from mmload.store.variable_rows import VariableRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNNAMED = (CLIPPED, BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED)
+"""Losses that a person expects; of all others the first samples are named, as somebody has to look at them."""
+_FIRST = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """One shard: planned rows [start, stop) of a split."""
+
+    split: str
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardLayout:
+    """Division of the splits into shards; every attribute is keyed by split.
+
+    Attributes:
+        fields: fields of a row.
+        sizes: bytes of a row.
+        shard_samples: planned samples per shard.
+        plans: the shards, in order.
+    """
+
+    fields: Mapping[str, dict[str, FieldSpec]]
+    sizes: Mapping[str, int]
+    shard_samples: Mapping[str, int]
+    plans: Mapping[str, list[ShardPlan]]
+
+    @property
+    def all_plans(self) -> list[ShardPlan]:
+        """The shards of all splits, in order."""
+        return [plan for plans in self.plans.values() for plan in plans]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Neighboring rows, ready to be stored.
+
+    Attributes:
+        fields: name -> contiguous tensor [n, *row shape], or n variable-size rows.
+        samples: (sample id, (height, width) of the image in its file, or None) of each row.
+        skipped: (sample id, reason) of the samples left out.
+        sums: int64 [2, C], the sum and the sum of squares of each channel over the images' pixels, without the borders
+            that transforms added; None without uint8 images.
+        pixels: number of pixels per channel that are summed.
+        class_counts: class index -> rows.
+        losses: counts of what was left out of these samples, by names such as :data:`mmload.records.CLIPPED`.
+        first: for some of these counts, the first samples.
+        origins: of each row, if the source can tell which samples have changed.
+    """
+
+    fields: Mapping[str, Tensor | VariableRows]
+    samples: Sequence[tuple[str, tuple[int, int] | None]]
+    skipped: Sequence[tuple[str, str]] = ()
+    sums: Tensor | None = None
+    pixels: int = 0
+    class_counts: Mapping[int, int] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
+    first: Mapping[str, list[str]] = field(default_factory=dict)
+    origins: Sequence[SampleOrigin] = ()
+
+
+class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Counts and checksums that a build records for a sealed shard.
+
+    Attributes:
+        record: its rows and files.
+        sums: per channel, the sum of the images' pixels, without borders; exact. Empty without uint8 images.
+        squares: per channel, the sum of their squares; exact.
+        pixels: number of pixels per channel that are summed.
+        class_counts: class index -> rows.
+        skipped: number of samples that were left out.
+        losses: counts of what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`.
+        first: for some of these counts, the first samples.
+    """
+
+    record: ShardRecord = ShardRecord(rows=0, files={})
+    sums: list[int] = []
+    squares: list[int] = []
+    pixels: int = 0
+    class_counts: dict[int, int] = {}
+    skipped: int = 0
+    losses: dict[str, int] = {}
+    first: dict[str, list[str]] = {}
+
+    def add(self, chunk: Chunk) -> None:
+        """Adds a chunk's statistics."""
+        self.skipped += len(chunk.skipped)
+        if chunk.sums is not None and chunk.samples:
+            sums, squares = chunk.sums.tolist()
+            self.sums = [*map(add, self.sums, sums)] or sums
+            self.squares = [*map(add, self.squares, squares)] or squares
+            self.pixels += chunk.pixels
+        self.losses = total_losses([self.losses, chunk.losses])
+        self.first = first_names([*self.first.items(), *chunk.first.items()])
+        for target, count in chunk.class_counts.items():
+            self.class_counts[target] = self.class_counts.get(target, 0) + count
+
+    def dumps(self) -> str:
+        """Returns the summary as JSON text."""
+        return json.dumps(msgspec.to_builtins(self, str_keys=True))
+
+    @staticmethod
+    def loads(text: str, path: str) -> ShardSummary:
+        """Parses a summary as :meth:`dumps` writes it.
+
+        Raises:
+            DamagedError: if it is not a summary.
+        """
+        try:
+            return convert_json(json.loads(text), ShardSummary, path, advice="run the same command again")
+        except (ValueError, RecursionError) as error:
+            raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
+
+
+def total_losses(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the sum of the losses of several samples, chunks or shards, sorted by name, without zeros."""
+    total: dict[str, int] = {}
+    for losses in parts:
+        for name, count in losses.items():
+            total[name] = total.get(name, 0) + count
+    return {name: total[name] for name in sorted(total) if total[name]}
+
+
+def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
+    """Returns the first samples of each loss that is reported with names, of (loss, samples) in order of rows."""
+    first: dict[str, list[str]] = {}
+    for name, samples in found:
+        if name not in UNNAMED:
+            shown = first.setdefault(name, [])
+            shown.extend(islice(samples, _FIRST - len(shown)))
+    return first
+
+
+UPDATES = "updates"
+"""Key of the plan of a change: contents of the version that it follows."""
+
+COLUMN = "column"
+"""Key of a plan that adds a field: what is added."""
+
+PARTS = "parts"
+"""Folder of the shards that are being written, inside that of their build."""
+
+LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
+"""Names of the lists of a split, which each shard has its lines of."""
+
+
+@dataclass(frozen=True)
+class BuildPaths:
+    """Paths of an unfinished build: the dataset as it grows, and notes beside it. Picklable."""
+
+    folder: Path
+    plan: int | None = field(default=None, compare=False)
+    """CRC-32 of the plan in the folder: a later command may make a folder of this name. None: it is not compared."""
+
+    def with_plan(self) -> BuildPaths:
+        """Returns the paths of the folder that is there now, as long as it has the plan that it has now."""
+        return BuildPaths(self.folder, self._plan_checksum())
+
+    def check_there(self) -> None:
+        """Checks that the folder is still that of this build, or of another that writes the same shards.
+
+        Raises:
+            FileNotFoundError: if it was removed; another command may have made its own there since.
+        """
+        if self.plan is not None and self._plan_checksum() != self.plan:
+            raise FileNotFoundError(errno.ENOENT, "it is no longer there", str(self.folder))
+
+    def _plan_checksum(self) -> int | None:
+        with suppress(OSError):
+            return crc32(read_regular(self.folder / PLAN_NAME))
+        return None
+
+    @property
+    def dataset(self) -> Path:
+        """Folder that will become the dataset."""
+        return self.folder / "dataset"
+
+    def shard(self, split: str, index: int) -> Path:
+        """Returns the folder of a shard."""
+        return self.dataset / split / shard_name(index)
+
+    def summary_file(self, split: str, index: int) -> Path:
+        """Returns the file of a shard's summary."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.json"
+
+    def list_file(self, split: str, index: int, name: str) -> Path:
+        """Returns the file with a shard's lines of one of :data:`LISTS`."""
+        return self.folder / "notes" / split / f"{shard_name(index)}.{name}"
+
+    def make_folders(self, split: str) -> None:
+        """Creates a split's folders, but not the build's: that goes when another process commits, and must not return.
+
+        Raises:
+            OSError: if the build's folder is missing, or cannot be written.
+        """
+        self.check_there()
+        for top in (self.dataset, self.folder / "notes"):
+            top.mkdir(exist_ok=True)
+            (top / split).mkdir(exist_ok=True)
+
+    def sealed(self, split: str, index: int) -> ShardSummary | None:
+        """Returns the summary of a sealed shard, if all its files exist and have their sizes; else None."""
+        path = self.summary_file(split, index)
+        try:
+            summary = ShardSummary.loads(read_regular(path).decode("utf-8"), str(path))
+            for name, file in summary.record.files.items():
+                if (self.shard(split, index) / f"{name}.memmap").stat().st_size != file.bytes:
+                    return None
+        except (OSError, ValueError, DamagedError):
+            return None
+        return summary
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False)
+_FLUSH_BYTES = 32 * 2**20
+
+
+class ShardWriter:
+    """Writes one shard's rows in order; it counts only after :meth:`seal`.
+
+    Disk space for at most ``rows`` rows is reserved first.
+
+    Raises:
+        BuildError: if the disk has no room.
+    """
+
+    def __init__(self, paths: BuildPaths, split: str, index: int, fields: Mapping[str, FieldSpec], rows: int) -> None:
+        self._folder = paths.shard(split, index)
+        self._summary_file = paths.summary_file(split, index)
+        self._fields = fields
+        self._summary = ShardSummary()
+        self._behind = ThreadPoolExecutor(1, "mmload-flush")
+        self._flush: Future[None] | None = None
+        self._unflushed = 0
+        self._files: dict[str, BinaryIO] = {}
+        self._lists: dict[str, BinaryIO] = {}
+        files = files_of(fields)
+        self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
+        try:
+            paths.make_folders(split)
+            self._folder.mkdir()
+            for name, file in files.items():
+                self._files[name] = self._open(self._folder / f"{name}.memmap")
+                _reserve(self._files[name], file.bytes(rows) or 0)
+                self._append(name, memoryview(bytes(file.more * file.spec.row_bytes)))  # offsets begin with 0
+            for name in LISTS:
+                self._lists[name] = self._open(paths.list_file(split, index, name))
+        except OSError as error:
+            self.abandon()
+            need = sum(file.bytes(rows) or 0 for file in files.values())
+            raise BuildError(
+                f"no room for {need:,} bytes at {self._folder} ({error.strerror}); free some, or build elsewhere"
+            ) from error
+
+    def write(self, chunk: Chunk) -> None:
+        """Appends rows.
+
+        Raises:
+            BuildError: if the disk refuses the write.
+        """
+        try:
+            for name, rows in chunk.fields.items():
+                if isinstance(rows, VariableRows):
+                    parts = variable_parts(name, rows, self._sizes[f"{name}.{BYTES}"])
+                    blocks = {file: _memory(array) for file, array in parts.items() if file in self._files}
+                else:
+                    blocks = {file_name(name, self._fields[name]): bytes_of(rows)}
+                for file, block in blocks.items():
+                    self._append(file, block)
+            self._lists[SAMPLES_NAME].write(samples_lines(chunk))
+            self._lists[SKIPPED_NAME].write(skipped_lines(chunk.skipped))
+            self._lists[ORIGINS_NAME].write(origins_lines(chunk.origins))
+            self._flush_behind()
+        except OSError as error:
+            raise _write_failed(self._folder, error) from error
+        self._summary.add(chunk)
+        total = self._summary.record.rows + len(chunk.samples)
+        self._summary.record = ShardRecord(rows=total, files={})
+
+    def _append(self, name: str, block: memoryview) -> None:
+        self._crcs[name] = crc32(block, self._crcs[name])
+        self._files[name].write(block)
+        self._sizes[name] += len(block)
+        self._unflushed += len(block)
+
+    def _flush_behind(self) -> None:
+        """Flushes in a background thread, so that :meth:`seal` has little to wait for."""
+        if self._flush is not None and self._flush.done():
+            self._flush.result()
+            self._flush = None
+        if self._flush is None and self._unflushed >= _FLUSH_BYTES:
+            self._unflushed = 0
+            for file in self._files.values():
+                file.flush()
+            self._flush = self._behind.submit(_sync_data, [file.fileno() for file in self._files.values()])
+
+    def abandon(self) -> None:
+        """Closes the files without sealing."""
+        self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
+        for file in (*self._lists.values(), *self._files.values()):
+            with suppress(OSError):  # what failed before has reported the full disk, and the file will be removed
+                file.close()
+
+    def seal(self) -> ShardSummary:
+        """Finishes the shard: truncates its files, flushes them to disk, and writes the summary.
+
+        Raises:
+            BuildError: if the disk refuses.
+        """
+        rows = self._summary.record.rows
+        files = {}
+        try:
+            if self._flush is not None:
+                self._flush.result()  # the system reports an error only once
+            for name, file in self._files.items():
+                file.flush()
+                file.truncate(self._sizes[name])
+                sync(file)
+                files[name] = FileRecord(bytes=self._sizes[name], crc32=f"{self._crcs[name]:08x}")
+            for lines in self._lists.values():
+                sync(lines)
+            self.abandon()
+            self._summary.record = ShardRecord(rows=rows, files=files)
+            write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
+            write_atomically(self._summary_file, self._summary.dumps())
+        except OSError as error:
+            self.abandon()
+            raise _write_failed(self._folder, error) from error
+        return self._summary
+
+    @staticmethod
+    def _open(path: Path) -> BinaryIO:
+        return open(path, "wb", buffering=1 << 16)
+
+
+def samples_lines(chunk: Chunk) -> bytes:
+    """Returns the lines of ``samples.jsonl`` for a chunk."""
+    return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
+
+
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
+    """Returns the lines of ``skipped.jsonl``."""
+    return json_lines({"id": name, "reason": reason} for name, reason in skipped)
+
+
+def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
+    """Returns one JSON object per line; bytes of a file name that are not UTF-8 become JSON escapes of surrogates."""
+    text = "".join(_JSON.encode(item) + "\n" for item in items)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def variable_parts(name: str, rows: VariableRows, before: int) -> dict[str, npt.NDArray[Any]]:
+    """Returns what variable-size rows append to the files of a field, after ``before`` bytes of earlier rows."""
+    parts: dict[str, npt.NDArray[Any]] = {
+        BYTES: rows.bytes,
+        OFFSETS: rows.offsets[1:] + before,
+        SIZES: rows.sizes,
+        ENCODINGS: rows.encodings,
+    }
+    return {f"{name}.{part}": array for part, array in parts.items()}
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
+    import torch
+
+    if not tensor.numel():  # torch cannot view it as bytes
+        return memoryview(b"")
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _memory(array: npt.NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _write_failed(path: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"cannot write to {path} ({error.strerror}); free space there, then run the same command again to continue"
+    )
+
+
+def _sync_data(files: Sequence[int]) -> None:
+    for file in files:
+        os.fsync(file)
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    if size and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)

@@ -1,0 +1,248 @@
+"""Maps the chunks of a field at their places in one range of addresses, while they are in use.
+
+A chunk is mapped by the thread that opens or fetches its file, and unmapped when nobody uses it and many others were
+used since, so that a window of an order maps each chunk once. What a batch uses stays mapped until the batch is
+released, or given up and collected.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+import threading
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from mmload.errors import StoreError
+from mmload.remote.chunk_files import ChunkFiles
+from mmload.remote.fetch_threads import AHEAD, NOW, FetchThreads
+from mmload.remote.layout import Numbers
+from mmload.store.row_map import PreparedRows, Refusal, reserved
+from mmload.store.row_reader import Places
+
+WINDOW = 64
+"""Chunks of a window of the block order, and the most that are prefetched: 1 GiB of each field."""
+
+MOST_IDLE = WINDOW + 16
+"""Chunks of a field that stay mapped without use, so that the slowest thread still finds those of its window."""
+
+_PAGE = mmap.PAGESIZE
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40
+_OVER = getattr(mmap, "MAP_PRIVATE", 2) | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
+_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)
+
+
+class _Use(NamedTuple):
+    """Chunks that a batch uses: their numbers, those that it waits for, and what ends the use."""
+
+    of_rows: Numbers
+    arriving: dict[int, Future[None]]
+    end: Callable[[], object]
+
+
+class ChunkMap:
+    """Chunks of a field as one array. Thread-safe.
+
+    It has the methods of ``RowMap``.
+
+    Attributes:
+        memory: uint8 [n]. Only prepared rows may be read.
+        most_rows: upper bound on the rows that can be prepared at once.
+        files: files of the chunks.
+
+    Raises:
+        StoreError: if there are not enough addresses.
+    """
+
+    most_rows = 512  # a process may have 65,530 maps on Linux, and each may need a chunk of its own
+
+    def __init__(self, files: ChunkFiles, threads: FetchThreads) -> None:
+        from mmload.runtime import resident_pages as pages  # compiled only by those who map
+
+        self.files, self.chunks, self._pages = files, files.chunks, pages
+        self.memory = reserved(max(_PAGE, self.chunks.extent))
+        self._mapped: OrderedDict[int, None] = OrderedDict()
+        nothing = np.empty(0, np.int64)
+        self._ranges = pages.FileRanges(
+            firsts=self.chunks.places,
+            ends=self.chunks.ends,
+            known=np.empty(0, np.uint8),
+            segments=nothing,
+            looks=True,
+            reads=False,
+            handles=nothing,
+        )
+        self.begin_anew(threads)
+
+    def begin_anew(self, threads: FetchThreads) -> None:
+        """Begins with a lock that nobody holds, and without what threads of the parent of a fork do."""
+        self._threads, self._changed = threads, threading.Condition()
+        self._arriving: dict[int, tuple[Future[None], bool]] = {}
+        self._uses: Counter[int] = Counter()
+        self._ahead: set[int] = set()
+        self._batches: dict[int, _Use] = {}
+        self.files.begin_anew()
+
+    def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
+        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row."""
+        of_rows = self.chunks.chunks_at(places)
+        starts: Numbers = self.chunks.places[of_rows] + places["offset"] - self.chunks.starts[of_rows]
+        needed = np.unique(of_rows).tolist()
+        end = weakref.finalize(starts, self._end_use, id(starts), needed)
+        end.atexit = False
+        with self._changed:
+            self._uses.update(needed)
+            self._ahead.difference_update(needed)
+            self._changed.notify_all()
+            arriving = {chunk: self._request(chunk, NOW) for chunk in needed if not self._is_mapped(chunk)}
+            self._batches[id(starts)] = _Use(of_rows, arriving, end)
+        absent = np.where(np.isin(of_rows, list(arriving)), places["bytes"], 0)
+        here = np.flatnonzero(absent == 0)
+        absent[here] = self._announce(of_rows[here], starts[here], places["bytes"][here])
+        return PreparedRows(places, starts, absent, refuse)
+
+    def wait(self, prepared: PreparedRows, group: slice) -> None:
+        """Waits until some of the prepared rows are in memory.
+
+        Raises:
+            RemoteError, DamagedError: if a chunk cannot be fetched, or has other bytes than were pushed.
+            StoreError: if it cannot be stored or read.
+        """
+        absent = prepared.absent[group]
+        if not absent.any():
+            return
+        use = self._batches[id(prepared.starts)]
+        of_rows, starts = use.of_rows[group], prepared.starts[group]
+        lengths = np.ascontiguousarray(prepared.places["bytes"][group])
+        for chunk in np.unique(of_rows).tolist():
+            if chunk in use.arriving:
+                use.arriving[chunk].result()
+        if not self._pages.can_populate():
+            return
+        self._announce(of_rows, starts, lengths)
+        base = self.memory.ctypes.data
+        failed = self._pages.make_resident(base, self._ranges, of_rows, starts, lengths, absent)
+        if failed >= 0:
+            code = self._pages.advise(base + int(starts[failed]), int(lengths[failed]), self._pages.POPULATE_READ)
+            raise StoreError(f"cannot read the cache {self.files.folder.path} ({os.strerror(code or errno.EIO)})")
+
+    def release(self, prepared: PreparedRows) -> None:
+        """Ends the use of prepared rows."""
+        use = self._batches.get(id(prepared.starts))
+        if use is not None:
+            use.end()
+
+    def prefetch(self, chunks: Iterable[int], ended: threading.Event) -> None:
+        """Fetches chunks in their order, not too many before a batch uses them, until it has ended."""
+        for chunk in chunks:
+            with self._changed:
+                while len(self._ahead) >= WINDOW and not ended.is_set():
+                    self._changed.wait()
+                if ended.is_set():
+                    return
+                if not self._is_mapped(chunk) and chunk not in self._arriving:
+                    self._ahead.add(chunk)
+                    self._request(chunk, AHEAD)
+
+    def end_prefetch(self) -> None:
+        """Drops what is prefetched and not used yet."""
+        with self._changed:
+            for chunk, (future, is_ahead) in list(self._arriving.items()):
+                if is_ahead and future.cancel():
+                    del self._arriving[chunk]
+            self._ahead.clear()
+            self._unmap_idle()
+            self._changed.notify_all()
+
+    def begin_epoch(self) -> None:
+        """Records that chunks that are mapped are in use, as those of an earlier epoch may leave the cache."""
+        self.files.folder.begin_epoch(self.files)
+        for chunk in list(self._mapped):
+            self.files.touch(self.chunks.each[chunk])
+
+    def _is_mapped(self, chunk: int) -> bool:
+        if chunk in self._mapped:
+            self._mapped.move_to_end(chunk)
+            return True
+        return False
+
+    def _request(self, chunk: int, urgency: int) -> Future[None]:
+        """Opens a chunk in a thread, unless one does; the caller holds the lock."""
+        if chunk in self._arriving:
+            future, is_ahead = self._arriving[chunk]
+            if urgency == AHEAD or not is_ahead or not future.cancel():
+                return future
+        future = self._threads.submit(urgency, partial(self._arrive, chunk, urgency))
+        self._arriving[chunk] = future, urgency == AHEAD
+        return future
+
+    def _arrive(self, chunk: int, urgency: int) -> None:
+        """Opens the file of a chunk and maps it; reads what is prefetched into memory."""
+        place, is_mapped = self.chunks.each[chunk], False
+        try:
+            handle = self.files.open(place)
+            try:
+                self._map(place.place - place.padding, place.stored_bytes, handle)
+            finally:
+                os.close(handle)
+            if urgency == AHEAD and self._pages.can_populate():
+                self._pages.populate(self.memory.ctypes.data + place.place, place.length)  # else its batch reads it
+            is_mapped = True
+        finally:
+            with self._changed:  # at once: who finds it on its way has its use counted before it can be unmapped
+                self._arriving.pop(chunk, None)
+                if is_mapped:
+                    self._mapped[chunk] = None
+                else:
+                    self._ahead.discard(chunk)
+                    self._changed.notify_all()
+                self._unmap_idle()
+
+    def _end_use(self, batch: int, chunks: list[int]) -> None:
+        with self._changed:
+            self._batches.pop(batch, None)
+            self._uses.subtract(chunks)
+            self._uses = +self._uses
+            self._unmap_idle()
+
+    def _unmap_idle(self) -> None:
+        """Unmaps the chunks used longest ago beyond those that stay; the caller holds the lock."""
+        idle = [chunk for chunk in self._mapped if not self._uses[chunk] and chunk not in self._ahead]
+        for chunk in idle[: max(0, len(idle) - MOST_IDLE)]:
+            del self._mapped[chunk]
+            place = self.chunks.each[chunk]
+            self._map(place.place - place.padding, place.stored_bytes, None)
+            self.files.end_use(place)
+
+    def _map(self, first: int, length: int, handle: int | None) -> None:
+        """Maps a file over its place, or nothing."""
+        kind = _OVER if handle is not None else _OVER | mmap.MAP_ANONYMOUS
+        address = self.memory.ctypes.data + first
+        if _system_mmap()(address, length, _READ_WRITE, kind, -1 if handle is None else handle, 0) != address:
+            raise StoreError(f"cannot map a file of {self.files.folder.path} ({os.strerror(ctypes.get_errno())})")
+
+    def _announce(self, of_rows: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
+        """Asks the system to read mapped rows; returns the bytes of each that are not in memory."""
+        if not len(starts) or not self._pages.can_populate():
+            return np.zeros(len(starts), np.int64)
+        return self._pages.announce(self.memory, self._ranges, of_rows, starts, np.ascontiguousarray(lengths))
+
+
+@cache
+def _system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
+    """Returns ``mmap`` of the C library: Python's own does not take an address."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    number, size = ctypes.c_int, ctypes.c_size_t
+    function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
+    typed: Callable[[int, int, int, int, int, int], int | None] = function
+    return typed

@@ -1,0 +1,160 @@
+"""Chunks that are mapped while they are in use: rows are right, and no map outlives its use for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cached_datasets import map_of
+from variable_datasets import some_images, variable_dataset
+from written_datasets import of_tensors
+
+import mmload
+from mmload.augment import RandomCrop, RandomResizedCrop
+from mmload.errors import DamagedError
+from mmload.remote import chunk_map as chunk_map_module
+from mmload.remote.chunk_map import ChunkMap
+from mmload.remote.copies import push
+from mmload.runtime.resident_pages import can_populate
+from mmload.store.dataset import Split
+from mmload.store.row_map import PreparedRows
+
+pytest.importorskip("obstore", reason="object storage needs obstore")
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_caches"),
+    pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps"),
+]
+
+ROWS = 40
+LAYOUTS = ("one row", "some rows", "many rows", "raw", "mixed")
+
+
+def dataset(path: Path, layout: str) -> tuple[Split, mmload.Collate]:
+    """A dataset whose blocks are one row, or some, and what makes its images one size."""
+    if layout in ("raw", "mixed"):
+        images = some_images([(150 + 31 * k % 90, 150) if k % 4 > 1 else (20 + k // 2, 60) for k in range(ROWS)])
+        built = variable_dataset(path, images, encoding=layout, shard_rows=11)
+        return mmload.open(built)["train"], mmload.Collate(RandomResizedCrop(24))
+    side, count = {"one row": (165, ROWS), "some rows": (80, ROWS), "many rows": (12, 700)}[layout]
+    images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
+    return mmload.open(of_tensors(path, {"train": {"images": images}}))["train"], mmload.Collate(RandomCrop(side - 3))
+
+
+def remote(tmp_path: Path, limit: int | None = None) -> Split:
+    """The dataset in a folder, through a cache."""
+    return mmload.open(f"file://{tmp_path}/pushed", cache=tmp_path / "cache", cache_limit=limit)["train"]
+
+
+def mapped_chunks(cache: Path) -> int:
+    """How many files of chunks of a cache this process has mapped."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return sum(str(cache) in line for line in lines)
+
+
+def prepared(rows: ChunkMap, split: Split, numbers: list[int]) -> tuple[PreparedRows, list[np.ndarray]]:
+    """Prepared rows, and their bytes where they lie."""
+    places = split.reader.field("images").located(np.array(numbers))
+    found = rows.prepare(places, lambda _, error: error)
+    rows.wait(found, slice(None))
+    sizes = places["bytes"].tolist()
+    return found, [rows.memory[start : start + size] for start, size in zip(found.starts.tolist(), sizes, strict=True)]
+
+
+@pytest.fixture
+def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ChunkMap, Split, Split]:
+    """The map of a dataset whose chunks stay mapped for two more, the same dataset as it is read, and locally."""
+    monkeypatch.setattr(chunk_map_module, "MOST_IDLE", 2)
+    local, _ = dataset(tmp_path / "local", "one row")
+    push(tmp_path / "local", f"file://{tmp_path}/pushed")
+    split = remote(tmp_path)
+    return map_of({"train": split}), split, local  # type: ignore[arg-type]  # it is only asked for
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_chunk_map_batches_are_those_of_the_local_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, is_limited: bool
+) -> None:
+    monkeypatch.setattr(chunk_map_module, "MOST_IDLE", 1)
+    local, collate = dataset(tmp_path / "local", layout)
+    push(tmp_path / "local", f"file://{tmp_path}/pushed")
+    size = sum(path.stat().st_size for path in (tmp_path / "local").rglob("*.memmap"))
+    through = remote(tmp_path, size // 2 if is_limited else None)
+    for batch_size, collates in ((7, collate), (600, collate), (7, None)):
+        if collates is None and layout in ("raw", "mixed"):
+            continue
+        found = []
+        for split in (local, through):
+            options = {"batch_size": batch_size, "shuffle": True, "threads": 2, "collate": collates, "tier": "disk"}
+            with mmload.Loader(split, **options) as loader:
+                found.append(torch.cat([batch.images.flatten(1) for _ in range(2) for batch in loader]))
+        assert torch.equal(*found)
+    assert mapped_chunks(tmp_path) <= 2
+
+
+def test_what_a_batch_uses_stays_mapped_until_it_is_released(
+    mapped: tuple[ChunkMap, Split, Split], tmp_path: Path
+) -> None:
+    rows, split, local = mapped
+    held = {}
+    for numbers in ([3, 1, 4, 1], [5], list(range(ROWS)), [39, 0]):
+        held[tuple(numbers)] = prepared(rows, split, numbers)
+    for path in tmp_path.rglob("*.chunk"):
+        path.unlink()  # as another process may
+    for numbers, (batch, found) in held.items():
+        for number, row in zip(numbers, found, strict=True):
+            assert np.array_equal(row, local[number].images.flatten().numpy())
+        assert mapped_chunks(tmp_path) >= 2
+        rows.release(batch)
+    assert mapped_chunks(tmp_path) == 2
+    batch, (row,) = prepared(rows, split, [20])
+    assert np.array_equal(row, local[20].images.flatten().numpy())
+    rows.release(batch)
+
+
+def test_a_batch_that_was_given_up_is_let_go_of(mapped: tuple[ChunkMap, Split, Split], tmp_path: Path) -> None:
+    rows, split, _ = mapped
+    prepared(rows, split, list(range(20)))
+    assert mapped_chunks(tmp_path) == 2
+
+
+def test_a_damaged_chunk_is_an_error_of_each_batch_and_others_are_read(
+    mapped: tuple[ChunkMap, Split, Split], tmp_path: Path
+) -> None:
+    rows, split, local = mapped
+    with open(next((tmp_path / "pushed").rglob("images.memmap")), "r+b") as file:
+        file.seek(5 * 81675)
+        file.write(bytes(100))
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"images.memmap is damaged at byte 408,375"):
+            prepared(rows, split, [30, 4])
+        batch, (row,) = prepared(rows, split, [30])
+        assert np.array_equal(row, local[30].images.flatten().numpy())
+        rows.release(batch)
+
+
+def test_prefetch_stays_a_window_ahead_and_ends(
+    mapped: tuple[ChunkMap, Split, Split], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows, split, _ = mapped
+    monkeypatch.setattr(chunk_map_module, "WINDOW", 3)
+    ended = threading.Event()
+    thread = threading.Thread(target=rows.prefetch, args=(range(20), ended))
+    thread.start()
+    for used in range(5):
+        batch, _ = prepared(rows, split, [2 * used])
+        rows.release(batch)
+    assert rows.files.fetched_bytes <= 9 * 2 * 81675
+    ended.set()
+    rows.end_prefetch()
+    thread.join()
+    for _ in range(500):  # what was being fetched ends
+        if mapped_chunks(tmp_path) <= 2:
+            return
+        time.sleep(0.01)
+    raise AssertionError(mapped_chunks(tmp_path))
