@@ -21,13 +21,12 @@ from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
 from mmload.augment.given_samples import EXPECTED, images_of, samples_of
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.prepared_batch import PreparedBatch, check_passes, on_device
+from mmload.augment.prepared_batch import PreparedBatch, on_device
 from mmload.augment.step import white
 from mmload.batch import Batch, lazy_rows
 from mmload.errors import counted, shown
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
-from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.runtime.random_words import Numbers
@@ -139,9 +138,6 @@ def _masks_of(rows: Sequence[Batch]) -> OwnMasks | None:
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 
-_MOST_STARTS = 64
-"""Upper bound on the cached checks of later passes: the numbers of epochs and of image sizes have none."""
-
 
 class Collate(nn.Module):
     """Steps of :mod:`mmload.augment` and other modules, rendered in as few passes over the pixels as possible.
@@ -192,7 +188,6 @@ class Collate(nn.Module):
         self.box_rule = box_rule or BoxRule()
         self._memory = MemoryPool(spare=2)
         self._epoch = SharedEpoch()
-        self._possible: set[object] = set()  # what later passes start from, of those that were found to be possible
 
     @property
     def is_random(self) -> bool:
@@ -415,26 +410,3 @@ class Collate(nn.Module):
         else:
             plan = Plan.unchanged_sizes(sizes, shape[0])
         return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)
-
-    def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
-        """Rejects steps after the first pass that cannot be done to what it gives, before it is rendered.
-
-        Args:
-            batch: the batch before the first pass.
-            first: the first pass.
-            following: place of the first step after it.
-
-        Raises:
-            ValueError, TypeError: as the step does.
-        """
-        if following == len(self.steps):
-            return
-        epoch, has_ids, has_boxes = self.epoch, batch.ids is not None, batch.boxes is not None
-        start = first.plan.shape[1:], first.dtype, following, epoch, has_ids, has_boxes
-        if start not in self._possible:
-            check_passes(
-                list(self.steps), following, first, self.dtype, epoch=epoch, has_ids=has_ids, has_boxes=has_boxes
-            )
-            if len(self._possible) >= _MOST_STARTS:
-                self._possible.clear()
-            self._possible.add(start)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -80,37 +79,6 @@ def _variable_size_message(steps: Sequence[nn.Module], at: int) -> str:
     return f"{name} needs fixed-size images, and these are variable-size: put {made} before it"
 
 
-def check_passes(
-    steps: Sequence[nn.Module],
-    at: int,
-    images: Rendering,
-    dtype: torch.dtype,
-    *,
-    epoch: int | None,
-    has_ids: bool,
-    has_boxes: bool,
-) -> None:
-    """Describes all passes from ``at`` for one sample, which refuses what cannot be done before a pixel is rendered.
-
-    It ends at the first step that is no :class:`~mmload.augment.step.Step`: what such a module makes is not known.
-    ``images`` is the pass that gives its input.
-
-    Raises:
-        ValueError, TypeError: as the step that cannot be done.
-    """
-    nothing = np.zeros(1, np.int64)
-    no_boxes = np.zeros((1, 0, 4), np.float32), np.zeros((1, 0), np.bool_)
-
-    def draws_of(place: int) -> Draws:
-        ids = nothing if has_ids else None
-        return Draws(nothing, place, epoch=epoch, ids=ids, boxes=(lambda plan: no_boxes) if has_boxes else None)
-
-    while at < len(steps) and isinstance(steps[at], Step):
-        _, channels, height, width = images.plan.shape
-        plan = Plan.unchanged(1, (channels, height, width), white(images.dtype))
-        images, at = one_pass(steps, at, plan, images.dtype, dtype, draws_of)
-
-
 def _dtype_before(
     steps: Sequence[nn.Module], at: int, plan: Plan, source: torch.dtype, dtype: torch.dtype
 ) -> torch.dtype:
@@ -160,16 +128,14 @@ class Steps(Protocol):
     def epoch(self) -> int | None:
         """Epoch of the next batches; None: not known."""
 
-    def check_later_passes(self, batch: Batch, first: Rendering, following: int) -> None:
-        """Rejects steps from place ``following`` on that cannot be done to what the first pass gives."""
-
 
 class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
 
-    It has everything but the images, of which ``start`` is the plan that changes nothing, and its seeds, int64 [B]; all
-    of this is in host memory. ``masks`` are in place of its own. Without ``tiles``, the composer draws them among the
-    rows of the batch.
+    All passes up to the first module that needs pixels are described, and boxes, masks and targets have gone through
+    them: what cannot be done is refused before a pixel is rendered. It has everything but the images, of which
+    ``start`` is the plan that changes nothing, and its seeds, int64 [B]; all of this is in host memory. ``masks`` are
+    in place of its own. Without ``tiles``, the composer draws them among the rows of the batch.
 
     Attributes:
         rendering: the first pass.
@@ -192,7 +158,6 @@ class PreparedBatch:
     ) -> None:
         self._collate, self._steps = collate, list(collate.steps)  # a ModuleList takes 2 us for each access
         self._own_masks, self._framed = masks, framed
-        self._later: list[Rendering] | None = None  # passes between the first and a module, once they are described
         self._batch = batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
@@ -205,11 +170,12 @@ class PreparedBatch:
             tiles = tiles or first.tiles_of(batch, self._draws(0), start.source, source, start.sizes)
             start, self._batch, self._trail = first.composed(batch, tiles, self._draws(0), start.source[0])
         self.tile_rows = None if tiles is None else tiles.rows
-        self.rendering, self._next = self._described(0 if first is None else 1, start, source)
-        collate.check_later_passes(batch, self.rendering, self._next)
+        self.rendering, following = self._described(0 if first is None else 1, start, source)
+        self._follow(self.rendering.plan)
         self.shape = self.rendering.plan.shape
         self.dtype = self.rendering.dtype
         self.memory_format = collate.memory_format
+        self._later = self._described_passes(following, self.shape, self.dtype)
 
     @property
     def needed(self) -> Places:
@@ -253,7 +219,7 @@ class PreparedBatch:
 
         They are queued on the caller's stream, and nobody waits for them.
         """
-        renderings = [self.rendering, *self._passes_after_first()]
+        renderings = [self.rendering, *self._later]
         copies = [copy for rendering in renderings for copy in rendering.copy_to(device)]
         return [*copies, *self._batch_on(device).values(include_nested=True, leaves_only=True)]
 
@@ -275,7 +241,7 @@ class PreparedBatch:
         Its fields are on the device of the images. Where an :class:`~mmload.augment.step.AfterStep` changes a batch on
         a device, the device is waited for.
         """
-        images, passes = out, self._passes_after_first()
+        images, passes = out, self._later
         while True:
             for rendering in passes:
                 images = rendered(rendering, images, self.memory_format)
@@ -286,13 +252,6 @@ class PreparedBatch:
         images = self._converted(images).contiguous(memory_format=self.memory_format)
         finished: Batch = self._batch_on(images.device).replace(images=images)
         return finished
-
-    def _passes_after_first(self) -> list[Rendering]:
-        """Returns the passes between the first and a module, through which boxes, masks and targets have gone."""
-        if self._later is None:
-            self._follow(self.rendering.plan)
-            self._later = self._described_passes(self._next, self.shape, self.dtype)
-        return self._later
 
     def _described_passes(self, at: int, shape: Sequence[int], dtype: torch.dtype) -> list[Rendering]:
         """Describes the passes from step ``at``, up to a module or the end, and takes boxes, masks and targets along.

@@ -230,7 +230,9 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
         height = width = 0
         one = torch.zeros(len(sizes), dtype=torch.int64, device="cpu")
     others = {name: split.fields[name] for name in fields if name != "images" and not split.fields[name].variable_size}
-    masks = OwnMasks(torch.zeros(1, dtype=torch.uint8, device="cpu"), one) if len(others) + 1 < len(fields) else None
+    pixels = 1 if sizes is None else int(sizes.prod(1).max())
+    nothing = torch.zeros(pixels, dtype=torch.uint8, device="cpu")
+    masks = OwnMasks(nothing, one) if len(others) + 1 < len(fields) else None
     row = {name: one.new_zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
     batch = make_batch(row, len(one), ids=one, seeds=one)
     for each in collates_of(collate):

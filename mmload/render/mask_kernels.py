@@ -20,6 +20,8 @@ from mmload.runtime.numba_compile import numba_compiled
 
 _CONSTANT, _EDGE, _REFLECT, _SYMMETRIC = range(len(PADDING_MODES))
 
+_U = np.uintp
+
 _PADDED, _BESIDE = -1, -2
 """Sources of pixels outside of the image, and beside the resized window on its canvas."""
 
@@ -132,7 +134,7 @@ def _warp(mask: Bytes, is_perspective: bool, numbers: Floats, fill: int, source:
     Coordinates are those of torch's operations in :mod:`mmload.render.torch_levels`, in their order, without fused
     products.
     """
-    (height, width), one, half = mask.shape, np.float32(1), np.float32(0.5)
+    (height, width), zero, one, half = mask.shape, np.float32(0), np.float32(1), np.float32(0.5)
     wide, high = np.float32(width), np.float32(height)
     half_wide, half_high = np.float32(0.5 * width), np.float32(0.5 * height)
     a, b, c = numbers[0] / half_wide, numbers[1] / half_wide, numbers[2] / half_wide
@@ -140,18 +142,21 @@ def _warp(mask: Bytes, is_perspective: bool, numbers: Floats, fill: int, source:
     left = half if is_perspective else np.float32((1.0 - width) * 0.5)
     top = half if is_perspective else np.float32((1.0 - height) * 0.5)
     _copy(mask, source)
+    pixels, offsets = source.reshape(height * width), np.empty(width, np.int32)
     for y in range(height):
         down = np.float32(y) + top
-        for x in range(width):
-            along = np.float32(x) + left
+        for x in range(_U(width)):  # a loop by itself: the one that picks pixels is not vectorized
+            along = np.float32(np.int32(x)) + left
             across, over = a * along + b * down + c, d * along + e * down + f
             if is_perspective:
                 below = numbers[6] * along + numbers[7] * down + one
                 across, over = across / below - one, over / below - one
             column = np.rint(((across + one) * wide - one) * half)
             row = np.rint(((over + one) * high - one) * half)
-            inside = 0 <= column < wide and 0 <= row < high  # no number is not
-            mask[y, x] = source[np.int64(row), np.int64(column)] if inside else np.uint8(fill)
+            inside = (column >= zero) & (column < wide) & (row >= zero) & (row < high)  # no number is not
+            offsets[x] = np.int32(row) * np.int32(width) + np.int32(column) if inside else np.int32(-1)
+        for x in range(_U(width)):
+            mask[y, x] = pixels[_U(offsets[x])] if offsets[x] >= 0 else np.uint8(fill)
 
 
 @called
@@ -186,8 +191,13 @@ def _move(
     for k in range(count):
         _find_sources(over, k, mode, middle, rows)
         _find_sources(across, k, mode, middle, columns)
+        is_inside = columns.size == 0 or columns.min() >= 0
         for y in range(height):
             line = starts[k] + rows[y] * across.source[k]
+            if is_inside and rows[y] >= 0:
+                for x in range(_U(width)):
+                    out[k, y, x] = memory[_U(line + columns[x])]
+                continue
             for x in range(width):
                 nearer = min(rows[y], columns[x])
                 outside = ground if nearer == _BESIDE else fill

@@ -74,28 +74,6 @@ def test_what_follows_a_module_that_is_not_mmloads_is_not_known() -> None:
         prepared.finish(out)
 
 
-class Counted(augment.RandomCrop):
-    """Counts how often it was described."""
-
-    times = 0
-
-    def describe(self, plan: Plan, draws: Draws) -> Plan:
-        type(self).times += 1
-        return super().describe(plan, draws)
-
-
-def test_later_passes_are_looked_at_once_for_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Counted, "times", 0)
-    collate = Collate(FIRST, augment.Resize((20, 20)), Counted(9))
-    for _ in range(3):
-        collate.prepare(rows(), (3, 40, 40))
-        collate.prepare(rows(), (3, 30, 40))
-    assert Counted.times == 1  # both give 20 x 20
-    assert len(collate._possible) == 1
-    Collate(FIRST, Counted(9)).prepare(rows(), (3, 40, 40))
-    assert Counted.times == 2  # one pass: described for the batch alone
-
-
 def test_the_size_of_each_epoch_is_looked_at() -> None:
     shrinking = augment.Resize(lambda epoch: (20 - epoch, 20))
     collate = Collate(FIRST, shrinking, augment.RandomCrop(19))
