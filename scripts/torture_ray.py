@@ -99,10 +99,10 @@ def torture(folder: Path, rounds: int, seed: int, images: int, nodes: int = 4) -
     wanted = tree(folder / "local" / "out")
     begin_again = ray_engine._Tasks._begin_again
 
-    def counted(tasks: Any, task: Any, cause: str) -> None:
+    def counted(tasks: Any, shard: int, cause: str) -> None:
         nonlocal again
         again += 1
-        begin_again(tasks, task, cause)
+        begin_again(tasks, shard, cause)
 
     ray_engine._Tasks._begin_again = counted  # type: ignore[method-assign]
     with ray_cluster(0) as cluster:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.builder.dataset_change import commit_version, only_split, open_to_change
+from mmload.builder.dataset_change import changed, commit_version, only_split, open_to_change
 from mmload.builder.missing_values import without_field
 from mmload.builder.shards import COLUMN, UPDATES, BuildPaths
 from mmload.builder.split_records import write_blocks
@@ -121,15 +121,11 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
     if name not in added:
         has = choices(added) if added else "none"
         raise UsageError(f"no field {name!r} was added to split {chosen.name!r} of {opened.path}; it has {has}")
-    with Staging(opened.path) as staging:
-        staging.check_nothing_begun()
-        staging.paths.dataset.mkdir(exist_ok=True)
-        splits = {
-            own: _without_column(record, name) if chosen.name in (own, record.subset_of) else record
-            for own, record in opened.manifest.splits.items()
-        }
-        commit_version(staging, opened, splits, f"remove field {name}", _warnings_without(opened, chosen, name))
-    return Dataset(opened.path)
+    splits = {
+        own: _without_column(record, name) if chosen.name in (own, record.subset_of) else record
+        for own, record in opened.manifest.splits.items()
+    }
+    return changed(opened, f"remove field {name}", lambda paths: splits, _warnings_without(opened, chosen, name))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.shards import COLUMN, UPDATES
+from mmload.builder.shards import COLUMN, UPDATES, BuildPaths
 from mmload.builder.staging import Staging, has_finished_shards, unfinished_advice
 from mmload.errors import BuildError, UsageError, choices
 from mmload.remote.urls import check_no_url
@@ -103,3 +103,21 @@ def commit_version(
     card = {key: text for key, text in card.items() if text}
     body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
     staging.add_version(with_version(body, old, opened.path, change), old.contents)
+
+
+def changed(
+    opened: Dataset,
+    change: str,
+    splits_of: Callable[[BuildPaths], dict[str, SplitRecord]],
+    warnings: Mapping[str, Sequence[str]] | None = None,
+) -> Dataset:
+    """Commits a version with the splits that a function returns, whose lists it writes; returns the dataset in it.
+
+    Raises:
+        BuildError: as :func:`commit_version`, and if another command has begun something meanwhile.
+    """
+    with Staging(opened.path) as staging:
+        staging.check_nothing_begun()
+        staging.paths.dataset.mkdir(exist_ok=True)
+        commit_version(staging, opened, splits_of(staging.paths), change, warnings)
+    return Dataset(opened.path)

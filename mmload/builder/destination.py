@@ -57,42 +57,14 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Existing:
-    """The content of a destination before a build.
+def is_up_to_date(out: Path, manifest: Manifest, plan: Mapping[str, Any], *, overwrite: bool, skip: bool) -> bool:
+    """Returns whether the dataset at a destination is what a build would make; else the build may replace it.
 
-    Attributes:
-        manifest: manifest of the dataset there; None if the destination is empty.
-        equal: whether the dataset is up to date, so that there is nothing to build; else the build replaces it.
-    """
-
-    manifest: Manifest | None
-    equal: bool = False
-
-    @property
-    def finished(self) -> Manifest | None:
-        """The manifest of an up-to-date dataset, else None."""
-        return self.manifest if self.equal else None
-
-    @property
-    def contents(self) -> str | None:
-        """The checksum that identifies the dataset; None if there is none."""
-        return None if self.manifest is None else self.manifest.contents
-
-
-def inspect_destination(
-    out: Path, plan: Mapping[str, object], *, overwrite: bool, skip: bool, manifest: Manifest | None = None
-) -> Existing:
-    """Inspects a destination before a build, which may replace a dataset there, or skip samples.
-
-    ``manifest`` is the dataset's, if it was read before.
+    With ``overwrite`` it is always replaced; with ``skip`` the build may skip samples.
 
     Raises:
-        BuildError: if the destination contains something that may not be replaced; the message says what to do.
+        BuildError: if it may not be replaced; the message says what to do.
     """
-    manifest = dataset_at(out) if manifest is None else manifest
-    if manifest is None:
-        return Existing(manifest=None)
     others = foreign(out, manifest)
     if overwrite:
         if others:
@@ -102,10 +74,10 @@ def inspect_destination(
             )
         if is_within(Path.cwd(), out):
             raise BuildError(f"the working directory lies in {out}, which --overwrite replaces; run it from elsewhere")
-        return Existing(manifest=manifest)
+        return False
     unlike = _unlike(manifest, plan, skip)
     if unlike is None:
-        return Existing(manifest=manifest, equal=True)
+        return True
     why, other_way = unlike
     replace = "use mmload build --overwrite" if UPDATES in plan else "add --overwrite"
     if others:
@@ -170,11 +142,10 @@ def remove_dataset(folder: Path) -> bool:
     return not os.path.lexists(folder)
 
 
-def _unlike(manifest: Manifest, plan: Mapping[str, object], skip: bool) -> tuple[str, str] | None:
+def _unlike(manifest: Manifest, plan: Mapping[str, Any], skip: bool) -> tuple[str, str] | None:
     """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
-    recipe: Any = plan["recipe"]
-    if (was := canonical(manifest.recipe)) != recipe:
-        return f"was built by another recipe ({unlike(was, recipe)})", ""
+    if (was := canonical(manifest.recipe)) != plan["recipe"]:
+        return f"was built by another recipe ({unlike(was, plan['recipe'])})", ""
     if manifest.fingerprint != plan["fingerprint"]:
         return "its source has changed since", "run mmload update to build only what has changed, or "
     skipped = sum(split.skipped_count for split in manifest.splits.values())

@@ -169,7 +169,7 @@ def build(
     began, compiled = time.perf_counter(), compile_seconds()
     recipe, engine = _with_engine(_recipe_of(source, out, kind, options), engine, threads, processes)
     work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    work.tell(on_note)
+    work.on_note = on_note
     done = _run_shards(work, engine, slice(None), overwrite=overwrite)
     return BuildReport(
         out=work.out,
@@ -278,9 +278,7 @@ def update(
     work = PlannedUpdate(recipe, options, on_error, max_errors, exclude, progress, command)
     work.tell(on_note)
     found = (
-        work.inspect(overwrite=False).finished
-        if options.dry_run
-        else _completed(_run_shards(work, engine, slice(None)), work)
+        work.inspect(overwrite=False) if options.dry_run else _completed(_run_shards(work, engine, slice(None)), work)
     )
     manifest = found or work.old
     added, changed, removed = work.counts
@@ -367,14 +365,14 @@ def _run_shards(
     out = work.out.resolve()
     manifest = None
     if not (overwrite and staging_folder(out).exists()):  # else a killed update may have left files there
-        manifest = work.inspect(overwrite=overwrite).finished
+        manifest = work.inspect(overwrite=overwrite)
     if manifest is not None:
         return _finished(manifest, drop_leftovers(out, work.plan, shared=shared))
     with Staging(out, work.probed_plan(), shared=shared, overwrite=overwrite) as staging:
         missing, shards = list[ShardPlan](), 0
         try:
             # A killed build may have been completed, or another part may have committed, since the look above.
-            manifest = work.inspect(overwrite=overwrite and not staging.committed).finished
+            manifest = work.inspect(overwrite=overwrite and not staging.committed)
             if manifest is None:
                 layout = work.layout()
                 shards = len(layout.all_plans)
@@ -395,7 +393,7 @@ def _committed(work: PlannedBuild, staging: Staging) -> Manifest | None:
     """Returns the manifest if another part has committed, or was about to."""
     if staging.shared:
         staging.complete_version()
-    return work.inspect(overwrite=False).finished
+    return work.inspect(overwrite=False)
 
 
 def _finished(manifest: Manifest, foreign_files: Path | None) -> _Done:

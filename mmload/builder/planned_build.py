@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mmload.builder.chunk_assembly import ChunkAssembly, TriedSamples
-from mmload.builder.destination import Existing, check_apart, inspect_destination
+from mmload.builder.destination import check_apart, dataset_at, is_up_to_date
 from mmload.builder.engines import Engine
 from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.builder.shard_job import ShardJob, row_bytes
@@ -152,8 +152,7 @@ class PlannedBuild:
         return {}
 
     def tell(self, on_note: Callable[[str], None] | None) -> None:
-        """Calls a function with each of :meth:`notes` now, and with further sentences before anything is written."""
-        self.on_note = on_note
+        """Calls a function with each of :meth:`notes`."""
         if on_note is not None:
             for text in self.notes():
                 on_note(text)
@@ -162,11 +161,20 @@ class PlannedBuild:
         """Yields sentences on what is special about this build; none of one without a previous version."""
         yield from ()
 
-    def inspect(self, *, overwrite: bool) -> Existing:
-        """Inspects the destination; raises what :func:`inspect_destination` does."""
-        found = inspect_destination(self.out.resolve(), self.plan, overwrite=overwrite, skip=self.errors.skip)
-        self.replaces = found.contents
-        return found
+    def inspect(self, *, overwrite: bool) -> Manifest | None:
+        """Returns the manifest of the dataset at the destination if it is up to date; else a build may make it.
+
+        Raises:
+            BuildError: if there is something that may not be replaced.
+        """
+        place = self.out.resolve()
+        manifest = dataset_at(place)
+        self.replaces = None if manifest is None else manifest.contents
+        if manifest is None or not is_up_to_date(
+            place, manifest, self.plan, overwrite=overwrite, skip=self.errors.skip
+        ):
+            return None
+        return manifest
 
     def commit(self, manifest: Manifest, staging: Staging) -> None:
         """Puts the finished dataset in the place of what :meth:`inspect` found; raises BuildError if it has changed."""

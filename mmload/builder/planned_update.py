@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.destination import Existing, dataset_at, inspect_destination
+from mmload.builder.destination import dataset_at, is_up_to_date
 from mmload.builder.engines import Engine
 from mmload.builder.origins import (
     SplitChanges,
@@ -190,19 +190,18 @@ class PlannedUpdate(PlannedBuild):
                     "build; add --append to keep it"
                 )
 
-    def inspect(self, *, overwrite: bool) -> Existing:
-        """Returns what is at the destination: it is finished if nothing has changed, or another part has committed."""
+    def inspect(self, *, overwrite: bool) -> Manifest | None:
+        """Returns the manifest at the destination if nothing has changed, or another part has committed; else None."""
         manifest = dataset_at(self._place)
         if manifest is not None and (manifest.contents, manifest.version) == (self.old.contents, self.old.version):
-            plan = self._recipe_plan()
-            found = inspect_destination(self._place, plan, overwrite=overwrite, skip=True, manifest=manifest)
-            return Existing(manifest=found.manifest, equal=not self.any_changes or self._only_left_out)
+            is_up_to_date(self._place, manifest, self._recipe_plan(), overwrite=overwrite, skip=True)
+            return None if self.any_changes and not self._only_left_out else manifest
         earlier = () if manifest is None else manifest.versions[:-1]
         if manifest is None or not earlier or earlier[-1].contents != self.old.contents:
             raise BuildError(f"{self.out} was changed by another command meanwhile; run the update again")
         if manifest.fingerprint != self.plan["fingerprint"]:
             raise BuildError(f"{self.out} was updated to another state of the source; run the update again")
-        return Existing(manifest=manifest, equal=True)
+        return manifest
 
     @property
     def _only_left_out(self) -> bool:

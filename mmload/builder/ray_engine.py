@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from mmload.builder.engines import pickled
@@ -201,8 +200,6 @@ _LOCAL = "local"
 _GO_ON = "run the same command again to continue from the finished shards"
 _TRIES = 5  # of one shard: whatever kills its worker so often is in the shard, not in the cluster
 _AHEAD = 16  # tasks that wait for a CPU, so that none is idle and an autoscaler sees that more are wanted
-_REPORTS = 100  # a second, of all tasks together
-_LEAST_PAUSE = 0.3
 _ALONE_SECONDS = 60.0  # without any machine that could run a task
 
 
@@ -337,16 +334,12 @@ class _Tasks:
         self.busy: dict[Any, int] = {}
         self.summaries: dict[int, ShardSummary] = {}
         self.tries = Counter[int]()
-        self.now: dict[int, tuple[int, int]] = {}
-        self.reported: dict[int, tuple[int, int]] = {}
         self.slots, self.usable_at = 1, time.monotonic()
         self.looked_at = 0.0
 
     def build_all(self, job_bytes: bytes, expected: ExpectedRows) -> list[ShardSummary]:
         """Builds all shards; ends every task if it fails."""
-        start = self.ray.remote(
-            num_cpus=self.threads, num_returns="streaming", max_retries=0, scheduling_strategy="SPREAD"
-        )(build_shard)
+        start = self.ray.remote(num_cpus=self.threads, max_retries=0, scheduling_strategy="SPREAD")(build_shard)
         shared = self.ray.put((job_bytes, expected))
         name = shared.hex()
         try:
@@ -354,9 +347,9 @@ class _Tasks:
                 self._look_at_cluster()
                 while self.waiting and len(self.busy) < self.slots + _AHEAD:
                     number = self.waiting.pop()
-                    plan, pause = self.plans[number], max(_LEAST_PAUSE, self.slots / _REPORTS)
+                    plan = self.plans[number]
                     samples = pickled(self.job.samples(plan))
-                    self.busy[start.remote([shared], name, plan, samples, self.threads, pause)] = number
+                    self.busy[start.remote([shared], name, plan, samples, self.threads)] = number
                 for task in self.ray.wait(list(self.busy), num_returns=1, timeout=1.0)[0]:
                     self._receive(task)
         finally:
@@ -376,31 +369,23 @@ class _Tasks:
             raise BuildError(f"no node of the Ray cluster is left that could build; {_GO_ON}")
 
     def _receive(self, task: Any) -> None:
-        """Takes the next message of a task."""
-        number = self.busy[task]
+        """Takes the result of a task."""
+        number = self.busy.pop(task)
+        plan = self.plans[number]
         try:
-            kind, body = self.ray.get(next(task))
-        except StopIteration:
-            self._begin_again(task, "its messages ended")
+            found = self.ray.get(task)
         except self.ray.exceptions.RayTaskError as error:
             raise BuildError(f"a build worker failed ({last_line(error)})") from error
         except self.ray.exceptions.RayError as error:
-            self._begin_again(task, type(error).__name__)
-        else:
-            if kind == "progress":
-                self._report(number, body)
-            elif kind == "failed":
-                raise body
-            else:
-                del self.busy[task]
-                skipped = body.skipped
-                plan = self.plans[number]
-                self._report(number, (plan.stop - plan.start, skipped))
-                self.summaries[number] = body
+            self._begin_again(number, type(error).__name__)
+            return
+        if isinstance(found, MmloadError):
+            raise found
+        self.summaries[number] = found
+        self.on_progress(plan.stop - plan.start, found.skipped)
 
-    def _begin_again(self, task: Any, cause: str) -> None:
-        """Puts the shard of a task whose machine or worker has died back among those that wait."""
-        number = self.busy.pop(task)
+    def _begin_again(self, number: int, cause: str) -> None:
+        """Puts a shard whose machine or worker has died back among those that wait."""
         self.tries[number] += 1
         if self.tries[number] == _TRIES:
             plan = self.plans[number]
@@ -409,13 +394,6 @@ class _Tasks:
                 f"({cause}); look whether memory runs out there, or {_GO_ON}"
             )
         self.waiting.append(number)
-
-    def _report(self, number: int, reached: tuple[int, int]) -> None:
-        """Pass on how much further than ever before a shard is: a task that is begun again counts from zero."""
-        samples, skipped = self.reported.get(number, (0, 0))
-        if reached[0] > samples:
-            self.reported[number] = reached
-            self.on_progress(reached[0] - samples, reached[1] - skipped)
 
     def _end(self) -> None:
         """Ends the tasks that still run: unfinished shards are built again anyway."""
@@ -429,9 +407,9 @@ _jobs: dict[str, tuple[ShardJob, str]] = {}
 
 
 def build_shard(
-    shared: Sequence[Any], name: str, plan: ShardPlan, samples: bytes, threads: int, pause: float
-) -> Iterator[tuple[str, Any]]:
-    """Builds one shard on a machine of the cluster, as a task of Ray.
+    shared: Sequence[Any], name: str, plan: ShardPlan, samples: bytes, threads: int
+) -> ShardSummary | MmloadError:
+    """Builds one shard on a machine of the cluster, as a task of Ray; returns its summary, or why it failed.
 
     Args:
         shared: a list with one reference to the pickled job without samples and to the rows that this machine must get
@@ -440,10 +418,6 @@ def build_shard(
         plan: the shard.
         samples: pickled, as :meth:`ShardJob.samples` returns them.
         threads: decoding threads.
-        pause: seconds between messages.
-
-    Yields:
-        ("progress", (samples, skipped) so far), then ("finished", the summary) or ("failed", the error).
     """
     if name not in _jobs:
         import ray
@@ -454,43 +428,11 @@ def build_shard(
         _jobs[name] = job, expected.fault(job)
     job, fault = _jobs[name]
     if fault:
-        yield "failed", BuildError(f"Ray node {socket.gethostname()} {fault}")
-        return
+        return BuildError(f"Ray node {socket.gethostname()} {fault}")
     part: SourceSplit | None = pickle.loads(samples)
-    messages = SimpleQueue[tuple[str, Any]]()
-    work = (job if part is None else job.with_samples(plan, part), plan, threads, messages)
-    threading.Thread(target=_work, args=work, daemon=True).start()
-    yield from _spaced(messages, pause)
-
-
-def _spaced(messages: SimpleQueue[tuple[str, Any]], pause: float) -> Iterator[tuple[str, Any]]:
-    """Yields the messages up to the last one; of those on progress, at most one every ``pause`` seconds."""
-    due = time.monotonic() + pause
-    while True:
-        message = messages.get()
-        while message[0] == "progress" and not messages.empty():
-            message = messages.get()
-        if message[0] != "progress":
-            yield message
-            return
-        if time.monotonic() >= due:
-            yield message
-            due = time.monotonic() + pause
-
-
-def _work(job: ShardJob, plan: ShardPlan, threads: int, messages: SimpleQueue[tuple[str, Any]]) -> None:
-    """Builds a shard in a thread, and says what happens."""
-    done = [0, 0]
-
-    def count(samples: int, skipped: int) -> None:
-        done[0] += samples
-        done[1] += skipped
-        messages.put(("progress", tuple(done)))
-
     try:
         with single_op_pool(threads, "mmload-build") as pool:
-            messages.put(("finished", job(plan, pool, threads, count)))
+            work = job if part is None else job.with_samples(plan, part)
+            return work(plan, pool, threads, lambda samples, skipped: None)
     except MmloadError as error:
-        messages.put(("failed", error))
-    except BaseException as error:
-        messages.put(("failed", BuildError(f"a build worker failed ({type(error).__name__}: {error})")))
+        return error

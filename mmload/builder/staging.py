@@ -296,7 +296,7 @@ class Staging:
     def _remove(self, file: BinaryIO) -> None:
         """Renames the folder, if the lock file still belongs to it; removes it, and those that others have renamed."""
         folder = self.paths.folder
-        with suppress(OSError):  # another part has done so
+        with suppress(OSError if self.shared else FileNotFoundError):  # another part, or an earlier call, has done so
             if os.path.samestat(os.fstat(file.fileno()), (folder / MARK_NAME).stat()):
                 if not self.shared:
                     self._drop_replaced()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.dataset_change import commit_version, only_split, open_to_change
+from mmload.builder.dataset_change import changed, only_split, open_to_change
+from mmload.builder.shards import BuildPaths
 from mmload.builder.split_records import write_list
-from mmload.builder.staging import Staging
 from mmload.builder.version_rows import RowsKind, stored_rows
 from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import RESERVED, is_name
+from mmload.store.manifest import RESERVED, SplitRecord, is_name
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_numbers import row_numbers
 from mmload.store.shard_table import ShardTable
@@ -53,13 +53,13 @@ def save_subset(
     chosen = only_split(opened, split)
     numbers = _numbers(chosen, rows, is_of_ids)
     of_subset = stored_rows(chosen).chosen(numbers.tolist())
-    with Staging(opened.path) as staging:
-        staging.check_nothing_begun()
-        staging.paths.dataset.mkdir(exist_ok=True)
-        write = partial(write_list, staging.paths, name)
+
+    def with_subset(paths: BuildPaths) -> dict[str, SplitRecord]:
+        write = partial(write_list, paths, name)
         record = of_subset.record(write, next_version(opened.manifest), _kind_of(chosen))
-        commit_version(staging, opened, {**opened.manifest.splits, name: record}, f"subset {name}")
-    return Dataset(opened.path)
+        return {**opened.manifest.splits, name: record}
+
+    return changed(opened, f"subset {name}", with_subset)
 
 
 def remove_subset(dataset: Dataset | str | Path, name: str) -> Dataset:
@@ -82,12 +82,8 @@ def remove_subset(dataset: Dataset | str | Path, name: str) -> Dataset:
     if name not in subsets:
         has = choices(subsets) if subsets else "none"
         raise UsageError(f"{opened.path} has no subset {name!r}; it has {has}")
-    with Staging(opened.path) as staging:
-        staging.check_nothing_begun()
-        staging.paths.dataset.mkdir(exist_ok=True)
-        remaining = {own: record for own, record in splits.items() if own != name}
-        commit_version(staging, opened, remaining, f"remove subset {name}")
-    return Dataset(opened.path)
+    remaining = {own: record for own, record in splits.items() if own != name}
+    return changed(opened, f"remove subset {name}", lambda paths: remaining)
 
 
 def _check_name(dataset: Dataset, name: str) -> None:

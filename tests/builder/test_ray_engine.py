@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from mmload.builder.pipeline import build, update
 from mmload.builder.ray_engine import RayEngine
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
+from mmload.builder.shards import ShardPlan
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import loads
 
@@ -96,9 +96,9 @@ def test_a_node_is_killed_and_the_bytes_are_those_of_a_local_build(
                     os.kill(builder, signal.SIGKILL)
         seen.append(done)
 
-    def note(tasks: Any, task: Any, cause: str) -> None:
+    def note(tasks: Any, number: int, cause: str) -> None:
         again.append(cause)
-        begin_again(tasks, task, cause)
+        begin_again(tasks, number, cause)
 
     monkeypatch.setattr(ray_engine._Tasks, "_begin_again", note)
     try:
@@ -204,7 +204,10 @@ def test_the_command_builds_and_its_death_leaves_a_build_that_goes_on(
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     done = mmload(*on_ray)
-    assert (done.returncode, done.stderr) == (0, f"mmload: builds on the Ray cluster at {cluster.address}\n")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        0,
+        f"mmload: builds on the Ray cluster at {cluster.address}",
+    )
     assert "from an earlier run" in done.stdout
     assert contents(tmp_path / "out") == contents(whole)
 
@@ -260,7 +263,7 @@ def test_the_cluster_is_the_one_that_is_named_else_a_new_one(
     assert done.returncode == 1
     assert asked == [used]
     assert done.stderr.startswith(f"mmload: {said}")
-    assert done.stderr.count("\n") == 2
+    assert done.stderr.count("\n") == 3
 
 
 def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:
@@ -272,27 +275,13 @@ def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:
             ray_engine._check_reachable(f"127.0.0.1:{port}")
 
 
-def test_messages_of_a_task_end_with_the_last_and_carry_the_latest_progress() -> None:
-    messages = SimpleQueue[tuple[str, Any]]()
-    for count in range(50):
-        messages.put(("progress", (count, 0)))
-    messages.put(("finished", "summary"))
-    assert list(ray_engine._spaced(messages, 0)) == [("finished", "summary")]
-    messages.put(("progress", (7, 1)))
-    spaced = ray_engine._spaced(messages, 0)
-    assert next(spaced) == ("progress", (7, 1))
-
-
 def test_a_shard_that_is_begun_again_counts_once_and_not_for_ever() -> None:
     reports: list[tuple[int, int]] = []
-    plan = ray_engine.ShardPlan(split="train", index=3, start=0, stop=10)
+    plan = ShardPlan(split="train", index=3, start=0, stop=10)
     tasks = ray_engine._Tasks(None, None, [plan], lambda *counts: reports.append(counts), 1)  # type: ignore[arg-type]
-    for reached in ((4, 1), (2, 0), (4, 1), (6, 1), (10, 2)):
-        tasks._report(0, reached)
-    assert reports == [(4, 1), (2, 0), (4, 1)]
     for _ in range(4):
-        tasks.busy["task"] = 0
-        tasks._begin_again("task", "NodeDiedError")
-    tasks.busy["task"] = 0
+        tasks._begin_again(0, "NodeDiedError")
+        assert tasks.waiting.pop() == 0
     with pytest.raises(BuildError, match=r"shard 3 of train was begun 5 times, .* \(NodeDiedError\)"):
-        tasks._begin_again("task", "NodeDiedError")
+        tasks._begin_again(0, "NodeDiedError")
+    assert reports == []
