@@ -43,6 +43,9 @@ class Listing(Generic[T]):
             self._blocks.append(marshal.dumps(block))
             self._count += len(block)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_unpacked": (0, ())}
+
     def only(self, rows: Iterable[int]) -> Listing[T]:
         """Returns these rows, in this order."""
         return Listing(self._kind, (self[row] for row in rows))

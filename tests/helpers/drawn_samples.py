@@ -133,7 +133,7 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, index: int, seed: i
 def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[np.ndarray, np.ndarray]]:
     """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
     boxes = np.array(_BOXES, np.float32) * np.array([shape[2], shape[1], shape[2], shape[1]], np.float32)
-    return lambda plan: (np.broadcast_to(boxes, (count, 3, 4)), np.ones((count, 3), np.bool_))
+    return lambda plan: (np.tile(boxes, (count, 1, 1)), np.ones((count, 3), np.bool_))
 
 
 def run_seeds(rows: int, count: int, seed: int) -> Tensor:

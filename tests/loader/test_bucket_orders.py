@@ -140,7 +140,7 @@ def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images
     sizes = torch.tensor([[20, 30], [24, 26]])
 
     def found(*steps: nn.Module) -> Any:
-        prepared = Collate(*steps).prepare(batch, (3, 0, 0), sizes=sizes, framed=True)
+        prepared = Collate(*steps).prepare(batch, (3, 0, 0), sizes=sizes.numpy(), framed=True)
         got = prepared.finish(torch.zeros(prepared.shape, dtype=prepared.dtype)).image_sizes
         return got if got is None else got.tolist()
 

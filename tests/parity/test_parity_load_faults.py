@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from parity_stores import boxed_split, equal_failures
@@ -49,9 +50,9 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor])
         render_batch(self, images, out)
         out.copy_(change(out.clone()))
 
-    def wrong_lines(self: PreparedBatch, first: int, lines: ImageLines, out: Tensor) -> None:
+    def wrong_lines(self: PreparedBatch, first: int, lines: ImageLines, out: np.ndarray) -> None:
         render_lines(self, first, lines, out)
-        out.copy_(change(out.clone()))
+        out[:] = change(torch.from_numpy(out.copy())).numpy()
 
     monkeypatch.setattr(PreparedBatch, "render_batch", wrong_batch)
     monkeypatch.setattr(PreparedBatch, "render_lines", wrong_lines)

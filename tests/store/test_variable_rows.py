@@ -116,7 +116,7 @@ def test_manifest_of_variable_rows_round_trip_is_stable(raw: Path) -> None:
     [
         ({"encoding": "png"}, "encoding is 'png', expected one of raw, jpeg, mixed"),
         ({"encoding": None}, "expected positive integers"),
-        ({"encoding": 1}, "images.encoding is 1: expected str \\| null, got int"),
+        ({"encoding": 1}, "Expected `str \\| null`, got `int`"),
         ({"shape": [3, 256, 256]}, "is not a variable-size image or mask"),
         ({"shape": [-1, -1, -1]}, "expected positive integers"),
         ({"shape": [-1]}, "is not a variable-size image or mask"),
