@@ -120,7 +120,7 @@ class Driven:
         assert self.loader.epoch == epoch
         if epoch != self.epoch:
             self.epoch, self.offset = epoch, self.finished[1] if epoch == self.finished[0] else 0
-            self.state = self.epoch, self.offset
+        self.state = self.epoch, self.offset
 
     def load(self, state: State) -> None:
         """Go on from a state; from an epoch's end, on the rank that has most left, with the next epoch."""

@@ -72,10 +72,12 @@ def test_a_dataset_replaced_under_its_readers() -> None:
 def test_files_that_change_under_a_loader_give_right_pixels_or_an_error() -> None:
     pytest.importorskip("obstore", reason="object storage needs obstore")
     told = run("faults", "--rounds", 40)
-    right, errors, signals = counts(r"([\d]+) right batches, (\d+) errors that name the file, (\d+) signals", told)
-    assert right > 100
+    right, errors, killed = counts(
+        r"(\d+) right epochs, (\d+) errors that name the file, (\d+) processes ended by SIGBUS", told
+    )
+    assert right > 20
     assert errors > 0
-    assert signals >= 0
+    assert killed >= 0
 
 
 def test_updates_and_clean_ups_are_killed() -> None:
