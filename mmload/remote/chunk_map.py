@@ -17,7 +17,7 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from mmload.errors import StoreError
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.fetch_threads import AHEAD, NOW, FetchThreads
 from mmload.remote.layout import Numbers
-from mmload.store.row_map import PreparedRows, Refusal, reserved
+from mmload.store.row_map import PreparedRows, Refusal, reserved, system_mmap
 from mmload.store.row_reader import Places
 
 WINDOW = 64
@@ -227,7 +227,7 @@ class ChunkMap:
         """Maps a file over its place, or nothing."""
         kind = _OVER if handle is not None else _OVER | mmap.MAP_ANONYMOUS
         address = self.memory.ctypes.data + first
-        if _system_mmap()(address, length, _READ_WRITE, kind, -1 if handle is None else handle, 0) != address:
+        if system_mmap()(address, length, _READ_WRITE, kind, -1 if handle is None else handle, 0) != address:
             raise StoreError(f"cannot map a file of {self.files.folder.path} ({os.strerror(ctypes.get_errno())})")
 
     def _announce(self, of_rows: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
@@ -235,14 +235,3 @@ class ChunkMap:
         if not len(starts) or not self._pages.can_populate():
             return np.zeros(len(starts), np.int64)
         return self._pages.announce(self.memory, self._ranges, of_rows, starts, np.ascontiguousarray(lengths))
-
-
-@cache
-def _system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
-    """Returns ``mmap`` of the C library: Python's own does not take an address."""
-    function = ctypes.CDLL(None, use_errno=True).mmap
-    function.restype = ctypes.c_void_p
-    number, size = ctypes.c_int, ctypes.c_size_t
-    function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
-    typed: Callable[[int, int, int, int, int, int], int | None] = function
-    return typed

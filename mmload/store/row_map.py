@@ -93,7 +93,7 @@ def mapped(files: Sequence[OpenFile], starts: Sequence[int] | None = None) -> np
     array, kind = reserved(starts[-1] + files[-1].size), mmap.MAP_PRIVATE | _NO_RESERVE
     for file, start in zip(files, starts, strict=True):
         address = array.ctypes.data + start
-        if file.size and _system_mmap()(address, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
+        if file.size and system_mmap()(address, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
             raise StoreError(f"cannot map {file.path} ({os.strerror(ctypes.get_errno())})")
     return array
 
@@ -116,7 +116,7 @@ def reserved(size: int) -> npt.NDArray[np.uint8]:
 
 
 @cache
-def _system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
+def system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
     """Returns ``mmap`` of the C library: Python's own does not take an address."""
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.restype = ctypes.c_void_p

@@ -309,7 +309,7 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(row_map_module, "MOST_FILES", 9)
     assert row_map(split.reader.field("images")) is not None
     with monkeypatch.context() as patch:
-        patch.setattr(row_map_module, "_system_mmap", lambda: lambda *_: row_map_module._FAILED)
+        patch.setattr(row_map_module, "system_mmap", lambda: lambda *_: row_map_module._FAILED)
         assert row_map(split.reader.field("images")) is None
     os.truncate(next(tmp_path.rglob("images.memmap")), 100)
     assert row_map(split.reader.field("images")) is None
