@@ -17,7 +17,6 @@ from pathlib import Path, PurePath
 from typing import ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
-from mmload.records import Sample
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
@@ -26,16 +25,15 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     RemoteFiles,
+    SampleFiles,
     check_is_folder,
-    checksum_of,
     images_among,
     inner_name,
-    local_root,
     read_bytes,
-    read_image_and_jpeg,
 )
 from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
+    Beside,
     ListedSplit,
     Listing,
     are_different_names,
@@ -235,7 +233,7 @@ class ImageFolderSource:
                     raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
                 files.append(ImageFile(name, indices[label], self._tree.revision(name)))
         listing = Listing(ImageFile, sorted(files, key=lambda file: (file.target, file.name)))
-        return ImageFolderSplit(self._tree.place, self.decoder, classes, listing, (f"classes are those in {table}",))
+        return ImageFolderSplit(self._tree.place, self.decoder, listing, classes, (f"classes are those in {table}",))
 
     def _split_names(self, base: str, flat: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """Returns the split folders, none of which holds only ``flat``, and a note on folders beside them."""
@@ -289,7 +287,7 @@ class ImageFolderSource:
             )
         if hidden := [name for name in classes if name.startswith(_OF_PROGRAMS)]:  # torchvision accepts them
             notes += (f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that",)
-        return ImageFolderSplit(self._tree.place, self.decoder, classes, files, notes)
+        return ImageFolderSplit(self._tree.place, self.decoder, files, classes, notes)
 
     def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[ImageFile]:
         """Yields the images of the classes, and counts those of each."""
@@ -300,55 +298,18 @@ class ImageFolderSource:
 
 
 class ImageFolderSplit(ListedSplit[ImageFile]):
-    """One split: images in order, whose names are relative to a place."""
-
-    items: Listing[ImageFile]
-
-    def __init__(
-        self,
-        place: Path | RemoteFiles,
-        decoder: Decoder,
-        classes: tuple[str, ...],
-        files: Listing[ImageFile],
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(files, classes, notes)
-        self._place, self.decoder = place, decoder
-
-    @property
-    def root(self) -> Path:
-        """Folder that sample ids are relative to; UsageError if it is not on this machine."""
-        return local_root(self._place)
+    """One split: images and their classes."""
 
     def revision(self, index: int) -> str:
         """Returns class, size and modification time of the image's file."""
         file = self.items[index]
         return f"{file.target} {file.revision}"
 
-    def checksum(self, index: int) -> str:
-        name = self.id(index)
-        return checksum_of(self._place, [name], name)
-
-    def fetch_ahead(self, samples: Sequence[int]) -> None:
-        if isinstance(self._place, RemoteFiles):
-            self._place.fetch_ahead(map(self.id, samples))
-
-    def read(self, index: int) -> Sample:
-        """Reads the image and its class.
-
-        Returns:
-            A sample with ``images`` uint8 [C, H, W] and ``targets`` int64 [].
-
-        Raises:
-            SampleError: if the file cannot be read or decoded.
-        """
+    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+        """Returns the class as ``targets`` int64 []."""
         import torch
 
-        name, target, _ = self.items[index]
-        pixels, jpeg, losses, checksum = read_image_and_jpeg(self._place, name, self.decoder, name)
-        height, width = pixels.shape[-2:]
-        fields = {"images": pixels, "targets": torch.tensor(target, device="cpu")}
-        return Sample(name, fields, (height, width), losses, encoded=jpeg, checksum=checksum)
+        return Beside({"targets": torch.tensor(self.items[index].target, device="cpu")})
 
 
 def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, str]]:
