@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
@@ -30,6 +31,7 @@ from mmload.sources.files import (
     images_among,
     inner_name,
     read_bytes,
+    read_source,
 )
 from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
@@ -71,6 +73,11 @@ class LocalTree:
             for name in sorted(names):
                 yield below + name
 
+    def read(self, name: str) -> bytes:
+        """Reads a file that describes others."""
+        self._links.check(self.place / name)
+        return read_source(self.place / name)
+
     def revision(self, name: str) -> str:
         """Returns size and modification time."""
         return self._links.revision(self._prefix + name)
@@ -100,6 +107,10 @@ class RemoteTree:
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
         yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
+
+    def read(self, name: str) -> bytes:
+        """Reads an object that describes others."""
+        return self.place.read(name, name)
 
     def revision(self, name: str) -> str:
         """Returns size, and entity tag or time of the last change."""
@@ -163,6 +174,8 @@ class ImageFolderSource:
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: selects the images that are held out.
         allow_empty: let a class have no images in a split.
+        class_names: file below the root whose lines are the name of a class folder and that of its class, with a space,
+            comma or tab between them; None: classes are named as their folders.
         allow_outside: follow links that lead out of the root.
 
     Raises:
@@ -179,10 +192,13 @@ class ImageFolderSource:
     val_fraction: float | None = None
     seed: int = 0
     allow_empty: bool = False
+    class_names: str | None = None
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
         check_fraction(self.val_fraction, self.seed)
+        if self.class_names is not None and (not isinstance(self.class_names, str) or not inner_name(self.class_names)):
+            raise RecipeError(f"class_names is {self.class_names!r}; write the path of a file below the root")
         if self.split_folders not in (None, [], ()) and not are_different_names(self.split_folders, is_name):
             raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
         self._tree: LocalTree | RemoteTree
@@ -213,9 +229,26 @@ class ImageFolderSource:
             check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
             if labels:
                 splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
+            if self.class_names is not None:
+                names = self._named(self.class_names, next(iter(splits.values())).classes)
+                for split in splits.values():
+                    split.classes, split.is_renamed = names, True
             if self.val_fraction is None:
                 return splits
             return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
+
+    def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
+        """Returns the names of the classes of some folders; one that several share ends in its folder."""
+        lines = self._tree.read(file).decode("utf-8-sig", "replace").splitlines()
+        parts = (line.partition(sign) for sign in " ,\t" for line in lines)
+        table = {folder: name.strip() for folder, _, name in parts if name.strip()}
+        missing = next((folder for folder in folders if folder not in table), None)
+        if missing is not None:
+            raise SourceError(
+                f"{file} has no name for the class folder {missing!r}; write a line of it, a comma, and the name"
+            )
+        counts = Counter(table[folder] for folder in folders)
+        return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
 
     def _validation_classes(self, base: str) -> tuple[str, dict[str, str]]:
         """Returns the table of the images in ``val`` and their classes, if ``val`` has no class folders but a table."""
@@ -299,6 +332,9 @@ class ImageFolderSource:
 
 class ImageFolderSplit(ListedSplit[ImageFile]):
     """One split: images and their classes."""
+
+    is_renamed = False
+    """Whether classes are named otherwise than their folders."""
 
     def revision(self, index: int) -> str:
         """Returns class, size and modification time of the image's file."""

@@ -114,9 +114,9 @@ class ListSource:
     def __post_init__(self) -> None:
         check_fraction(self.val_fraction, self.seed)
         for name in ("file", "folder", "masks", "separator"):
-            value = getattr(self, name)
-            if not isinstance(value, str | None) or value == "" != name == "separator":
-                raise RecipeError(f"{name} is {value!r}; write a {'text' if name == 'separator' else 'path'}")
+            value, what = getattr(self, name), "a text" if name == "separator" else "a path"
+            if not isinstance(value, str | None) or (name == "separator" and value == ""):
+                raise RecipeError(f"{name} is {value!r}; write {what}")
         if self.masks is not None and (self.file is not None or self.columns is not None):
             raise RecipeError("masks takes the place of a list; leave file and columns out, or list masks in a column")
         self.columns = {} if self.columns is None else self.columns
