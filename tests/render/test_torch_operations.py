@@ -64,7 +64,7 @@ def by_operations(collate: Collate, batch: Batch) -> Batch:
     """The batch by torch's operations on the CPU, from a copy of the plan."""
     prepared = collate.prepare(batch.replace(images=None), tuple(batch.images.shape[1:]))
     prepared.copy_to(CPU)
-    return prepared.finish(prepared.render_images(batch.images, CPU))
+    return prepared.finish(prepared.render_images(batch.images))
 
 
 def compared(got: Batch, expected: Batch, apart: float, share: float) -> None:
