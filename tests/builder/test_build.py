@@ -17,7 +17,7 @@ from PIL import Image
 
 import mmload
 from mmload.builder.pipeline import build, update
-from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import VariableLayout
 from mmload.errors import RecipeError, UsageError
 from mmload.records import Sample
