@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -20,7 +21,6 @@ from mmload.errors import SourceError
 from mmload.remote.urls import Location
 from mmload.sources.annotation_values import integer
 from mmload.sources.listing import Listing
-from mmload.store.manifest_text import unique_object
 
 Label = str | int | float | list[float] | list[str]
 """A class name, a class number, a number to predict, a vector of them, or the names of several classes."""
@@ -136,7 +136,16 @@ def _json_lines(file: TextIO, of: _List) -> Iterator[ListRow]:
             yield _row(record, of, number)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object without duplicate keys; Python's own reader would silently keep the last of them."""
+    body = dict(pairs)
+    if len(body) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {twice!r:.60} occurs twice")
+    return body
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_object)
 
 
 def _json(text: str, where: str) -> Any:
