@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from mmload.builder.options import declarations
+from mmload.builder.recipe import declarations
 from mmload.errors import UsageError
 from mmload.remote.urls import check_no_url, is_url
 
