@@ -171,10 +171,54 @@ def test_marks_and_blocks_are_read_as_they_are_meant(tmp_path: Path) -> None:
     assert documents.inline_commands(page) == [["info", "D"]]
 
 
+RECORDED = {
+    "DataLoader + torchvision on Pillow images": "DataLoader + torchvision,",
+    "DataLoader + torchvision v2 on tensors": "DataLoader + v2 on tensors",
+    "DataLoader over mmload rows, 0 workers": "DataLoader + mmload dataset",
+    "output filled past the caches: the limit": "output filled past the caches",
+}
+"""Loaders of the tables of measurements whose names in the records are others."""
+
+
+def recorded(record: str, loader: str) -> list[str]:
+    """Returns images per second, and CPU seconds per 1,000 images, of a loader's fastest result in a record."""
+    results = json.loads((ROOT / "docs" / "benchmarks" / f"{record}.json").read_text(encoding="utf-8"))["results"]
+    of_loader = [result for result in results if result["name"].startswith(RECORDED.get(loader, loader))]
+    best = max(of_loader, key=lambda result: float(result["images_per_second"]))
+    return [f"{best['images_per_second']:,.0f}", f"{best['cpu_seconds_per_1000']:.2f}"]
+
+
+@pytest.mark.parametrize(
+    ("page", "columns", "tables"),
+    [
+        ("README.md", 1, [("crop", "resized-crop")]),
+        ("docs/benchmarks/README.md", 2, [("crop", "resized-crop"), ("recipe-simclr", "recipe-reference")]),
+    ],
+)
+def test_tables_of_loaders_have_the_numbers_of_their_records(
+    page: str, columns: int, tables: list[tuple[str, str]]
+) -> None:
+    rows = 0
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        loader, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if len(cells) == 2 * columns and loader.startswith(("DataLoader ", "mmload.Loader, ")):
+            rows += 1
+            assert any(
+                cells == [*recorded(first, loader)[:columns], *recorded(second, loader)[:columns]]
+                for first, second in tables
+            ), line
+    assert rows >= 3
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor and file.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{page.name}: {target}#{anchor}"
 
 
 def test_every_room_has_its_line() -> None:
