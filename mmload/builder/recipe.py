@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
@@ -65,6 +66,7 @@ class Declaration:
         table: the table of recipe files that it is in; "": recipes do not have it.
         key: its key there.
         metavar: how the help shows its value; "": as its type.
+        group: heading of the help that it stands under; "": Options.
     """
 
     help: str
@@ -72,11 +74,17 @@ class Declaration:
     table: str = ""
     key: str = ""
     metavar: str = ""
+    group: str = ""
 
 
 def option(help: str, default: Any = None, **more: str) -> Any:
     """Returns a field with its declaration; flag and key are the field's name, unless ``more`` says otherwise."""
     return field(default=default, metadata={"help": help, **more})
+
+
+_what = partial(option, group="What to build")
+_how = partial(option, group="How to build")
+_cluster = partial(option, group="Clusters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,24 +95,24 @@ class RunOptions:
         UsageError: if options exclude each other.
     """
 
-    threads: int | None = option("Decoding threads; the cores available by default.")
-    processes: int | None = option("Processes over shards; one for every 8 cores by default.")
-    on_error: str = option("A sample that cannot be read: fail, or skip it.", "fail")
-    max_errors: str | None = option("With --on-error skip: the most to leave out, as 20 or 1%.")
-    exclude: Path | None = option("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
-    engine: str = option(
+    threads: int | None = _how("Decoding threads; the cores available by default.")
+    processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
+    on_error: str = _how("A sample that cannot be read: fail, or skip it.", "fail")
+    max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
+    exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
+    engine: str = _cluster(
         "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
     )
-    address: str | None = option(
+    address: str | None = _cluster(
         "With --engine ray: the cluster, or auto for the one that this machine is part of. By default that of "
         "RAY_ADDRESS, else a new one on this machine, for this build.",
         metavar="HOST:PORT",
     )
-    part: str | None = option(
+    part: str | None = _cluster(
         "Build only the Kth of N parts of the shards. They may run at once, on one file system; the last commits.",
         metavar="K/N",
     )
-    commit: bool = option("Build nothing: commit what parts have built.", False)
+    commit: bool = _cluster("Build nothing: commit what parts have built.", False)
 
     def __post_init__(self) -> None:
         if self.part is not None and self.commit:
@@ -139,54 +147,54 @@ class BuildOptions(RunOptions):
         flag="",
         metavar="KIND ROOT OUT",
     )
-    config: Path | None = option("A recipe, such as configs/imagefolder_256.toml.")
+    config: Path | None = _what("A recipe, such as configs/imagefolder_256.toml.")
 
     # What is built.
-    size: str | None = option(
+    size: str | None = _what(
         "Without --config: the short side is resized to this, then the center square is cropped (for detection: the "
         "image is fitted into the square). Default: 256 for imagefolder and voc, 640 for coco and yolo, no resize for "
         "others. With --layout variable: the short side is at most this; or original."
     )
-    layout: str | None = option(
+    layout: str | None = _what(
         "Without --config: variable: images keep their aspect ratio and differ in size; nothing is cut.", table="store"
     )
-    encode: str | None = option(
+    encode: str | None = _what(
         "With --layout variable: raw (pixels), jpeg, source (the source's own JPEGs where they are within --size), or "
         "mixed.",
         table="store",
     )
-    quality: int | None = option("Of JPEGs, 1 to 100; 90 by default. Colors are subsampled 4:2:0.", table="store")
-    raw_share: float | None = option(
+    quality: int | None = _what("Of JPEGs, 1 to 100; 90 by default. Colors are subsampled 4:2:0.", table="store")
+    raw_share: float | None = _what(
         "With --encode mixed: the share of rows that are pixels; 0.25 by default.", table="store"
     )
 
     # The source.
-    val_fraction: float | None = option("Hold out this share of each class as split val.", table="source")
-    seed: int | None = option("Which samples --val-fraction holds out.", table="source")
-    allow_empty: bool = option("Class folders may be empty.", False, table="source")
-    task: str | None = option(
+    val_fraction: float | None = _what("Hold out this share of each class as split val.", table="source")
+    seed: int | None = _what("Which samples --val-fraction holds out.", table="source")
+    allow_empty: bool = _what("Class folders may be empty.", False, table="source")
+    task: str | None = _what(
         "voc: detection, classification, segmentation or single-label. coco: detection, instances, keypoints or "
         "panoptic.",
         table="source",
     )
-    labels: str | None = option("cifar100: fine or coarse.", table="source")
-    dataset: str | None = option("python: package.module:callable.", table="source")
-    download: bool = option("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
-    setting: list[str] | None = option(
+    labels: str | None = _what("cifar100: fine or coarse.", table="source")
+    dataset: str | None = _what("python: package.module:callable.", table="source")
+    download: bool = _what("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
+    setting: list[str] | None = _what(
         "Any other key of a source in docs/recipes.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"
     )
 
     # How images are decoded and stored.
-    shard_size: str | None = option("Bytes of a shard at most; 1GiB by default.", table="store")
-    shuffle_seed: int | None = option("Shuffle samples over rows, for reading in block order later.", table="store")
+    shard_size: str | None = _what("Bytes of a shard at most; 1GiB by default.", table="store")
+    shuffle_seed: int | None = _what("Shuffle samples over rows, for reading in block order later.", table="store")
     mode: str | None = option("RGB, or L for gray levels.", flag="", table="decode")
     background: Any = option(
         "Background color of transparent pixels: a gray level or [red, green, blue].", flag="", table="decode"
     )
-    exif_orient: bool = option("Rotate images as their EXIF orientation says.", False, table="decode")
+    exif_orient: bool = _what("Rotate images as their EXIF orientation says.", False, table="decode")
 
-    overwrite: bool = option("Replace the dataset at OUT.", False)
-    advise: bool = option(
+    overwrite: bool = _how("Replace the dataset at OUT.", False)
+    advise: bool = _how(
         "Build nothing: try each layout with 64 images, and show what all images would cost here.", False
     )
 
