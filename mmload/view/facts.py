@@ -236,10 +236,10 @@ class Originals:
         from PIL import Image
 
         from mmload.sources.decode import Decoder  # torch
-        from mmload.sources.files import read_image_and_jpeg
+        from mmload.sources.files import SampleFiles
 
         root, name = self._place(sample)
-        pixels = read_image_and_jpeg(root, name, Decoder(exif_orient=self._oriented), sample).pixels
+        pixels = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented)).pixels
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
     def missing(self, sample: str) -> str:
