@@ -202,11 +202,12 @@ def _endings(file: str) -> Iterator[str]:
 
 def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> str | None:
     """Returns why a sample was left out; None if it was not."""
-    if not manifest.splits[split].skipped_count:
+    record = manifest.splits[split].skipped_file
+    if record is None:
         return None
     file = f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"
     try:
-        with os.fdopen(folder.open(file), encoding="utf-8", errors="surrogateescape") as lines:
+        with os.fdopen(folder.open(file, record), encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
                 body = json.loads(line)
                 if body["id"] == sample:
