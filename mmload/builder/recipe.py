@@ -143,8 +143,8 @@ class BuildOptions(RunOptions):
     """
 
     words: list[str] | None = option(
-        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, webdataset, list "
-        "(of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
+        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, webdataset, "
+        "huggingface, list (of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
         flag="",
         metavar="KIND ROOT OUT",
     )
@@ -484,7 +484,16 @@ def _shown(keys: Mapping[str, Any], name: str) -> str:
 
 
 _MOST_SHOWN = 100
-_SIDES = {"imagefolder": 256, "voc": 256, "list": 256, "webdataset": 256, "python": 256, "coco": 640, "yolo": 640}
+_SIDES = {
+    "imagefolder": 256,
+    "voc": 256,
+    "list": 256,
+    "webdataset": 256,
+    "huggingface": 256,
+    "python": 256,
+    "coco": 640,
+    "yolo": 640,
+}
 _MOST_PIXELS_KEPT = 2**20  # of an image that is stored in its own size without being asked
 
 ORIGINAL = "original"

@@ -405,21 +405,13 @@ class TarSplit(ListedSplit[TarItem]):
     @lazy_property
     def _schema(self) -> Schema | None:
         """Meaning of the fields, by some samples of the split."""
-        if not self._fields:
-            return None
-        from mmload.sources.randomness import spread_indices
-        from mmload.sources.schema import Schema
+        from mmload.sources.schema import schema_of
 
-        samples, fault = [], ValueError()
-        for index in spread_indices(len(self)):
-            try:
-                self.check(index)
-                samples.append(self._values(index, SampleFiles(self.place, self.id(index))))
-            except (SampleError, ValueError) as error:  # raised again when the sample is read
-                fault = ValueError(str(error))
-        if not samples:
-            raise fault
-        return Schema(samples, self.decoder, {field: field for field in self._fields})
+        def values(index: int) -> dict[str, Any]:
+            self.check(index)
+            return self._values(index, SampleFiles(self.place, self.id(index)))
+
+        return schema_of(values, len(self), self.decoder, self._fields) if self._fields else None
 
 
 def _file_of(key: str, members: Sequence[Member]) -> Member | None:
