@@ -180,6 +180,7 @@ class BuildOptions(RunOptions):
     )
     labels: str | None = _what("cifar100: fine or coarse.", table="source")
     dataset: str | None = _what("python: package.module:callable.", table="source")
+    split: str | None = _what("huggingface: a split, perhaps with a slice as in train[:10%].", table="source")
     download: bool = _what("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
     setting: list[str] | None = _what(
         "Any other key of a source in docs/recipes.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"

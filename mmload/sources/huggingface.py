@@ -179,6 +179,10 @@ class HuggingFaceSplit(ListedSplit[_Number]):
 
     def revision(self, index: int) -> str:
         """Returns the times of the dataset's files."""
+        return self._times
+
+    @lazy_property
+    def _times(self) -> str:
         files = [each["filename"] for each in self._dataset.cache_files]
         return " ".join(f"{TIME_MARK}{os.stat(file).st_mtime_ns}" for file in files)
 

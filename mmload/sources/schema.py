@@ -205,9 +205,9 @@ def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:
         ValueError: if one is not a class.
     """
     name = next(filter(fields.__contains__, OF_CLASSES), "")
-    values = fields.get(name)
-    if not classes or values is None or values.is_floating_point() or (name == "targets" and values.ndim):
+    if not classes or not name or fields[name].is_floating_point() or (name == "targets" and fields[name].ndim):
         return
+    values = fields[name].numpy()  # a tenth of the time of torch's operations
     if name == "masks":
         values = values[values != VOID]
     elif values.ndim and "counts" in fields:
