@@ -82,9 +82,7 @@ class MixStep(TargetStep, Step):
         plan = self.describe(plan_for(images), draws)
         share = None if plan.mixing is None else plan.mixing.target_share(plan.height, plan.width)
         mixed = targets if share is None else mixed_targets(targets, share, self.num_classes)
-        out = torch.empty(plan.shape, dtype=images.dtype, device=images.device)
-        Rendering(plan, images.dtype).render_batch(images, out)
-        return out, mixed
+        return Rendering(plan, images.dtype).rendered(images), mixed
 
 
 class _Mix(MixStep):

@@ -40,8 +40,7 @@ from typing import Any, BinaryIO, Literal
 import mmload
 from mmload.builder.destination import dataset_at, listed, remove_dataset
 from mmload.builder.recipe import unlike
-from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths
-from mmload.builder.split_records import write_blocks
+from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, write_blocks
 from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError, StoreError
 from mmload.runtime.durable_files import (

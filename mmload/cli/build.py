@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mmload.bench.advice import Layout
     from mmload.builder.engines import Engine
     from mmload.builder.pipeline import BuildReport
-    from mmload.builder.planned_update import UpdateOptions
+    from mmload.builder.previous_version import UpdateOptions
     from mmload.store.manifest import Manifest
 
 AGAIN = "run the same command again to continue"

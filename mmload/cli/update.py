@@ -39,7 +39,7 @@ def update(given: UpdateArguments) -> None:
     It builds what is new or changed, and drops what is gone.
     """
     from mmload.builder.pipeline import update as run
-    from mmload.builder.planned_update import UpdateOptions
+    from mmload.builder.previous_version import UpdateOptions
     from mmload.builder.verify import recipe_at
     from mmload.cli import summary
     from mmload.store.manifest import read

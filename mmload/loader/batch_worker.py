@@ -204,7 +204,7 @@ class BatchWorker:
         def deliver() -> BatchOrViews:
             images, there, *_ = receive()
             if views:
-                return self._finished_views(views, [view.render_images(images, device) for view in views])
+                return self._finished_views(views, [view.render_images(images) for view in views])
             if images is not None:
                 there.images = images
             with batch_of_epoch(epoch):
@@ -311,14 +311,14 @@ class BatchWorker:
             return [out.tensor for out in outs]
         began, first = perf_counter(), 0
         needed = _needed_by(views, self._settings.decode == "scaled") if spec.variable_size else None
-        at_once = len(views) > 1 or not views[0].waits
+        at_once = len(views) > 1 or not views[0].rendering.waits
         for stored in self._tier.parts(rows, needed, at_once=at_once):
             lines: ImageLines | None = stored.lines(at_once)
             stop = first + len(stored.rows)
             while lines is not None:
                 for view, out in zip(views, outs, strict=True):
                     target = out.pixels if self._composer is not None else out.pixels[first:stop]
-                    view.render_lines(first, lines, target)
+                    view.rendering.render_lines(first, lines, target)
                 lines = stored.missing(lines)
             first = stop
         self._add_seconds(render=perf_counter() - began)
@@ -376,7 +376,7 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
 
     A smaller image needs one more line at each side, for the rounding of its edges.
     """
-    each = np.stack([view.needed for view in views])
+    each = np.stack([view.rendering.needed for view in views])
     needed: Places = each[0].copy()
     needed["shrink"] = each["shrink"].min(0) if smaller else 1
     more = np.where(needed["shrink"] > 1, needed["shrink"], 0)

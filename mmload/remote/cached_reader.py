@@ -19,7 +19,7 @@ from mmload.remote.layout import Numbers
 from mmload.remote.object_store import check_parallel
 from mmload.runtime.regular_files import open_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import Folder, Revision
+from mmload.store.dataset_folder import Folder
 from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import Manifest, SplitRecord
 from mmload.store.opened_file import OpenedFile
@@ -113,10 +113,6 @@ class CachedFiles(LocalFiles):
         """Returns the map of a field."""
         offsets = self.index(name).offsets if self.record.fields[name].variable_size else None
         return self.cache.chunk_map(self.split, name, offsets)
-
-    def revision(self, name: str, shard: int) -> Revision:
-        """Returns a constant per file, as chunks are always those of the manifest."""
-        return 0, int(self.record.shards.bytes[name][shard]), 0
 
     def opened(self, name: str, shard: int) -> OpenedFile:
         key = shard, name

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -22,7 +23,6 @@ from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.listing import Listing
-from mmload.store.manifest_text import unique_object
 
 if TYPE_CHECKING:
     pass
@@ -133,7 +133,16 @@ def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator
             yield _row(record, columns, path, number)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object without duplicate keys; Python's own reader would silently keep the last of them."""
+    body = dict(pairs)
+    if len(body) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {twice!r:.60} occurs twice")
+    return body
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_object)
 
 
 def _json(text: str, where: str) -> Any:

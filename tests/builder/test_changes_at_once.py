@@ -16,7 +16,8 @@ from mmload.builder import columns, destination, subsets, unused_files, version_
 from mmload.builder import repair as repair_module
 from mmload.builder import verify as verify_module
 from mmload.builder.pipeline import build, build_part, update
-from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
+from mmload.builder.planned_build import PlannedBuild
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.repair import repair
 from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
@@ -62,7 +63,7 @@ def test_an_update_beside_gc_is_not_told_of_damage(squares, source, monkeypatch)
     change(source)
     update(squares)
     add_pictures(source, 3)
-    once(monkeypatch, PlannedUpdate, "probed_plan", before=lambda: remove_unused(squares.out))
+    once(monkeypatch, PlannedBuild, "probed_plan", before=lambda: remove_unused(squares.out))
     update(squares)
     assert verify(squares.out) == []
 

@@ -19,7 +19,7 @@ from python_datasets import MADE
 
 from mmload.builder.pipeline import build, update
 from mmload.builder.planned_build import splits_of
-from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.errors import BuildError, RecipeError
 from mmload.remote.opening import open as open_dataset

@@ -192,8 +192,8 @@ def test_an_unknown_split(dataset: Dataset, folder: Path) -> None:
 def test_an_unknown_version(dataset: Dataset, tmp_path: Path) -> None:
     copy = shutil.copytree(dataset.path, tmp_path / "copy")
     manifest = json.loads((copy / "dataset.json").read_text())
-    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 2}))
-    assert "format version 2, this mmload reads version 1" in complaint(mmload("info", copy), 1)
+    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 1}))
+    assert "format version 1, this mmload reads version 2" in complaint(mmload("info", copy), 1)
 
 
 @pytest.mark.parametrize(
