@@ -139,6 +139,16 @@ def test_every_command_parses(page: Path) -> None:
             raise AssertionError(f"{page.name}: mmload {' '.join(words)}: {error}") from error
 
 
+@pytest.mark.parametrize(
+    "name", ["recipes", "updating", "inspection", "parity", "which-loader", "variable-size", "sources"]
+)
+def test_every_option_named_is_one_of_a_command(name: str) -> None:
+    group: Any = typer.main.get_command(app)
+    known = {flag for command in group.commands.values() for each in command.params for flag in each.opts}
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if documents.commands(page)], ids=lambda page: page.name)
 def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> None:
     """Each with the folders of its page: a command over others, such as DATASET, is only parsed."""
