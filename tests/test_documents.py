@@ -144,7 +144,7 @@ def test_every_command_parses(page: Path) -> None:
 )
 def test_every_option_named_is_one_of_a_command(name: str) -> None:
     group: Any = typer.main.get_command(app)
-    known = {flag for command in group.commands.values() for each in command.params for flag in each.opts}
+    known = {"--help"} | {flag for command in group.commands.values() for each in command.params for flag in each.opts}
     text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
 

@@ -1,6 +1,7 @@
 """Every option of a build, declared once: its flag of ``mmload build``, its help text, its key in a recipe file.
 
-The command line and the keys that a recipe file may have derive from :class:`BuildOptions`. Options of other commands are declared in the same way. Imports neither torch nor typer.
+The command line and the keys that a recipe file may have derive from :class:`BuildOptions`. Options of other
+commands are declared in the same way. Imports neither torch nor typer.
 """
 
 from __future__ import annotations
