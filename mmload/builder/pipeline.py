@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from mmload.builder.engines import Engine, LocalEngine
-from mmload.builder.options import BuildOptions, RunOptions
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.previous_version import Previous, UpdateOptions
-from mmload.builder.recipe import BuildRecipe, recipe_of
+from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
 from mmload.builder.shards import ShardLayout, ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
 from mmload.errors import BuildError, UsageError, counted, did_you_mean

@@ -1,4 +1,4 @@
-"""The ``mmload build`` command: its options are those of :class:`~mmload.builder.options.BuildOptions`."""
+"""The ``mmload build`` command: its options are those of :class:`~mmload.builder.recipe.BuildOptions`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmload.builder.options import BuildOptions, RunOptions
-from mmload.builder.recipe import BuildRecipe, recipe_of
+from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import takes
 from mmload.cli.status import progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmload.builder.options import RunOptions, option
+from mmload.builder.recipe import RunOptions, option
 from mmload.cli.build import AGAIN, arguments, engine_of, run_part, show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import TRUST_HELP, dataset_on_a_disk, takes

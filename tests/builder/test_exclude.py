@@ -231,7 +231,7 @@ def test_a_recipe_may_have_the_list_itself(source: Path, tmp_path: Path) -> None
         with pytest.raises(RecipeError, match=message):
             build(recipe(source, tmp_path / "other", exclude=table))
     for wrong in (["class0/1.png"], {"train": "class0/1.png"}, {"train": [1]}):
-        with pytest.raises(RecipeError, match="write a table of splits"):
+        with pytest.raises(RecipeError, match="use a table of splits"):
             BuildRecipe(kind="imagefolder", exclude=wrong)  # type: ignore[arg-type]  # on purpose
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mmload.builder.options import BuildOptions, declarations, recipe_keys
 from mmload.builder.pipeline import build, build_part
-from mmload.builder.recipe import from_mapping
+from mmload.builder.recipe import BuildOptions, declarations, from_mapping, recipe_keys
 from mmload.cli import build as command
 from mmload.errors import UsageError
 
