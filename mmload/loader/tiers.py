@@ -39,7 +39,7 @@ from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import Decoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import MappedRows, PreparedRows, row_map
-from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
+from mmload.store.row_reader import Numbers, Places, Rows, read
 from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
 
@@ -434,7 +434,7 @@ class MappedTier(HitCounter):
 
 
 class DeviceTier(HitCounter):
-    """Tier of all images of a split, of a fixed size, on a device, copied there in chunks on creation."""
+    """All images of a split, of a fixed size, on a GPU, copied there in chunks on creation."""
 
     note = ""
 
@@ -447,28 +447,12 @@ class DeviceTier(HitCounter):
         for start in range(0, len(split), step):
             chunk = np.arange(start, min(start + step, len(split)))
             self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
-        self._memory = np.frombuffer(memory_of(self.images), np.uint8) if device.type == "cpu" else NOWHERE
         self.count(misses=len(split))
-
-    def parts(
-        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
-    ) -> Iterator[StoredRows]:
-        """Yields the rows at once, for a device that is the CPU."""
-        self.count(len(rows))
-        _, stored = locate_rows(self.rows, rows, None, located)
-        starts = stored.rows * self.rows.spec.row_bytes
-        stored.places["start"] = starts
-        yield stored._replace(memory=self._memory, starts=starts)
 
     def images_at(self, rows: Numbers) -> Tensor:
         """Copies rows, int64 [B] in host memory, to other memory of the device."""
         self.count(len(rows))
         return self.images[torch.from_numpy(rows).to(self.images.device, non_blocking=True)]
-
-    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Copies all rows to ``out``, for a device that is the CPU."""
-        for part in self.parts(rows):
-            copy_ranges(part.memory, part.starts, part.lengths, out, places)
 
 
 def check_cuda(device: torch.device) -> None:
