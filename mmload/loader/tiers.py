@@ -353,20 +353,14 @@ class ReadTier(HitCounter):
         """Yields the rows as they are read, some at a time."""
         self.count(misses=len(rows))
         located, stored = locate_rows(self.rows, rows, needed, located)
-        lengths = stored.lengths
-        groups = split_by_size(
-            np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), lengths), PART_BYTES
-        )
-        ends = np.cumsum(lengths)
-        firsts = np.array([ends[group.start] - lengths[group.start] for group in groups], np.int64)
-        starts: Numbers = ends - lengths - np.repeat(firsts, [group.stop - group.start for group in groups])
-        stored.places["start"] = starts
-        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),))
-        stored = stored._replace(memory=room, starts=starts)
-        stops = [group.stop for group in groups]
-        arriving = self.rows.arriving(stored.rows, located, room.data, starts, stops)
-        for group, _ in zip(groups, arriving, strict=True):
-            yield stored.part(group)
+        room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), stored.lengths)
+        for group in split_by_size(room, PART_BYTES):
+            part = stored.part(group)
+            starts: Numbers = np.cumsum(part.lengths) - part.lengths
+            part.places["start"] = starts
+            memory = scratch("stored rows", (int(part.lengths.sum()),))
+            self.rows.fill(part.rows, located[group], memory.data, starts)
+            yield part._replace(memory=memory, starts=starts)
 
     def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
         """Reads all rows into ``out``."""
