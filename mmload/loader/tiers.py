@@ -36,7 +36,7 @@ from mmload.runtime.host_arrays import zeros
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
-from mmload.runtime.turbojpeg import Decoder, turbojpeg_library
+from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import MappedRows, PreparedRows, row_map
 from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
@@ -214,11 +214,11 @@ class StoredRows(NamedTuple):
 _threads = threading.local()
 
 
-def _decoder_of_thread(library: CDLL) -> Decoder:
+def _decoder_of_thread(library: CDLL) -> TurboDecoder:
     """Returns the decoder of the calling thread."""
-    found: Decoder | None = getattr(_threads, "decoder", None)
+    found: TurboDecoder | None = getattr(_threads, "decoder", None)
     if found is None:
-        found = _threads.decoder = Decoder(library)
+        found = _threads.decoder = TurboDecoder(library)
     return found
 
 

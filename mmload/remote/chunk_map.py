@@ -23,9 +23,8 @@ import numpy as np
 from mmload.errors import MmloadError, StoreError
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.fetch_threads import AHEAD, NOW, FetchThreads
-from mmload.remote.layout import Numbers
 from mmload.store.row_map import MappedRows, PreparedRows, Refusal, reserved, system_mmap
-from mmload.store.row_reader import Places
+from mmload.store.row_reader import Numbers, Places
 
 WINDOW = 64
 """Chunks of a window of the block order, and the most that are prefetched: 1 GiB of each field."""

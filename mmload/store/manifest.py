@@ -24,7 +24,7 @@ from mmload.store.shard_table import Count, FileRecord, ShardRecord, ShardTable,
 from mmload.store.unfinished import how_to_go_on
 
 MOST_BYTES = 2**31
-"""A larger ``dataset.json`` is not read; this is enough for seven million shards of two fields."""
+"""A larger ``dataset.json`` is not read; this is enough for ten million shards of two fields."""
 
 FILE_NAME = "dataset.json"
 SAMPLES_NAME = "samples.jsonl"
