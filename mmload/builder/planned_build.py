@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from mmload.builder.destination import check_apart, dataset_at, is_up_to_date
 from mmload.builder.engines import Engine
 from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
 from mmload.builder.recipe import BuildRecipe, VariableLayout
@@ -33,11 +32,13 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     Statistics,
+    asked_by,
     bytes_of,
     join_lists,
+    made_by,
     skipped_in,
 )
-from mmload.builder.staging import Staging, asked_by, made_by
+from mmload.builder.staging import Staging, check_apart, dataset_at, is_up_to_date
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, bytes_text, counted
 from mmload.records import (

@@ -22,8 +22,7 @@ from typing import Any
 
 from mmload.builder.engines import pickled
 from mmload.builder.shard_job import OnProgress, ShardJob, private_paths
-from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary
-from mmload.builder.staging import made_by
+from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, made_by
 from mmload.errors import BuildError, MmloadError, UsageError, counted
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit

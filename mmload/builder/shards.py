@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,6 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+import mmload
 from mmload.errors import BuildError, DamagedError
 from mmload.records import (
     BOXES,
@@ -51,7 +53,7 @@ from mmload.store.shard_table import (
     files_of,
     tensordict_meta,
 )
-from mmload.store.unfinished import PLAN_NAME
+from mmload.store.unfinished import COMMAND, PLAN_NAME
 from mmload.store.variable_rows import VariableRows
 
 if TYPE_CHECKING:
@@ -227,6 +229,27 @@ PARTS = "parts"
 
 LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
 """Names of the lists of a split, which each shard has its lines of."""
+
+
+_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
+
+
+def made_by() -> dict[str, str]:
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
+    found = {"mmload": mmload.__version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def asked_by(command: Sequence[str]) -> dict[str, Any]:
+    """Returns what a plan says about the command; for a part, the command that builds everything."""
+    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
+    if "--part" in words:
+        at = words.index("--part")
+        del words[at : at + 2]
+    return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
 
 
 @dataclass(frozen=True)
