@@ -25,7 +25,7 @@ from cached_datasets import CHUNK_BYTES, end_all
 from devkit import Devkit
 from forked_program import path_of
 from hypothesis import settings
-from parity_stores import make_photos
+from parity_stores import boxed_split, make_photos
 from PIL import Image
 from s3_server import Bucket, Running, running
 from updating import make_old
@@ -38,7 +38,7 @@ from mmload.cli.app import main
 from mmload.remote import chunks, dataset_cache, object_store
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import processes
-from mmload.store.dataset import Dataset
+from mmload.store.dataset import Dataset, Split
 
 # The same examples in each run; `scripts/test --hypothesis-profile explore` draws others.
 settings.register_profile("repeat", deadline=None, derandomize=True)
@@ -144,6 +144,18 @@ def dataset(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         BuildRecipe(kind="imagefolder", root=folder, out=out, transforms=square(32), shard_bytes=shard_bytes), threads=2
     )
     return open_dataset(out)
+
+
+@pytest.fixture
+def rows(dataset: Dataset) -> Split:
+    """The split of ``dataset``."""
+    return dataset["train"]
+
+
+@pytest.fixture(scope="session")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """Ten rows of 40 x 48 with boxes and masks. Read-only: shared by the session."""
+    return boxed_split(tmp_path_factory.mktemp("boxed"))
 
 
 @pytest.fixture

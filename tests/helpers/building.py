@@ -36,6 +36,13 @@ def resealed(body):
         return json.dumps(body)
 
 
+def changed_manifest(dataset, change):
+    """Changes the JSON of a dataset's manifest by a function, with the checksum of its new content."""
+    body = json.loads((dataset / "dataset.json").read_text(encoding="utf-8"))
+    change(body)
+    (dataset / "dataset.json").write_text(resealed(body), encoding="utf-8")
+
+
 def base64_of(values, dtype="<i8"):
     """Returns a column of a manifest's table of shards."""
     return base64.b64encode(np.array(values, dtype).tobytes()).decode()
