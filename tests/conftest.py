@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -85,6 +85,13 @@ def make_folder(
             pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / name / f"{number:02d}.png")
     return root
+
+
+def build_splits(root: Path, side: int = 40, per_class: tuple[int, int] = (2, 2), **more: Any) -> Path:
+    """An ImageFolder ``root/photos`` with train and val, and ``root/built``, which is built from it."""
+    for seed, (split, count) in enumerate(zip(("train", "val"), per_class, strict=True)):
+        make_folder(root / "photos" / split, per_class=count, seed=seed, **more)
+    return build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(side))).out
 
 
 @pytest.fixture(autouse=True)
@@ -272,7 +279,7 @@ def script(name: str) -> Iterator[ModuleType]:
     sys.path.insert(0, str(path.parent))
     loader = SourceFileLoader(name, str(path))
     spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
+
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     loader.exec_module(module)
