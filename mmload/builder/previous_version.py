@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.destination import dataset_at, is_up_to_date
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import row_order
 from mmload.builder.shards import (
@@ -40,6 +39,7 @@ from mmload.builder.shards import (
     skipped_in,
     write_list,
 )
+from mmload.builder.staging import dataset_at, is_up_to_date
 from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular

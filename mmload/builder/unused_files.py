@@ -21,10 +21,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.destination import entries_of, owned_files
 from mmload.builder.previous_version import in_use, kind_of, read_lists, stored_rows
 from mmload.builder.shards import Chunk, ShardWriter, write_list
-from mmload.builder.staging import Staging, unfinished_advice
+from mmload.builder.staging import Staging, entries_of, owned_files, unfinished_advice
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular

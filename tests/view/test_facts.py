@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building import resealed
+from building import changed_manifest
 from conftest import complaint, mmload
 
 from mmload.builder.version_commit import write_card
 from mmload.parity import ParityReport, Verdict, record
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
-
-
-def rewritten(folder: Path, change: Any) -> None:
-    """Changes a manifest's JSON, with a new checksum."""
-    body = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    change(body)
-    (folder / "dataset.json").write_text(resealed(body), encoding="utf-8")
 
 
 def test_the_facts_are_those_of_the_manifest(dataset: Dataset) -> None:
@@ -44,7 +37,7 @@ def test_the_page_has_80_columns_and_says_it_all(copy: Path) -> None:
         split = body["splits"]["train"]
         split["classes"], split["class_counts"] = names, [18, *[0] * 59]
 
-    rewritten(copy, change)
+    changed_manifest(copy, change)
     done = mmload("info", copy)
     lines = done.stdout.splitlines()
     assert lines[0].endswith("copy: 18 rows in 1 split, 0.1 MiB")
@@ -88,7 +81,7 @@ def test_verify_records_faults_and_that_the_source_was_compared(folder: Path, co
 
 @pytest.mark.parametrize("card", [{"verify": 3, "parity": {"verdicts": 7}, "bench": {}}, {"parity": {"verdicts": [1]}}])
 def test_a_card_may_hold_anything(copy: Path, card: Any) -> None:
-    rewritten(copy, lambda body: body.update(card=card))
+    changed_manifest(copy, lambda body: body.update(card=card))
     done = mmload("info", copy)
     assert done.returncode == 0, done.stderr
 
@@ -103,7 +96,7 @@ def test_a_million_rows_of_a_thousand_classes_and_shards(copy: Path) -> None:
         split["rows"] = 1_000_000
         split["shards"] = [{"rows": 1000, "files": files}] * 1000
 
-    rewritten(copy, change)
+    changed_manifest(copy, change)
     for number in range(1000):
         shard = copy / "train" / f"{number:06d}"
         shard.mkdir(exist_ok=True)
