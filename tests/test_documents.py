@@ -253,6 +253,16 @@ def test_every_room_has_its_line() -> None:
     assert rooms == {name for name in rooms if f"\n| `{name}` |" in ARCHITECTURE}
 
 
+def test_every_module_that_the_architecture_names_exists() -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", ARCHITECTURE)
+    assert len(named) > 30
+    assert [path for path in named if not (ROOT / "mmload" / path).is_file()] == []
+    dotted = re.findall(r"`([a-z_]+\.[a-z_.]+)`", ARCHITECTURE)
+    rooms = {path.parent.name for path in (ROOT / "mmload").glob("*/__init__.py")}
+    for name in {name for name in dotted if name.split(".")[0] in rooms}:
+        assert (ROOT / "mmload" / name.replace(".", "/")).with_suffix(".py").is_file(), name
+
+
 def test_every_document_and_script_named_exists() -> None:
     named = re.findall(r"docs/([\w/.]+\.md)", README)
     assert named
