@@ -291,3 +291,5 @@ def test_every_document_and_script_named_exists() -> None:
         text = page.read_text(encoding="utf-8")
         for script in re.findall(r"(?<![\w/(.])((?:scripts|benchmarks)/\w+(?:\.py)?)(?![\w.])", text):
             assert (ROOT / script).exists(), f"{page.name}: {script}"
+        for module in re.findall(r"(?<![\w/(.])((?:mmload|tests)/[a-z_/]+\.py)\b", text):
+            assert (ROOT / module).exists(), f"{page.name}: {module}"
