@@ -51,10 +51,6 @@ def pictures(count: int = 4, height: int = 24, width: int = 31) -> Tensor:
     )
 
 
-def names(compose: v2.Compose) -> list[str]:
-    return [type(step).__name__ for step in compose.transforms]
-
-
 def test_settings_are_taken_over() -> None:
     collate = Collate(
         RandomCrop((20, 22), (1, 2, 3, 4), pad_if_needed=True, fill=7, padding_mode="constant", mask_fill=7),
@@ -72,12 +68,8 @@ def test_settings_are_taken_over() -> None:
         CutMix(0.4, 10),
     )
     made = torchvision_equivalent(collate).transforms
-    assert names(v2.Compose(made)) == [
-        *("ToImage", "RandomCrop", "RandomResizedCrop", "Resize", "Resize", "VoidCenterCrop", "RandomHorizontalFlip"),
-        *("RandomVerticalFlip", "RandomGrayscale", "ColorJitter", "ToDtype", "Normalize", "RandomErasing"),
-        *("MixUp", "CutMix"),
-    ]
     expected = [
+        v2.ToImage(),
         v2.RandomCrop((20, 22), [1, 2, 3, 4], True, 7.0, "constant"),
         v2.RandomResizedCrop((18, 18), (0.2, 0.9), (0.5, 2.0), InterpolationMode.BICUBIC, False),
         v2.Resize([30], InterpolationMode.BILINEAR, max_size=40),
@@ -93,7 +85,7 @@ def test_settings_are_taken_over() -> None:
         v2.MixUp(alpha=0.3, num_classes=10),
         v2.CutMix(alpha=0.4, num_classes=10),
     ]
-    assert [repr(one).removeprefix("Void") for one in made[1:]] == [repr(one) for one in expected]
+    assert [repr(one).removeprefix("Void") for one in made] == [repr(one) for one in expected]
 
 
 @pytest.mark.parametrize(
@@ -214,11 +206,6 @@ def test_what_has_no_counterpart_is_refused(made: object, message: str) -> None:
         torchvision_equivalent(made)  # type: ignore[arg-type]  # a union's member
 
 
-def test_other_things_are_refused() -> None:
-    with pytest.raises(TypeError, match="got Compose, expected a Collate"):
-        torchvision_equivalent(v2.Compose([v2.ToImage()]))  # type: ignore[arg-type]  # that is the test
-
-
 def test_torchvisions_own_steps_stay() -> None:
     blur = v2.GaussianBlur(3)
     assert torchvision_equivalent(Collate(RandomHorizontalFlip(), PerSample(blur))).transforms[2] is blur
@@ -291,11 +278,13 @@ def test_every_kind_of_file_is_decoded_as_it_is_stored(tmp_path: Path, decode: d
         assert np.array_equal(pixels, expected.numpy()), file.name
 
 
-def test_views_are_asked_for_one_by_one() -> None:
-    views = Views(Collate(CenterCrop(5)), Collate(CenterCrop(3)))
-    with pytest.raises(TypeError, match=r"got Views, .* give the collates one by one"):
-        torchvision_equivalent(views)
-    assert [tuple(torchvision_equivalent(view)(pictures()[0]).shape) for view in views.collates] == [
-        (3, 5, 5),
-        (3, 3, 3),
-    ]
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (v2.Compose([v2.ToImage()]), "got Compose, expected a Collate"),
+        (Views(Collate(CenterCrop(5)), Collate(CenterCrop(3))), "got Views, .* give the collates one by one"),
+    ],
+)
+def test_equivalents_of_what_is_no_collate_are_refused(made: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        torchvision_equivalent(made)  # type: ignore[arg-type]  # that is the test

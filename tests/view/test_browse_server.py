@@ -116,19 +116,27 @@ def test_no_file_is_served_by_its_name(page: Page, place: str) -> None:
     assert set(got.json) == {"error"}
 
 
-def test_a_port_that_is_taken_and_wrong_options_are_one_line(page: Page, dataset: Dataset, tmp_path: Path) -> None:
-    words = ("browse", dataset.path, "--no-open", "--marks", tmp_path / "marks.txt")
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--port", "{port}"], 2, "--port is {port}, which is taken by another program"),
+        (["--port", 70000], 2, "--port is '70000'"),
+        (["--seed", -1], 2, "--seed is '-1'"),
+        (["--source", "none"], 2, "which is not a folder"),
+        (["--augment", "Nothing()"], 2, "step Nothing does not exist"),
+        (["--marks", "copy/marks.txt"], 2, "which lies in"),
+        (["--marks", "four.txt"], 2, "line 1 has 4 fields"),
+    ],
+    ids=str,
+)
+def test_a_port_that_is_taken_and_wrong_options_are_one_line(
+    words: list[object], code: int, expected: str, page: Page, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy.parent)
+    Path("four.txt").write_text("a\tb\tc\td\n")
     port = page.server.server_port
-    assert f"--port is {port}, which is taken by another program" in complaint(mmload(*words, "--port", port), 2)
-    assert "--port is '70000'" in complaint(mmload(*words, "--port", 70000), 2)
-    assert "--seed is '-1'" in complaint(mmload(*words, "--seed", -1), 2)
-    assert "no such dataset" in complaint(mmload("browse", tmp_path / "none", "--no-open"), 1)
-    assert "which is not a folder" in complaint(mmload(*words, "--source", tmp_path / "none"), 2)
-    assert "step Nothing does not exist" in complaint(mmload(*words, "--augment", "Nothing()"), 2)
-    inside = ("browse", dataset.path, "--no-open", "--marks", dataset.path / "marks.txt")
-    assert "which lies in" in complaint(mmload(*inside), 2)
-    (tmp_path / "marks.txt").write_text("a\tb\tc\td\n")
-    assert "line 1 has 4 fields" in complaint(mmload(*words), 2)
+    told = complaint(mmload("browse", copy, "--no-open", *(str(word).format(port=port) for word in words)), code)
+    assert expected.format(port=port) in told
 
 
 def test_ctrl_c_ends_it_with_one_line(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
