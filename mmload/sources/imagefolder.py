@@ -230,9 +230,9 @@ class ImageFolderSource:
             if labels:
                 splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
             if self.class_names is not None:
-                names = self._named(self.class_names, next(iter(splits.values())).classes)
+                classes = self._named(self.class_names, next(iter(splits.values())).classes)
                 for split in splits.values():
-                    split.classes, split.is_renamed = names, True
+                    split.classes, split.is_renamed = classes, True
             if self.val_fraction is None:
                 return splits
             return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
