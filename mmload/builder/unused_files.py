@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.previous_version import in_use, kind_of, read_lists, stored_rows
+from mmload.builder.previous_version import in_use, kind_of, stored_rows
+from mmload.builder.sample_changes import read_lists
 from mmload.builder.shards import Chunk, ShardWriter, write_list
 from mmload.builder.staging import Staging, entries_of, owned_files, unfinished_advice
 from mmload.errors import BuildError, StoreError, UsageError
