@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from mmload.builder.engines import Engine
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
 from mmload.builder.recipe import BuildRecipe, VariableLayout
+from mmload.builder.sample_changes import objects_of
 from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
     UNNAMED,

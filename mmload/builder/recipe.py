@@ -97,10 +97,10 @@ class RunOptions:
 
     threads: int | None = _how("Decoding threads; the cores available by default.")
     processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
-    on_error: str = _how("A sample that cannot be read: fail, or skip it.", "fail")
+    on_error: Literal["fail", "skip"] = _how("A sample that cannot be read: fail, or skip it.", "fail")
     max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
     exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
-    engine: str = _cluster(
+    engine: Literal["local", "ray"] = _cluster(
         "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
     )
     address: str | None = _cluster(
@@ -117,8 +117,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.part is not None and self.commit:
             raise UsageError("--part and --commit are both given; give one of them")
-        if self.engine not in ("local", "ray"):
-            raise UsageError(f"--engine is {self.engine!r}; use local or ray")
         if self.engine == "local" and self.address is not None:
             raise UsageError("--address names a Ray cluster; add --engine ray, or leave it out")
         if self.engine == "ray" and (self.in_parts or self.processes is not None):
