@@ -8,7 +8,7 @@ import shutil
 import warnings
 from functools import reduce
 from importlib import import_module
-from inspect import isfunction
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from PIL import Image
 from torch import nn
 
 import mmload as package
+from mmload import presets
 from mmload.cli.app import app
 from mmload.remote.opening import open as mmload_open
+from mmload.sources import SOURCES
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -253,6 +255,33 @@ def test_every_room_has_its_line() -> None:
     assert rooms == {name for name in rooms if f"\n| `{name}` |" in ARCHITECTURE}
 
 
+@pytest.mark.parametrize("kind", SOURCES)
+def test_sources_section_of_a_kind_has_every_option(kind: str) -> None:
+    page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^## (?:\w+, )?{kind}\b.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+    module, name = SOURCES[kind].split(":")
+    options = list(signature(getattr(import_module(module), name)).parameters)[2:]
+    assert [option for option in options if f"`{option}`" not in section] in ([], ["allow_outside"])
+
+
+@pytest.mark.parametrize("page", ["loading", "presets"])
+def test_page_has_every_argument_or_preset(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    arguments = [name for name in signature(package.Loader).parameters if name not in ("dataset", "others")]
+    names = arguments if page == "loading" else [*presets.__all__, *presets.detection.__all__]
+    assert [name for name in names if not re.search(rf"`{name}[`(]", text)] == []
+
+
+def test_every_module_that_the_architecture_names_exists() -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", ARCHITECTURE)
+    assert len(named) > 30
+    assert [path for path in named if not (ROOT / "mmload" / path).is_file()] == []
+    dotted = re.findall(r"`([a-z_]+\.[a-z_.]+)`", ARCHITECTURE)
+    rooms = {path.parent.name for path in (ROOT / "mmload").glob("*/__init__.py")}
+    for name in {name for name in dotted if name.split(".")[0] in rooms}:
+        assert (ROOT / "mmload" / name.replace(".", "/")).with_suffix(".py").is_file(), name
+
+
 def test_every_document_and_script_named_exists() -> None:
     named = re.findall(r"docs/([\w/.]+\.md)", README)
     assert named
@@ -262,3 +291,5 @@ def test_every_document_and_script_named_exists() -> None:
         text = page.read_text(encoding="utf-8")
         for script in re.findall(r"(?<![\w/(.])((?:scripts|benchmarks)/\w+(?:\.py)?)(?![\w.])", text):
             assert (ROOT / script).exists(), f"{page.name}: {script}"
+        for module in re.findall(r"(?<![\w/(.])((?:mmload|tests)/[a-z_/]+\.py)\b", text):
+            assert (ROOT / module).exists(), f"{page.name}: {module}"

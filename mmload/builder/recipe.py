@@ -1,9 +1,9 @@
 """Options of a build, and the checked :class:`BuildRecipe` that they, or a TOML file, become. Builds nothing.
 
 Every option is declared once: its type and range, its flag of ``mmload build``, its help text, its key in a recipe
-file. The command line, the keys that a recipe file may have, and the table in docs/recipes.md derive from
-:class:`BuildOptions`. Options of other commands are declared in the same way. A recipe contains everything that the
-stored bytes depend on besides the source itself. Imports neither torch nor typer.
+file. The command line and the keys that a recipe file may have derive from :class:`BuildOptions`. Options of other
+commands are declared in the same way. A recipe contains everything that the stored bytes depend on besides the source
+itself. Imports neither torch nor typer.
 """
 
 from __future__ import annotations
