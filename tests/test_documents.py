@@ -6,6 +6,9 @@ import json
 import re
 import shutil
 import warnings
+from functools import reduce
+from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from documents import PAGES, ROOT
 from PIL import Image
 from torch import nn
 
+import mmload as package
 from mmload.cli.app import app
 from mmload.remote.opening import open as mmload_open
 
@@ -135,6 +139,16 @@ def test_every_command_parses(page: Path) -> None:
             raise AssertionError(f"{page.name}: mmload {' '.join(words)}: {error}") from error
 
 
+@pytest.mark.parametrize(
+    "name", ["recipes", "updating", "inspection", "parity", "which-loader", "variable-size", "sources"]
+)
+def test_every_option_named_is_one_of_a_command(name: str) -> None:
+    group: Any = typer.main.get_command(app)
+    known = {"--help"} | {flag for command in group.commands.values() for each in command.params for flag in each.opts}
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if documents.commands(page)], ids=lambda page: page.name)
 def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> None:
     """Each with the folders of its page: a command over others, such as DATASET, is only parsed."""
@@ -148,10 +162,67 @@ def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> No
             assert done.returncode == 0, f"mmload {' '.join(words)}: {done.stderr}"
 
 
+RECORDED = {
+    "DataLoader + torchvision on Pillow images": "DataLoader + torchvision,",
+    "DataLoader + torchvision v2 on tensors": "DataLoader + v2 on tensors",
+    "DataLoader over mmload rows, 0 workers": "DataLoader + mmload dataset",
+    "output filled past the caches: the limit": "output filled past the caches",
+}
+"""Loaders of the tables of measurements whose names in the records are others."""
+
+
+def recorded(record: str, loader: str) -> list[str]:
+    """Returns images per second, and CPU seconds per 1,000 images, of a loader's fastest result in a record."""
+    results = json.loads((ROOT / "docs" / "benchmarks" / f"{record}.json").read_text(encoding="utf-8"))["results"]
+    of_loader = [result for result in results if result["name"].startswith(RECORDED.get(loader, loader))]
+    best = max(of_loader, key=lambda result: float(result["images_per_second"]))
+    return [f"{best['images_per_second']:,.0f}", f"{best['cpu_seconds_per_1000']:.2f}"]
+
+
+@pytest.mark.parametrize(
+    ("page", "columns", "tables"),
+    [
+        ("README.md", 1, [("crop", "resized-crop")]),
+        ("docs/benchmarks/README.md", 2, [("crop", "resized-crop"), ("recipe-simclr", "recipe-reference")]),
+    ],
+)
+def test_tables_of_loaders_have_the_numbers_of_their_records(
+    page: str, columns: int, tables: list[tuple[str, str]]
+) -> None:
+    rows = 0
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        loader, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if len(cells) == 2 * columns and loader.startswith(("DataLoader ", "mmload.Loader, ")):
+            rows += 1
+            assert any(
+                cells == [*recorded(first, loader)[:columns], *recorded(second, loader)[:columns]]
+                for first, second in tables
+            ), line
+    assert rows >= 3
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor and file.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{page.name}: {target}#{anchor}"
+
+
+def test_reference_has_every_public_name_and_no_other() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: (mmload\S*)$", page, re.MULTILINE))
+    assert {f"mmload.{name}" for name in dir(package)} - {"mmload.__version__"} <= listed
+    for path in listed:
+        reduce(getattr, path.split(".")[1:], package)
+    members = re.findall(r"::: (\S+)\n +options:\n +members: \[(.*)\]", page)
+    for path, names in members:
+        defined = vars(import_module(path)).values()
+        public = {each.__name__ for each in defined if isfunction(each) and each.__module__ == path}
+        assert {name for name in public if not name.startswith("_")} == set(names.split(", ")), path
 
 
 def test_every_room_has_its_line() -> None:

@@ -190,7 +190,7 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
         check_counts(batch.counts, most)
 
 
-def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Module]) -> None:
+def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:
     """Rejects float images on a CPU whose white is not 1, before steps whose result depends on it.
 
     On other devices nobody looks: the device would be waited for at every batch.
@@ -201,8 +201,7 @@ def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Modu
     if images.device.type != "cpu" or not images.is_floating_point() or not images.numel():
         return
     if any(isinstance(step, Normalize | LevelStep) for step in steps):
-        selected = images if indices is None else images[indices]
-        least, greatest = (float(end) for end in selected.aminmax()) if selected.numel() else (0.0, 1.0)
+        least, greatest = (float(end) for end in images.aminmax())
         if not (least >= -0.01 and greatest <= 1.01):
             raise ValueError(
                 f"images are {images.dtype} with values from {least:g} to {greatest:g}: give uint8 levels, or floats "

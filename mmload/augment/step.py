@@ -105,9 +105,7 @@ class Step(nn.Module, ABC):
         numbers = seeds_for(images, seeds, generator)
         plan = self.describe(plan_for(images), Draws(numbers, 0))
         dtype = torch.float32 if images.dtype == torch.uint8 and plan.shift is not None else images.dtype
-        out = torch.empty(plan.shape, dtype=dtype, device=images.device)
-        Rendering(plan, dtype).render_batch(images, out)
-        return out
+        return Rendering(plan, dtype).rendered(images)
 
 
 class TargetStep(nn.Module):

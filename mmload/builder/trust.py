@@ -64,7 +64,7 @@ def _requests(recipe: BuildRecipe) -> list[str]:
         for key, request in _REQUESTS.items()
         if recipe.options.get(key)
     ]
-    for key in ("file", "folder"):  # the path of a list, relative to the source's folder
+    for key in ("file", "folder", "masks", "class_names"):  # paths relative to the source's folder
         name = recipe.options.get(key) or "."
         if name != "." and (not isinstance(name, str) or inner_name(name) is None):
             requests.append(f"{_REQUESTS['allow_outside']} ({key} = {name!r:.60})")

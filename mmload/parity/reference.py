@@ -26,12 +26,9 @@ from mmload.pictures.instance_masks import SEGMENTS, of_boxes
 from mmload.records import PER_BOX, VOID
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
-from mmload.sources.coco import CocoSplit
 from mmload.sources.decode import FORMATS, without_png_extras
 from mmload.sources.imagefolder import ImageFolderSplit
-from mmload.sources.sample_list import ListSplit
-from mmload.sources.voc import VocSplit
-from mmload.sources.yolo import YoloSplit
+from mmload.sources.listing import ListedSplit
 from mmload.store.dataset import Split
 from mmload.store.variable_rows import JPEG
 
@@ -170,11 +167,7 @@ def _is_file(data: bytes, path: Path | None) -> bool:
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
     """Returns the file of sample ``index``, or None if it has no file of its own."""
-    if isinstance(split, ImageFolderSplit | VocSplit):
-        return split.root / split.id(index)
-    if isinstance(split, ListSplit | CocoSplit | YoloSplit):
-        return split.root / split.items[index].file
-    return None
+    return split.root / split.files(index)[0] if isinstance(split, ListedSplit) else None
 
 
 def kind_of(image: PIL.Image.Image) -> str:

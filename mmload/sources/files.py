@@ -11,7 +11,7 @@ import posixpath
 import struct
 import threading
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -154,68 +154,75 @@ def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX
         raise SampleError(sample, f"{name} cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
-def read_text(path: Path, most: int = MAX_BYTES) -> str:
-    """Reads a text file of at most ``most`` bytes in UTF-8, with or without a byte order mark.
+def read_source(path: Path, most: int = MAX_BYTES) -> bytes:
+    """Reads a file that describes samples, of at most ``most`` bytes.
 
     Raises:
-        SourceError: if it is something else; the message says what.
+        SourceError: if it is something else than its name says, such as a web page; the message says what.
         OSError: if it cannot be read.
     """
+    content = read_regular(path, most=most)
+    if what := describe_content(content):
+        raise SourceError(f"{path} is {what}")
+    return content
+
+
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Reads a text file as :func:`read_source` does, in UTF-8 with or without a byte order mark."""
     try:
-        content = read_regular(path, most=most)
-        if what := describe_content(content):
-            raise SourceError(f"{path} is {what}")
-        return content.decode("utf-8-sig")
+        return read_source(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
 
-def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> str:
-    """Returns the CRC-32 of some files, one after another; "" in object storage, whose revisions are of the content.
+class SampleFiles:
+    """Reader of the files of one sample, which counts the checksum of what it has read.
 
-    Raises:
-        SampleError: of ``sample``, if one cannot be read.
+    Its methods raise SampleError of ``sample`` if a file cannot be read or decoded, and RemoteError if the object
+    storage cannot be read.
     """
-    if isinstance(root, RemoteFiles):
-        return ""
-    total = 0
-    for name in names:
-        total = crc32(read_bytes(root, name, sample), total)
-    return f"{total:08x}"
+
+    def __init__(self, place: Path | RemoteFiles, sample: str) -> None:
+        self.place, self.sample, self._crc = place, sample, 0
+
+    @property
+    def checksum(self) -> str:
+        """CRC-32 of all files that were read, one after another; "" of objects, whose revisions are of the content."""
+        return "" if isinstance(self.place, RemoteFiles) else f"{self._crc:08x}"
+
+    def read(self, name: str, most: int = MAX_BYTES) -> bytes:
+        """Reads a file of at most ``most`` bytes."""
+        data = read_bytes(self.place, name, self.sample, most)
+        self._crc = crc32(data, self._crc)
+        return data
+
+    def image(self, name: str, decoder: Decoder, *, boxes: bool = False) -> ReadImage:
+        """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied."""
+        data = self.read(name)
+        try:
+            pixels, stands = decoder.with_origin(data)
+        except ValueError as error:
+            raise SampleError(self.sample, str(error)) from error
+        found = {
+            DARK_DEPTH: is_dark_depth(data, pixels),
+            TURNED: boxes and not decoder.exif_orient and is_turned(data),
+        }
+        return ReadImage(pixels, data if stands else None, {loss: 1 for loss, is_there in found.items() if is_there})
+
+    def tensor(self, name: str) -> Tensor:
+        """Reads the tensor in a ``.pt`` file, with ``weights_only``: a plain dense one."""
+        try:
+            return _tensor_in(self.read(name))
+        except ValueError as error:
+            raise SampleError(self.sample, f"{name} {error}") from error
 
 
 class ReadImage(NamedTuple):
-    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, losses, and checksum.
-
-    The checksum is that of :func:`checksum_of` for the file.
-    """
+    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, and losses."""
 
     pixels: Tensor
-    jpeg: bytes | None
-    losses: dict[str, int]
-    checksum: str
-
-
-def read_image_and_jpeg(
-    root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str, *, boxes: bool = False
-) -> ReadImage:
-    """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied.
-
-    Raises:
-        SampleError: of ``sample``, if it cannot be read or decoded.
-    """
-    data = read_bytes(root, name, sample)
-    try:
-        pixels, stands = decoder.with_origin(data)
-    except ValueError as error:
-        raise SampleError(sample, str(error)) from error
-    found = {
-        DARK_DEPTH: is_dark_depth(data, pixels),
-        TURNED: boxes and not decoder.exif_orient and is_turned(data),
-    }
-    losses = {name: 1 for name, is_there in found.items() if is_there}
-    checksum = "" if isinstance(root, RemoteFiles) else f"{crc32(data):08x}"
-    return ReadImage(pixels, data if stands else None, losses, checksum)
+    jpeg: bytes | None = None
+    losses: Mapping[str, int] = {}
 
 
 def local_root(files: Path | RemoteFiles) -> Path:
@@ -229,31 +236,25 @@ def local_root(files: Path | RemoteFiles) -> Path:
     return files
 
 
-def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
-    """Reads the tensor in a ``.pt`` file, with ``weights_only``.
-
-    Raises:
-        SampleError: of ``sample``, if there is no plain dense tensor in it.
-    """
+def _tensor_in(data: bytes) -> Tensor:
+    """Returns the tensor in the bytes of a ``.pt`` file; raises ValueError, to follow its name."""
     import torch
 
-    data = read_bytes(root, name, sample)
     if _unpacked(data) > len(data):
-        raise SampleError(sample, f"{name} is compressed, which torch.save never does; save the tensor with torch.save")
+        raise ValueError("is compressed, which torch.save never does; save the tensor with torch.save")
     try:
         tensor: Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise SampleError(sample, f"{name} is not a tensor file ({reason})") from error
+        raise ValueError(f"is not a tensor file ({reason})") from error
     is_plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
     if not is_plain or tensor.is_quantized or tensor.is_nested or dtype_name(tensor.dtype) is None:
         what = " ".join(str(getattr(tensor, name, "")) for name in ("layout", "dtype", "device"))
-        raise SampleError(
-            sample,
-            f"{name} holds a {type(tensor).__name__} {what}; a dataset stores dense tensors of {', '.join(DTYPES)}",
+        raise ValueError(
+            f"holds a {type(tensor).__name__} {what}; a dataset stores dense tensors of {', '.join(DTYPES)}"
         )
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
-        raise SampleError(sample, f"{name} claims {tensor.numel():,} elements and has far fewer")
+        raise ValueError(f"claims {tensor.numel():,} elements and has far fewer")
     return tensor.detach()
 
 

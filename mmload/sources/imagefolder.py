@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
@@ -17,7 +18,6 @@ from pathlib import Path, PurePath
 from typing import ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
-from mmload.records import Sample
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
@@ -26,16 +26,16 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     RemoteFiles,
+    SampleFiles,
     check_is_folder,
-    checksum_of,
     images_among,
     inner_name,
-    local_root,
     read_bytes,
-    read_image_and_jpeg,
+    read_source,
 )
 from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
+    Beside,
     ListedSplit,
     Listing,
     are_different_names,
@@ -73,6 +73,11 @@ class LocalTree:
             for name in sorted(names):
                 yield below + name
 
+    def read(self, name: str) -> bytes:
+        """Reads a file that describes others."""
+        self._links.check(self.place / name)
+        return read_source(self.place / name)
+
     def revision(self, name: str) -> str:
         """Returns size and modification time."""
         return self._links.revision(self._prefix + name)
@@ -102,6 +107,10 @@ class RemoteTree:
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
         yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
+
+    def read(self, name: str) -> bytes:
+        """Reads an object that describes others."""
+        return self.place.read(name, name)
 
     def revision(self, name: str) -> str:
         """Returns size, and entity tag or time of the last change."""
@@ -165,6 +174,8 @@ class ImageFolderSource:
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: selects the images that are held out.
         allow_empty: let a class have no images in a split.
+        class_names: file below the root whose lines are the name of a class folder and that of its class, with a space,
+            comma or tab between them; None: classes are named as their folders.
         allow_outside: follow links that lead out of the root.
 
     Raises:
@@ -181,10 +192,13 @@ class ImageFolderSource:
     val_fraction: float | None = None
     seed: int = 0
     allow_empty: bool = False
+    class_names: str | None = None
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
         check_fraction(self.val_fraction, self.seed)
+        if self.class_names is not None and (not isinstance(self.class_names, str) or not inner_name(self.class_names)):
+            raise RecipeError(f"class_names is {self.class_names!r}; write the path of a file below the root")
         if self.split_folders not in (None, [], ()) and not are_different_names(self.split_folders, is_name):
             raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
         self._tree: LocalTree | RemoteTree
@@ -215,9 +229,26 @@ class ImageFolderSource:
             check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
             if labels:
                 splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
+            if self.class_names is not None:
+                classes = self._named(self.class_names, next(iter(splits.values())).classes)
+                for split in splits.values():
+                    split.classes, split.is_renamed = classes, True
             if self.val_fraction is None:
                 return splits
             return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
+
+    def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
+        """Returns the names of the classes of some folders; one that several share ends in its folder."""
+        lines = self._tree.read(file).decode("utf-8-sig", "replace").splitlines()
+        parts = (line.partition(sign) for sign in " ,\t" for line in lines)
+        table = {folder: name.strip() for folder, _, name in parts if name.strip()}
+        missing = next((folder for folder in folders if folder not in table), None)
+        if missing is not None:
+            raise SourceError(
+                f"{file} has no name for the class folder {missing!r}; write a line of it, a comma, and the name"
+            )
+        counts = Counter(table[folder] for folder in folders)
+        return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
 
     def _validation_classes(self, base: str) -> tuple[str, dict[str, str]]:
         """Returns the table of the images in ``val`` and their classes, if ``val`` has no class folders but a table."""
@@ -235,7 +266,7 @@ class ImageFolderSource:
                     raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
                 files.append(ImageFile(name, indices[label], self._tree.revision(name)))
         listing = Listing(ImageFile, sorted(files, key=lambda file: (file.target, file.name)))
-        return ImageFolderSplit(self._tree.place, self.decoder, classes, listing, (f"classes are those in {table}",))
+        return ImageFolderSplit(self._tree.place, self.decoder, listing, classes, (f"classes are those in {table}",))
 
     def _split_names(self, base: str, flat: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """Returns the split folders, none of which holds only ``flat``, and a note on folders beside them."""
@@ -289,7 +320,7 @@ class ImageFolderSource:
             )
         if hidden := [name for name in classes if name.startswith(_OF_PROGRAMS)]:  # torchvision accepts them
             notes += (f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that",)
-        return ImageFolderSplit(self._tree.place, self.decoder, classes, files, notes)
+        return ImageFolderSplit(self._tree.place, self.decoder, files, classes, notes)
 
     def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[ImageFile]:
         """Yields the images of the classes, and counts those of each."""
@@ -300,55 +331,21 @@ class ImageFolderSource:
 
 
 class ImageFolderSplit(ListedSplit[ImageFile]):
-    """One split: images in order, whose names are relative to a place."""
+    """One split: images and their classes."""
 
-    items: Listing[ImageFile]
-
-    def __init__(
-        self,
-        place: Path | RemoteFiles,
-        decoder: Decoder,
-        classes: tuple[str, ...],
-        files: Listing[ImageFile],
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(files, classes, notes)
-        self._place, self.decoder = place, decoder
-
-    @property
-    def root(self) -> Path:
-        """Folder that sample ids are relative to; UsageError if it is not on this machine."""
-        return local_root(self._place)
+    is_renamed = False
+    """Whether classes are named otherwise than their folders."""
 
     def revision(self, index: int) -> str:
         """Returns class, size and modification time of the image's file."""
         file = self.items[index]
         return f"{file.target} {file.revision}"
 
-    def checksum(self, index: int) -> str:
-        name = self.id(index)
-        return checksum_of(self._place, [name], name)
-
-    def fetch_ahead(self, samples: Sequence[int]) -> None:
-        if isinstance(self._place, RemoteFiles):
-            self._place.fetch_ahead(map(self.id, samples))
-
-    def read(self, index: int) -> Sample:
-        """Reads the image and its class.
-
-        Returns:
-            A sample with ``images`` uint8 [C, H, W] and ``targets`` int64 [].
-
-        Raises:
-            SampleError: if the file cannot be read or decoded.
-        """
+    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+        """Returns the class as ``targets`` int64 []."""
         import torch
 
-        name, target, _ = self.items[index]
-        pixels, jpeg, losses, checksum = read_image_and_jpeg(self._place, name, self.decoder, name)
-        height, width = pixels.shape[-2:]
-        fields = {"images": pixels, "targets": torch.tensor(target, device="cpu")}
-        return Sample(name, fields, (height, width), losses, encoded=jpeg, checksum=checksum)
+        return Beside({"targets": torch.tensor(self.items[index].target, device="cpu")})
 
 
 def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, str]]:

@@ -1,7 +1,4 @@
-"""Compact lists of millions of samples, the split-off of samples for validation, and splits of listed samples.
-
-It reads no file of the source.
-"""
+"""Compact lists of millions of samples, splits of listed images, and the split-off of samples for validation."""
 
 from __future__ import annotations
 
@@ -12,13 +9,19 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, islice, starmap
-from operator import itemgetter
-from typing import Any, Generic, Self, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import RecipeError, SourceError, counted
+from mmload.errors import RecipeError, SampleError, SourceError, counted
+from mmload.records import Sample
+from mmload.sources.decode import Decoder
+from mmload.sources.files import ReadImage, RemoteFiles, SampleFiles, local_root
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BLOCK = 16
 """Number of rows per block. Reading a row unpacks its block in 5 us; a million samples take about 70 MB in blocks."""
@@ -124,29 +127,46 @@ def similar_names(names: Iterable[str], kind: str = "classes") -> Iterator[str]:
             )
 
 
+class Beside(NamedTuple):
+    """What a row has beside its image: fields, losses of the sample, and the names of fields that are lists."""
+
+    fields: Mapping[str, Tensor]
+    losses: Mapping[str, int] = {}
+    lists: frozenset[str] = frozenset()
+
+
 class ListedSplit(Generic[T]):
-    """Split whose samples are listed: the class of a source adds ``revision`` and ``read``, and some another ``id``."""
+    """Split of listed images; the class of a source adds ``revision`` and :meth:`beside`.
+
+    Attributes:
+        place: folder or URL that names of files are relative to.
+        decoder: decodes images to pixels.
+        items: the samples; the first field of each is its image.
+        classes: class names by index.
+    """
 
     def __init__(
         self,
-        items: Listing[T] | list[T],
+        place: Path | RemoteFiles,
+        decoder: Decoder,
+        items: Listing[T],
         classes: tuple[str, ...],
         notes: tuple[str, ...] = (),
         *,
         boxes: bool = False,
     ) -> None:
-        self.items, self.classes, self._boxes = items, classes, boxes
+        self.place, self.decoder, self.items, self.classes, self._boxes = place, decoder, items, classes, boxes
         self._notes = (*notes, *similar_names(classes))
 
-    def only(self, items: Listing[T] | list[T]) -> Self:
-        """Returns the same split with only these samples."""
-        own = copy(self)
-        own.items = items
-        return own
+    @property
+    def root(self) -> Path:
+        """Folder that names of files are relative to; UsageError if it is in object storage."""
+        return local_root(self.place)
 
     def part(self, samples: Sequence[int]) -> Self:
-        items = self.items
-        return self.only(items.only(samples) if isinstance(items, Listing) else [items[index] for index in samples])
+        own = copy(self)
+        own.items = self.items.only(samples)
+        return own
 
     def __len__(self) -> int:
         return len(self.items)
@@ -163,9 +183,57 @@ class ListedSplit(Generic[T]):
         self._notes += notes
 
     def id(self, index: int) -> str:
-        """Returns the first field of a sample's item: the path of its image, relative to the root."""
-        name: str = self.items[index][0]
-        return name
+        """Returns the name of a sample: by default that of its image."""
+        return self.files(index)[0]
+
+    def files(self, index: int) -> Sequence[str]:
+        """Returns the names of a sample's files in the order in which they are read, its image first."""
+        return self.items[index][:1]
+
+    def place_of(self, index: int) -> Path | RemoteFiles:
+        """Returns where the files of a sample are: by default in :attr:`place`."""
+        return self.place
+
+    def fetch_ahead(self, samples: Sequence[int]) -> None:
+        for index in samples:
+            if isinstance(place := self.place_of(index), RemoteFiles):
+                place.fetch_ahead(self.files(index))
+
+    def checksum(self, index: int) -> str:
+        files = SampleFiles(self.place_of(index), self.id(index))
+        if not isinstance(files.place, RemoteFiles):
+            for name in self.files(index):
+                files.read(name)
+        return files.checksum
+
+    def opened(self, files: SampleFiles, name: str) -> ReadImage:
+        """Reads the image of a sample."""
+        return files.image(name, self.decoder, boxes=self._boxes)
+
+    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+        """Returns what the row of a sample has beside its image of (height, width) ``size``.
+
+        Raises:
+            ValueError: if it is wrong; the message says what.
+        """
+        raise NotImplementedError
+
+    def read(self, index: int) -> Sample:
+        """Reads the image as ``images`` uint8 [C, H, W], or other tensors as ``features``, and what is beside it.
+
+        Raises:
+            SampleError: if a file is missing or wrong.
+        """
+        files = SampleFiles(self.place_of(index), self.id(index))
+        pixels, jpeg, losses = self.opened(files, self.files(index)[0])
+        size = (pixels.shape[1], pixels.shape[2]) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
+        try:
+            fields, more, lists = self.beside(index, files, size or (0, 0))
+        except ValueError as error:
+            raise SampleError(files.sample, str(error)) from error
+        fields = {"features" if size is None else "images": pixels, **fields}
+        losses = {**losses, **more}
+        return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
 
 
 S = TypeVar("S", bound=ListedSplit[Any])
@@ -199,20 +267,16 @@ def with_held_out(
 
 
 def note_doubles(
-    splits: Mapping[str, ListedSplit[T]],
-    others: tuple[str, ...] = (),
-    file: Callable[[T], str] = itemgetter(0),
-    kind: str = "image",
-    more: str = "",
+    splits: Mapping[str, ListedSplit[Any]], others: tuple[str, ...] = (), kind: str = "image", more: str = ""
 ) -> None:
-    """Adds a note to each split on files of its items that it has several times, or an earlier split has too.
+    """Adds a note to each split on images that it has several times, or an earlier split has too.
 
     ``kind`` names the files, and ``more`` ends the first note. The first split gets ``others``, notes on all of them.
     """
     next(iter(splits.values())).add_notes(others)
     earlier: dict[str, npt.NDArray[np.int64]] = {}
     for name, split in splits.items():
-        own, count = unique_hashes(map(file, split.items))
+        own, count = unique_hashes(split.files(index)[0] for index in range(len(split)))
         if again := count - len(own):
             split.add_notes((f"{counted(again, kind)} listed more than once{more}",))
         for other, hashes in earlier.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -110,26 +110,16 @@ class PythonSource:
     def _split(self, name: str, dataset: Any) -> PythonSplit:
         _check_kind(name, dataset)
         size, first = _first_sample(name, dataset)
-        schema = self._schema(name, dataset, size, first)
+        with seeded(0):
+            others = list(_readable(dataset, spread_indices(size)[1:]))
+        try:
+            schema = Schema([first, *others], self.decoder, self.fields)
+        except ValueError as error:
+            raise SourceError(f"split {name}: sample 0: {error}") from error
         split = PythonSplit(dataset, size, schema, self.concurrent)
         if (index := find_unsteady(lambda index: checksum(split.read(index).fields), size)) is not None:
             raise SourceError(f"split {name}: sample {index} changes each time it is read; {_INSTEAD}")
         return split
-
-    def _schema(self, name: str, dataset: Any, size: int, first: Any) -> Schema:
-        """Returns the schema of the first sample; where fields may have any length, fitted to all samples."""
-        try:
-            schema = Schema(first, self.decoder, self.fields)
-        except ValueError as error:
-            raise SourceError(f"split {name}: sample 0: {error}") from error
-        try:
-            with seeded(0):
-                if schema.takes_any_length(_sound(dataset, spread_indices(size), schema), first):
-                    schema.fit(_sound(dataset, range(size), schema))
-                    schema.check_beside()
-        except ValueError as error:
-            raise SourceError(f"split {name}: {error}") from error
-        return schema
 
 
 def _check_kind(name: str, dataset: Any) -> None:
@@ -222,17 +212,14 @@ class PythonSplit:
             raise SampleError(self.id(index), f"{type(error).__name__}: {error}") from error
         images = fields.get("images")
         size = (images.shape[-2], images.shape[-1]) if images is not None and images.ndim == 3 else None
-        return Sample(self.id(index), fields, size)
+        return Sample(self.id(index), fields, size, lists=frozenset(self.schema.lists))
 
 
-def _sound(dataset: Any, indices: Iterable[int], schema: Schema) -> Iterator[dict[str, Tensor]]:
+def _readable(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
     """Yields the samples that can be read; the build reports the others when it reads them."""
     for index in indices:
-        try:
-            sample = schema.raw(dataset[index])
-        except Exception:  # whatever the user's dataset raises
-            continue
-        yield sample
+        with suppress(Exception):  # whatever the user's dataset raises
+            yield dataset[index]
 
 
 def checksum(fields: Mapping[str, Tensor]) -> int:

@@ -150,8 +150,8 @@ class Folder:
         handle = self._handle()
         return os.stat(self.name(file)) if handle is None else os.stat(file, dir_fd=handle)
 
-    def open(self, file: str) -> int:
-        """Opens a file, given by its path inside the folder, if the folder still contains this dataset.
+    def open(self, file: str, record: FileRecord) -> int:
+        """Opens a file, given by its path inside the folder and its record, if the folder still contains this dataset.
 
         Returns:
             A descriptor.

@@ -30,7 +30,7 @@ class OpenedFile:
     """
 
     def __init__(self, folder: Folder, file: str, record: FileRecord, expected: Revision | None) -> None:
-        self.handle = folder.open(file)
+        self.handle = folder.open(file, record)
         self.path = folder.name(file)
         self._folder, self._record = folder, record
         self._revision = expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -113,7 +114,7 @@ class Samples:
                 offset += len(chunk)
             index = np.concatenate([np.empty(0, np.int64), *ends])
             record = self._record
-            size = self._folder.stat(self._file).st_size
+            size = os.fstat(self._opened().handle).st_size
             if size != record.samples.bytes or f"{checksum:08x}" != record.samples.crc32 or len(index) != record.rows:
                 raise self._damaged("it is not the file that the manifest names")
             self._index = index
@@ -143,12 +144,15 @@ class Samples:
             yield chunk
             offset += len(chunk)
 
+    def _opened(self) -> OpenedFile:
+        """Returns the file, opened at its first use."""
+        if self._opened_file is None:
+            self._opened_file = OpenedFile(self._folder, self._file, self._record.samples, None)
+        return self._opened_file
+
     def _bytes(self, start: int, count: int) -> bytes:
         """Reads ``count`` bytes of the file."""
-        opened = self._opened_file
-        if opened is None:
-            opened = self._opened_file = OpenedFile(self._folder, self._file, self._record.samples, None)
-        out = bytearray(count)
+        opened, out = self._opened(), bytearray(count)
         try:
             opened.fill(memoryview(out), start)
         except DamagedError as error:

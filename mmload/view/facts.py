@@ -202,11 +202,12 @@ def _endings(file: str) -> Iterator[str]:
 
 def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> str | None:
     """Returns why a sample was left out; None if it was not."""
-    if not manifest.splits[split].skipped_count:
+    record = manifest.splits[split].skipped_file
+    if record is None:
         return None
     file = f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"
     try:
-        with os.fdopen(folder.open(file), encoding="utf-8", errors="surrogateescape") as lines:
+        with os.fdopen(folder.open(file, record), encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
                 body = json.loads(line)
                 if body["id"] == sample:
@@ -235,10 +236,10 @@ class Originals:
         from PIL import Image
 
         from mmload.sources.decode import Decoder  # torch
-        from mmload.sources.files import read_image_and_jpeg
+        from mmload.sources.files import SampleFiles
 
         root, name = self._place(sample)
-        pixels = read_image_and_jpeg(root, name, Decoder(exif_orient=self._oriented), sample).pixels
+        pixels = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented)).pixels
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
     def missing(self, sample: str) -> str:

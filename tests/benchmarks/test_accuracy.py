@@ -128,27 +128,6 @@ def test_photographs_without_val_are_cut_into_tiles(accuracy: ModuleType, folder
     assert len(built.torchvision("val", None)) == 18 * 3
 
 
-def test_layouts_are_trained_on_the_same_tiles(
-    accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(accuracy.SHAPES, "tiles twice as wide as high", (2, 1))
-    monkeypatch.delitem(accuracy.SHAPES, "square tiles")
-    record = tmp_path / "record.json"
-    words = ["--layouts", "--quick", "--stored", "32", "--json", str(record)]
-    monkeypatch.setattr(sys, "argv", ["accuracy", *words])
-    assert accuracy.main() == 0
-    (found,) = json.loads(record.read_text())
-    arms = ["stock", "square", "variable, pixels", "variable, JPEG"]
-    assert [list(run) for run in found["runs"]] == [arms, arms]
-    assert all(0 <= value <= 1 for run in found["runs"] for value in run.values())
-    sizes = found["row_bytes"]
-    assert sizes["variable, JPEG"] < sizes["square"] == 3 * 32 * 32 + 8 < sizes["variable, pixels"]
-    assert found["square"]["minus_stock"][0] == pytest.approx(
-        sum(run["square"] - run["stock"] for run in found["runs"]) / 2
-    )
-    assert "points" in capsys.readouterr().out
-
-
 def test_a_quick_run_fails_where_one_crop_is_off(
     accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

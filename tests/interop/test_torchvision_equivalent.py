@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -145,9 +146,10 @@ def test_detection_steps_have_their_settings_and_sizes() -> None:
     assert [made[1].min_scale, made[1].max_scale, made[1].options, made[1].trials] == [0.4, 0.9, (0.2,), 9]
     for step in (Letterbox((30, 20), 9), Letterbox(50, (1, 2, 3), "bicubic", scaleup=False, center=False)):
         ours = Collate(step, dtype=torch.uint8)
-        torch.testing.assert_close(torchvision_equivalent(ours)(pictures()), ours(pictures()), rtol=0, atol=1)
+        transform = pickle.loads(pickle.dumps(torchvision_equivalent(ours)))
+        torch.testing.assert_close(transform(pictures()), ours(pictures()), rtol=0, atol=1)
     for step, size in ((ScaleJitter((20, 30), (0.2, 2.0)), (20, 30)), (RandomShortestSize((9, 20), 22), (17, 22))):
-        transform = torchvision_equivalent(Collate(step, dtype=torch.uint8))
+        transform = pickle.loads(pickle.dumps(torchvision_equivalent(Collate(step, dtype=torch.uint8))))
         assert {transform(pictures(1)[0]).shape[1:] for _ in range(8)} == {size}
         mask = tv_tensors.Mask(torch.zeros(24, 31, dtype=torch.uint8))
         seen = [transform({"images": tv_tensors.Image(pictures(1)[0]), "masks": mask})["masks"] for _ in range(9)]

@@ -38,23 +38,19 @@ from mmload.parity import replay
 from mmload.render import level_program as levels
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
+from mmload.render.rendering import Rendering
 from mmload.store.dataset import Split
 
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
     """Every rendered image is changed after the fact."""
-    render_batch, render_lines = PreparedBatch.render_batch, PreparedBatch.render_lines
+    render_lines = Rendering.render_lines
 
-    def wrong_batch(self: PreparedBatch, images: Tensor, out: Tensor) -> None:
-        render_batch(self, images, out)
-        out.copy_(change(out.clone()))
-
-    def wrong_lines(self: PreparedBatch, first: int, lines: ImageLines, out: np.ndarray) -> None:
+    def wrong_lines(self: Rendering, first: int, lines: ImageLines, out: np.ndarray) -> None:
         render_lines(self, first, lines, out)
-        out[:] = change(torch.from_numpy(out.copy())).numpy()
+        out[:] = change(torch.from_numpy(np.array(out))).numpy()
 
-    monkeypatch.setattr(PreparedBatch, "render_batch", wrong_batch)
-    monkeypatch.setattr(PreparedBatch, "render_lines", wrong_lines)
+    monkeypatch.setattr(Rendering, "render_lines", wrong_lines)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from PIL import Image
 from mmload import parity
 from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop, Views
 from mmload.augment.collate import Collate
-from mmload.builder import chunk_assembly
+from mmload.builder import shard_job
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout
 
@@ -82,7 +82,7 @@ def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: 
 
 
 def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_assembly, "_SUBSAMPLING_420", 0)
+    monkeypatch.setattr(shard_job, "_SUBSAMPLING_420", 0)
     wrong = failed(check(built(wide, tmp_path / "out", encode="jpeg"), wide))
     assert {name for name in wrong if "pixels" in name} == {
         "pixels of jpeg, stored as JPEG",

@@ -35,7 +35,7 @@ LAYOUTS = ("one row", "some rows", "many rows", "raw", "mixed")
 
 
 def dataset(path: Path, layout: str) -> tuple[Split, mmload.Collate]:
-    """A dataset whose blocks are one row, or some, and what makes its images one size."""
+    """A dataset whose chunks have two rows, or more, and what makes its images one size."""
     if layout in ("raw", "mixed"):
         images = some_images([(150 + 31 * k % 90, 150) if k % 4 > 1 else (20 + k // 2, 60) for k in range(ROWS)])
         built = variable_dataset(path, images, encoding=layout, shard_rows=11)
@@ -131,7 +131,7 @@ def test_a_damaged_chunk_is_an_error_of_each_batch_and_others_are_read(
         file.seek(5 * 81675)
         file.write(bytes(100))
     for _ in range(2):
-        with pytest.raises(DamagedError, match=r"images.memmap is damaged at byte 408,375"):
+        with pytest.raises(DamagedError, match=r"images.memmap is damaged after byte 326,700"):
             prepared(rows, split, [30, 4])
         batch, (row,) = prepared(rows, split, [30])
         assert np.array_equal(row, local[30].images.flatten().numpy())

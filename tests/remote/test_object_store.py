@@ -190,8 +190,6 @@ def test_a_redirect_to_another_host_gets_no_signature(redirected: list[set[str]]
     assert not any("authorization" in asked for asked in redirected)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="obstore has no option for it; once it has: set it, and mend docs/object-storage.md"
-)
+@pytest.mark.xfail(strict=True, reason="obstore has no option for it; once it has: set it, and mend docs/clusters.md")
 def test_a_redirect_to_another_host_gets_no_session_token(redirected: list[set[str]]) -> None:
     assert not any("x-amz-security-token" in asked for asked in redirected)

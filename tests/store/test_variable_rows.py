@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import pickle
 import re
@@ -77,7 +76,7 @@ def test_several_rows_are_a_lazy_stack(built: Path) -> None:
 
 def test_numpy_reads_what_the_document_says(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", FORMAT.read_text(encoding="utf-8"), re.DOTALL)
-    names: dict[str, object] = {"base64": base64, "json": json, "np": np, "pathlib": __import__("pathlib")}
+    names: dict[str, object] = {"json": json, "np": np, "pathlib": __import__("pathlib")}
     exec(next(block for block in blocks if "def photographs" in block), names)
     found = list(names["photographs"](raw, "train", "images"))  # type: ignore[operator]
     assert len(found) == len(IMAGES)
@@ -107,6 +106,7 @@ def test_manifest_of_variable_rows_round_trip_is_stable(raw: Path) -> None:
         "dtype": "uint8",
         "shape": [3, -1, -1],
         "encoding": "raw",
+        "version": 0,
     }
     assert mmload.open(raw).manifest.dumps() == text
 
