@@ -164,29 +164,6 @@ def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> No
             assert done.returncode == 0, f"mmload {' '.join(words)}: {done.stderr}"
 
 
-def test_document_check_wrong_command_fails() -> None:
-    with pytest.raises(Exception, match="No such option"):
-        parsed(["build", "imagefolder", "a", "b", "--sise", "3"])
-    with pytest.raises(Exception, match="No such command"):
-        parsed(["biuld"])
-
-
-def test_marks_and_blocks_are_read_as_they_are_meant(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "Run `mmload info D` and `mmload build ...`.\n\n    mmload verify D    # all of it\n\n"
-        "```python\na = 1\n```\n\n<!-- not run: it needs a GPU -->\n```python\nb = 1\n```\n"
-        "<!-- needs: no_such_package -->\n```python\nc = 1\n```\n```sh\nmmload parity D --source S\n```\n"
-    )
-    plain, marked, needy, shell = documents.blocks(page)
-    assert (plain.line, plain.code, plain.skipped) == (6, "a = 1\n", False)
-    assert (marked.not_run, marked.skipped) == ("it needs a GPU", True)
-    assert (needy.needs, needy.skipped) == ("no_such_package", True)
-    assert shell.language == "sh"
-    assert documents.commands(page) == [["verify", "D"], ["parity", "D", "--source", "S"]]
-    assert documents.inline_commands(page) == [["info", "D"]]
-
-
 RECORDED = {
     "DataLoader + torchvision on Pillow images": "DataLoader + torchvision,",
     "DataLoader + torchvision v2 on tensors": "DataLoader + v2 on tensors",

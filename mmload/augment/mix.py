@@ -126,13 +126,10 @@ class MixUp(_Mix):
 
     makes_floats = True
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        # A blend of them would be meaningless.
-        if boxes or masks:
-            what = "boxes" if boxes else "masks"
-            raise ValueError(
-                f"MixUp blends images but not their {what}; leave MixUp out, or leave {what} out of fields"
-            )
+    leaves_behind = {  # a blend of them would be meaningless
+        what: f"blends images but not their {what}; leave MixUp out, or leave {what} out of fields"
+        for what in ("boxes", "masks")
+    }
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws the shares."""
@@ -157,12 +154,9 @@ class CutMix(_Mix):
         ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
     """
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        # It is unknown how much of a box a pasted image hides. Masks are pasted.
-        if boxes:
-            raise ValueError(
-                "CutMix pastes over boxes without changing them; leave CutMix out, or leave boxes out of fields"
-            )
+    leaves_behind = {  # it is unknown how much of a box a pasted image hides; masks are pasted
+        "boxes": "pastes over boxes without changing them; leave CutMix out, or leave boxes out of fields"
+    }
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws the rectangles."""
@@ -217,14 +211,10 @@ class MixChoice(MixStep):
         self.p = weights(p, len(mixing))
         self.per = _per(per)
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        for step in self._steps:
-            step.check_fields(boxes=boxes, masks=masks)
-
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws once per sample or batch, and what the steps draw."""
         chosen = (draws.of_first() if self.per == "batch" else draws).weighted(self.p)
-        parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self._steps)]
+        parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self.inner)]
         found = Mixing()
         for place, part in enumerate(parts):
             here = chosen == place
@@ -237,7 +227,8 @@ class MixChoice(MixStep):
         return found
 
     @property
-    def _steps(self) -> list[MixStep]:
+    def inner(self) -> list[MixStep]:  # type: ignore[override]  # it is read alone
+        """The steps to choose from."""
         return [step for step in self.transforms if isinstance(step, MixStep)]
 
 

@@ -167,7 +167,9 @@ def _is_file(data: bytes, path: Path | None) -> bool:
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
     """Returns the file of sample ``index``, or None if it has no file of its own."""
-    return split.root / split.files(index)[0] if isinstance(split, ListedSplit) else None
+    if not isinstance(split, ListedSplit) or "\0" in split.files(index)[0]:  # a part of a file
+        return None
+    return split.root / split.files(index)[0]
 
 
 def kind_of(image: PIL.Image.Image) -> str:

@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
 from pathlib import Path, PurePath
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import Findings, finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
@@ -44,6 +45,9 @@ from mmload.sources.listing import (
     with_held_out,
 )
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LocalTree:
@@ -77,6 +81,10 @@ class LocalTree:
         """Reads a file that describes others."""
         self._links.check(self.place / name)
         return read_source(self.place / name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file."""
+        return open(self.place / name, "rb", opener=open_regular)
 
     def revision(self, name: str) -> str:
         """Returns size and modification time."""
@@ -112,9 +120,18 @@ class RemoteTree:
         """Reads an object that describes others."""
         return self.place.read(name, name)
 
+    def open(self, name: str) -> BinaryIO:
+        """Opens an object."""
+        return self.place.open(name)
+
     def revision(self, name: str) -> str:
-        """Returns size, and entity tag or time of the last change."""
-        return self._found[bisect_left(self._found, name, key=lambda found: found.name)].revision
+        """Returns size, and entity tag or time of the last change, or ``missing``."""
+        index = bisect_left(self._found, name, key=lambda found: found.name)
+        return (
+            self._found[index].revision
+            if self._found[index : index + 1] and self._found[index].name == name
+            else "missing"
+        )
 
     def display_name(self, folder: str) -> str:
         """Returns the URL of a folder."""
@@ -341,7 +358,7 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
         file = self.items[index]
         return f"{file.target} {file.revision}"
 
-    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the class as ``targets`` int64 []."""
         import torch
 

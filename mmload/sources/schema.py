@@ -37,6 +37,7 @@ _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are no lists: a vector of targets with zeros behind it would be another target."""
 
 Like = tuple[torch.dtype, tuple[int | None, ...]]
+Element = tuple[torch.dtype, tuple[int, ...]]
 
 
 class Schema:
@@ -63,7 +64,7 @@ class Schema:
         for name in self.keys:
             if not is_name(name):
                 raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
-        self.lists: dict[str, Like] = dict.fromkeys(self._of_any_length(samples[0]), (torch.float32, ()))
+        self.lists: dict[str, Element] = dict.fromkeys(self._of_any_length(samples[0]), (torch.float32, ()))
         raw = [self.raw(samples[0])]
         for sample in samples[1:]:
             with suppress(ValueError):  # raised again when the sample is read
@@ -73,14 +74,18 @@ class Schema:
         for name in self.lists:
             self.like[name] = (self.lists[name][0], (None, *self.lists[name][1]))
 
-    def __call__(self, sample: Any) -> dict[str, Tensor]:
+    def __call__(self, sample: Any, image: Tensor | None = None) -> dict[str, Tensor]:
         """Returns the fields: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
+
+        Args:
+            sample: the sample.
+            image: its image, if that is no value of it; boxes have to lie in it.
 
         Raises:
             ValueError: if it is not as the first; says what differs.
         """
         raw = self.raw(sample)
-        _check_boxes(raw)
+        _check_boxes(raw if image is None else {**raw, "images": image})
         fields = self._rows(raw)
         for name, like in self.like.items():
             dtype, shape = _like(name, fields[name])
@@ -143,7 +148,7 @@ class Schema:
                 self.lists.setdefault(name, (first.dtype, tuple(first.shape[1:])))
         for name in self.lists:
             elements = [(each[name].dtype, tuple(each[name].shape[1:])) for each in raw if each[name].numel()]
-            default: Like = {"boxes": (torch.float32, (4,)), "labels": (torch.int64, ())}.get(name, self.lists[name])
+            default: Element = {"boxes": (torch.float32, (4,)), "labels": (torch.int64, ())}.get(name, self.lists[name])
             self.lists[name] = elements[0] if elements else default
             self._check_list(name, raw)
 
