@@ -24,7 +24,7 @@ from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalF
 from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic
 from mmload.augment.resize import Resize
-from mmload.augment.step import AfterStep, LevelStep, Step, check_dtype, check_shape, sees_fields
+from mmload.augment.step import AfterStep, DeclaredStep, LevelStep, Step, check_dtype, check_shape, sees_fields
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.pictures.instance_masks import segment_fields
@@ -55,7 +55,7 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
             raise TypeError(f"{shown(step)} is not an nn.Module: wrap a function in a module with a forward")
         if isinstance(step, Mosaic) and place:
             raise ValueError("Mosaic comes after other steps; put it first, as it composes rows as they are stored")
-        if not isinstance(step, Step | AfterStep | Mosaic):
+        if not isinstance(step, DeclaredStep):
             check_foreign(step)
         if dtype == torch.uint8:
             _check_uint8(step)
@@ -116,7 +116,7 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
         ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.
     """
     for step in steps:
-        if isinstance(step, Step | AfterStep | Mosaic):
+        if isinstance(step, DeclaredStep):
             step.check_fields(boxes=boxes, masks=masks)
         elif (boxes or masks) and moves(step):
             name = type(step).__name__

@@ -20,7 +20,7 @@ from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
 from mmload.augment.given_samples import Given, given_samples
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.prepared_batch import PreparedBatch, on_device
+from mmload.augment.prepared_batch import CollateSettings, PreparedBatch, on_device
 from mmload.augment.step import white
 from mmload.batch import Batch
 from mmload.errors import shown
@@ -248,4 +248,12 @@ class Collate(nn.Module):
             plan = Plan.unchanged(len(seeds), shape, white(source))
         else:
             plan = Plan.unchanged_sizes(sizes, shape[0])
-        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)
+        settings = CollateSettings(
+            steps=steps,
+            composer=self.composer,
+            dtype=self.dtype,
+            memory_format=self.memory_format,
+            box_rule=self.box_rule,
+            epoch=self.epoch,
+        )
+        return PreparedBatch(settings, batch, seeds, plan, source, masks, framed, tiles)

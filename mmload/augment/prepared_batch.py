@@ -7,16 +7,16 @@ masks, follow. All that is drawn and described is in host memory; a device gets 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.boxes import Trail, boxes_in, drop_boxes, move_fields
+from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fields
 from mmload.augment.checks import check_output, check_values
 from mmload.augment.draws import Boxes, Draws, Flags
 from mmload.augment.mix import MixStep
-from mmload.augment.mosaic import Tiles
+from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, sees_fields, white
 from mmload.batch import Batch
 from mmload.render.kernel_arguments import ImageLines
@@ -25,8 +25,17 @@ from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.random_words import Numbers
 
-if TYPE_CHECKING:
-    from mmload.augment.collate import Collate
+
+@dataclass(frozen=True, kw_only=True)
+class CollateSettings:
+    """What a collate does with a batch; :class:`~mmload.augment.collate.Collate` says what each of these is."""
+
+    steps: list[nn.Module]
+    composer: Mosaic | None
+    dtype: torch.dtype
+    memory_format: torch.memory_format
+    box_rule: BoxRule
+    epoch: int | None
 
 
 def _takes_sizes(step: nn.Module) -> bool:
@@ -92,7 +101,7 @@ class PreparedBatch:
 
     def __init__(
         self,
-        collate: Collate,
+        settings: CollateSettings,
         batch: Batch,
         seeds: Numbers,
         start: Plan,
@@ -101,16 +110,15 @@ class PreparedBatch:
         framed: bool,
         tiles: Tiles | None,
     ) -> None:
-        self._collate, self._steps = collate, list(collate.steps)  # a ModuleList takes 2 us for each access
+        self._settings, self._steps = settings, settings.steps
         self._own_masks, self._framed = masks, framed
         self._batch = batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
-        self._epoch = collate.epoch
         self._ids: tuple[Tensor | None, Numbers | None] | None = None  # those of the batch, also as an array
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
-        first = collate.composer
+        first = settings.composer
         if first is not None:
             tiles = tiles or first.tiles_of(batch, self._draws(0), start.source, source, start.sizes)
             start, self._batch, self._trail = first.composed(batch, tiles, self._draws(0), start.source[0])
@@ -119,7 +127,7 @@ class PreparedBatch:
         self._follow(self.rendering.plan)
         self.shape = self.rendering.plan.shape
         self.dtype = self.rendering.dtype
-        self.memory_format = collate.memory_format
+        self.memory_format = settings.memory_format
         self._later = self._described_passes(following, self.shape, self.dtype)
 
     def render_batch(self, images: Tensor | Sequence[Tensor], out: Tensor) -> None:
@@ -183,7 +191,7 @@ class PreparedBatch:
             shape, dtype = rendering.plan.shape, rendering.dtype
         self._next = at
         if at == len(self._steps) or sees_fields(self._steps[at]):
-            self._batch, self._trail = drop_boxes(self._batch, self._trail, self._collate.box_rule), None
+            self._batch, self._trail = drop_boxes(self._batch, self._trail, self._settings.box_rule), None
         if at < len(self._steps) and self._batch.image_sizes is not None:  # such a module may move pixels
             self._batch = self._batch.replace(image_sizes=None)
         return passes
@@ -193,13 +201,13 @@ class PreparedBatch:
         if not (isinstance(step, AfterStep) and step.takes_uint8):
             images = self._converted(images)
         if not isinstance(step, AfterStep):
-            return check_output(step, step(images), images, self._collate.dtype, self._batch)
+            return check_output(step, step(images), images, self._settings.dtype, self._batch)
         batch = self._batch_on(images.device).replace(images=images)
-        changed = step.changed(batch, self._draws(self._next), self._collate.box_rule)
+        changed = step.changed(batch, self._draws(self._next), self._settings.box_rule)
         on_host = images.device.type == "cpu"
         self._batch = changed if on_host else on_device(changed.replace(images=None), torch.device("cpu"))
         self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
-        return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, changed)
+        return check_output(step, changed.images, images[: len(changed)], self._settings.dtype, changed)
 
     def _batch_on(self, device: torch.device) -> Batch:
         """Returns the batch on a device, to which it is copied once."""
@@ -218,9 +226,9 @@ class PreparedBatch:
 
     def _converted(self, images: Tensor) -> Tensor:
         """Converts images to the collate's dtype, scaled to [0, 1] if they were integers."""
-        if images.dtype == self._collate.dtype:
+        if images.dtype == self._settings.dtype:
             return images
-        return Rendering(plan_for(images), self._collate.dtype).rendered(images, self.memory_format)
+        return Rendering(plan_for(images), self._settings.dtype).rendered(images, self.memory_format)
 
     def _described(self, at: int, plan: Plan, source: torch.dtype) -> tuple[Rendering, int]:
         """Describes the pass from step ``at``; returns it and the place of the first step after it.
@@ -245,7 +253,7 @@ class PreparedBatch:
             plan = plan.framed()
         if plan.sizes is not None and plan.is_variable_size:
             raise ValueError(_variable_size_message(self._steps, at))
-        return Rendering(plan, _dtype_before(self._steps, at, plan, source, self._collate.dtype)), at
+        return Rendering(plan, _dtype_before(self._steps, at, plan, source, self._settings.dtype)), at
 
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
@@ -253,7 +261,7 @@ class PreparedBatch:
         ids = self._batch.ids
         if self._ids is None or self._ids[0] is not ids:  # an array of a tensor gives the interpreter lock away
             self._ids = ids, None if ids is None else ids.numpy()
-        return Draws(self._seeds, at, epoch=self._epoch, ids=self._ids[1], boxes=boxes)
+        return Draws(self._seeds, at, epoch=self._settings.epoch, ids=self._ids[1], boxes=boxes)
 
     def _boxes_in(self, plan: Plan) -> tuple[Boxes, Flags]:
         return boxes_in(self._batch, plan, self._trail)

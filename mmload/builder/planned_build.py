@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from mmload.builder.destination import check_apart, dataset_at, is_up_to_date
 from mmload.builder.engines import Engine
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
 from mmload.builder.recipe import BuildRecipe, VariableLayout
-from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes
+from mmload.builder.sample_changes import objects_of
+from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
     UNNAMED,
     UPDATES,
@@ -33,11 +33,12 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     Statistics,
-    bytes_of,
+    asked_by,
     join_lists,
+    made_by,
     skipped_in,
 )
-from mmload.builder.staging import Staging, asked_by, made_by
+from mmload.builder.staging import Staging, check_apart, dataset_at, is_up_to_date
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, bytes_text, counted
 from mmload.records import (
@@ -56,7 +57,6 @@ from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, Kno
 from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
-from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, Manifest, SplitRecord
 from mmload.store.shard_table import ShardTable
 from mmload.store.unfinished import PLAN_NAME
@@ -229,19 +229,8 @@ class PlannedBuild:
             samples = probes(len(split), max(1, all_probes // len(self.splits)))
             if isinstance(split, FetchesAhead):
                 split.fetch_ahead(samples)
-            for index in samples:
-                crc = self._crc_of_sample(split, index, crc)
+            crc = samples_checksum(split, samples, self.chain, crc, self._tried)
         return {**self.plan, "probe": f"{crc:08x}"}
-
-    def _crc_of_sample(self, split: SourceSplit, index: int, crc: int) -> int:
-        """Continues a CRC-32 with a sample's id and, if it can be read, its fields and its own JPEG."""
-        crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
-        with suppress(SampleError):  # its shard reports it
-            sample = self._tried(split, index, self.chain)
-            for name, tensor in sorted(sample.fields.items()):
-                crc = crc32(bytes_of(tensor), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
-            crc = crc32(sample.encoded or b"", crc)
-        return crc
 
     @property
     def decoding_seconds(self) -> float:

@@ -1,9 +1,9 @@
 """Options of a build, and the checked :class:`BuildRecipe` that they, or a TOML file, become. Builds nothing.
 
 Every option is declared once: its type and range, its flag of ``mmload build``, its help text, its key in a recipe
-file. The command line, the keys that a recipe file may have, and the table in docs/recipes.md derive from
-:class:`BuildOptions`. Options of other commands are declared in the same way. A recipe contains everything that the
-stored bytes depend on besides the source itself. Imports neither torch nor typer.
+file. The command line and the keys that a recipe file may have derive from :class:`BuildOptions`. Options of other
+commands are declared in the same way. A recipe contains everything that the stored bytes depend on besides the source
+itself. Imports neither torch nor typer.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class RunOptions:
 
     threads: int | None = _how("Decoding threads; the cores available by default.")
     processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
-    on_error: str = _how("A sample that cannot be read: fail, or skip it.", "fail")
+    on_error: Literal["fail", "skip"] = _how("A sample that cannot be read: fail, or skip it.", "fail")
     max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
     exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
-    engine: str = _cluster(
+    engine: Literal["local", "ray"] = _cluster(
         "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
     )
     address: str | None = _cluster(
@@ -118,8 +118,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.part is not None and self.commit:
             raise UsageError("--part and --commit are both given; give one of them")
-        if self.engine not in ("local", "ray"):
-            raise UsageError(f"--engine is {self.engine!r}; use local or ray")
         if self.engine == "local" and self.address is not None:
             raise UsageError("--address names a Ray cluster; add --engine ray, or leave it out")
         if self.engine == "ray" and (self.in_parts or self.processes is not None):

@@ -18,11 +18,10 @@ import math
 import secrets
 import shutil
 import threading
-import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -44,6 +43,7 @@ from mmload.builder.shards import (
     ShardSummary,
     ShardWriter,
     Statistics,
+    bytes_of,
 )
 from mmload.builder.transforms import Pixels, TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
@@ -60,9 +60,8 @@ from mmload.records import (
 )
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
-from mmload.runtime.resources import single_op_pool
 from mmload.sources import FetchesAhead, HasChecksums, ReadsBlocks, SourceSplit, Splittable
-from mmload.store.checksum import file_crc32
+from mmload.store.checksum import crc32, file_crc32
 from mmload.store.variable_rows import JPEG, RAW, Bytes, VariableRows, variable_rows
 
 if TYPE_CHECKING:
@@ -161,23 +160,6 @@ class ShardJob:
     def folders(self) -> tuple[Path, ...]:
         """Returns the folders that must be there on every machine that builds a shard."""
         return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
-
-    def rows_checksum(self, plan: ShardPlan) -> int:
-        """Returns the CRC-32 of what :meth:`chunks` gives of a plan; machines that get the same make the same shards.
-
-        Raises:
-            MmloadError: as when a shard is built.
-        """
-        import torch
-
-        crc = 0
-        with single_op_pool(1, "mmload-build") as pool:
-            for chunk in self.chunks(plan, pool, 1):
-                crc = zlib.crc32(repr((chunk.samples, [name for name, _ in chunk.skipped])).encode(), crc)
-                for name, rows in sorted(chunk.fields.items()):
-                    crc = zlib.crc32((rows.numpy() if isinstance(rows, torch.Tensor) else rows.bytes).tobytes(), crc)
-                    crc = zlib.crc32(name.encode(), crc)
-        return crc
 
     def __call__(
         self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
@@ -441,6 +423,27 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
         return _with_counts(sample, done)
     except (ValueError, RuntimeError) as error:
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
+
+
+def samples_checksum(
+    split: SourceSplit,
+    samples: Iterable[int],
+    chain: TransformChain,
+    crc: int = 0,
+    read: Callable[[SourceSplit, int, TransformChain], Sample] = finished,
+) -> int:
+    """Continues a CRC-32 with the ids of samples and, of those that can be read, their fields and own JPEGs.
+
+    Machines that get the same make the same shards, if their libraries are the same, too.
+    """
+    for index in samples:
+        crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
+        with suppress(SampleError):  # its shard reports it
+            sample = read(split, index, chain)
+            for name, tensor in sorted(sample.fields.items()):
+                crc = crc32(bytes_of(tensor), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
+            crc = crc32(sample.encoded or b"", crc)
+    return crc
 
 
 def _with_counts(read: Sample, done: Sample) -> Sample:

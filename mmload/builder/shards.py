@@ -14,9 +14,9 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+import mmload
 from mmload.errors import BuildError, DamagedError
 from mmload.records import (
     BOXES,
@@ -34,7 +35,7 @@ from mmload.records import (
     IMAGES_EMPTIED,
     FieldSpec,
 )
-from mmload.runtime.durable_files import TOKEN_BYTES, sync, sync_folder, write_atomically
+from mmload.runtime.durable_files import TOKEN_BYTES, begin_sync, sync, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
@@ -51,7 +52,7 @@ from mmload.store.shard_table import (
     files_of,
     tensordict_meta,
 )
-from mmload.store.unfinished import PLAN_NAME
+from mmload.store.unfinished import COMMAND, PLAN_NAME
 from mmload.store.variable_rows import VariableRows
 
 if TYPE_CHECKING:
@@ -229,6 +230,27 @@ LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
 """Names of the lists of a split, which each shard has its lines of."""
 
 
+_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
+
+
+def made_by() -> dict[str, str]:
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
+    found = {"mmload": mmload.__version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def asked_by(command: Sequence[str]) -> dict[str, Any]:
+    """Returns what a plan says about the command; for a part, the command that builds everything."""
+    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
+    if "--part" in words:
+        at = words.index("--part")
+        del words[at : at + 2]
+    return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
+
+
 @dataclass(frozen=True)
 class BuildPaths:
     """Paths of an unfinished build: the dataset as it grows, and notes beside it. Picklable."""
@@ -314,13 +336,10 @@ class ShardWriter:
         self._summary_file = paths.summary_file(split, index)
         self._fields = fields
         self._summary, self._rows = ShardSummary(), 0
-        self._behind = ThreadPoolExecutor(1, "mmload-flush")
-        self._flush: Future[None] | None = None
-        self._unflushed = 0
         self._files: dict[str, BinaryIO] = {}
         self._lists: dict[str, BinaryIO] = {}
         files = files_of(fields)
-        self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
+        self._crcs, self._sizes, self._begun = (dict.fromkeys(files, 0) for _ in range(3))
         try:
             paths.make_folders(split)
             self._folder.mkdir()
@@ -344,18 +363,11 @@ class ShardWriter:
             BuildError: if the disk refuses the write.
         """
         try:
-            for name, rows in chunk.fields.items():
-                if isinstance(rows, VariableRows):
-                    parts = variable_parts(name, rows, self._sizes[f"{name}.{BYTES}"])
-                    blocks = {file: _memory(array) for file, array in parts.items() if file in self._files}
-                else:
-                    blocks = {file_name(name, self._fields[name]): bytes_of(rows)}
-                for file, block in blocks.items():
-                    self._append(file, block)
+            for file, block in file_blocks(chunk, self._fields, self._sizes).items():
+                self._append(file, block)
             self._lists[SAMPLES_NAME].write(samples_lines(chunk))
             self._lists[SKIPPED_NAME].write(skipped_lines(chunk.skipped))
             self._lists[ORIGINS_NAME].write(origins_lines(chunk.origins))
-            self._flush_behind()
         except OSError as error:
             raise _write_failed(self._folder, error) from error
         self._summary.skipped += len(chunk.skipped)
@@ -366,22 +378,13 @@ class ShardWriter:
         self._crcs[name] = crc32(block, self._crcs[name])
         self._files[name].write(block)
         self._sizes[name] += len(block)
-        self._unflushed += len(block)
-
-    def _flush_behind(self) -> None:
-        """Flushes in a background thread, so that :meth:`seal` has little to wait for."""
-        if self._flush is not None and self._flush.done():
-            self._flush.result()
-            self._flush = None
-        if self._flush is None and self._unflushed >= _FLUSH_BYTES:
-            self._unflushed = 0
-            for file in self._files.values():
-                file.flush()
-            self._flush = self._behind.submit(_sync_data, [file.fileno() for file in self._files.values()])
+        if (length := self._sizes[name] - self._begun[name]) >= _FLUSH_BYTES:  # so that a seal has little to wait for
+            self._files[name].flush()
+            begin_sync(self._files[name].fileno(), self._begun[name], length)
+            self._begun[name] = self._sizes[name]
 
     def abandon(self) -> None:
         """Closes the files without sealing."""
-        self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
         for file in (*self._lists.values(), *self._files.values()):
             with suppress(OSError):  # what failed before has reported the full disk, and the file will be removed
                 file.close()
@@ -394,8 +397,6 @@ class ShardWriter:
         """
         files = {}
         try:
-            if self._flush is not None:
-                self._flush.result()  # the system reports an error only once
             for name, file in self._files.items():
                 file.flush()
                 file.truncate(self._sizes[name])
@@ -441,15 +442,22 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def variable_parts(name: str, rows: VariableRows, before: int) -> dict[str, npt.NDArray[Any]]:
-    """Returns what variable-size rows append to the files of a field, after ``before`` bytes of earlier rows."""
-    parts: dict[str, npt.NDArray[Any]] = {
-        BYTES: rows.bytes,
-        OFFSETS: rows.offsets[1:] + before,
-        SIZES: rows.sizes,
-        ENCODINGS: rows.encodings,
-    }
-    return {f"{name}.{part}": array for part, array in parts.items()}
+def file_blocks(chunk: Chunk, fields: Mapping[str, FieldSpec], sizes: Mapping[str, int]) -> dict[str, memoryview]:
+    """Returns what a chunk appends to each file of a shard, whose files have these sizes before."""
+    blocks: dict[str, memoryview] = {}
+    for name, rows in chunk.fields.items():
+        if not isinstance(rows, VariableRows):
+            blocks[file_name(name, fields[name])] = bytes_of(rows)
+            continue
+        offsets = rows.offsets[1:] + sizes[f"{name}.{BYTES}"]
+        parts: dict[str, npt.NDArray[Any]] = {
+            BYTES: rows.bytes,
+            OFFSETS: offsets,
+            SIZES: rows.sizes,
+            ENCODINGS: rows.encodings,
+        }
+        blocks |= {f"{name}.{part}": _memory(parts[part]) for part in parts if f"{name}.{part}" in sizes}
+    return blocks
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -469,11 +477,6 @@ def _write_failed(path: Path, error: OSError) -> BuildError:
     return BuildError(
         f"cannot write to {path} ({error.strerror}); free space there, then run the same command again to continue"
     )
-
-
-def _sync_data(files: Sequence[int]) -> None:
-    for file in files:
-        os.fsync(file)
 
 
 def _reserve(file: BinaryIO, size: int) -> None:

@@ -32,7 +32,7 @@ from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.row_reader import Numbers, PaddedLists, memory_of
-from mmload.store.split_views import AnySplit, View
+from mmload.store.split_views import View
 
 if TYPE_CHECKING:
     from mmload.loader.device_batches import SideStream
@@ -111,9 +111,13 @@ class BatchWorker:
         self._masks = None if "masks" in self._others else self._large.get("masks")  # of variable size
         self._memory = MemoryPool(settings.slots)
         self._view_memories = [MemoryPool(settings.slots) for _ in views]
+        self._images = split.reader.field("images") if "images" in fields else None
         self._tier: Tier | None = None
-        if "images" in fields:
-            self._tier = make_tier(settings.tier, split, settings.device, ranks)
+        self._device_tier: DeviceTier | None = None
+        if self._images is not None and settings.tier == "device" and settings.device.type != "cpu":
+            self._device_tier = DeviceTier(split, settings.device)
+        elif self._images is not None:
+            self._tier = tier_of_files(self._images, ranks, populate=settings.tier in ("memory", "device"))
         self._lock = threading.Lock()
         self._read_seconds = self._render_seconds = 0.0
         self._side_stream: SideStream | None = None
@@ -124,7 +128,7 @@ class BatchWorker:
 
     def statistics(self) -> Statistics:
         """Returns counters since the worker was made."""
-        source, times = self._tier, (self._read_seconds, self._render_seconds)
+        source, times = self._tier or self._device_tier, (self._read_seconds, self._render_seconds)
         return Statistics(*times, source.hits, source.misses, source.note) if source else Statistics(*times)
 
     def make(self, selection: RowSelection, epoch: int) -> Delivery:
@@ -184,18 +188,18 @@ class BatchWorker:
     def _is_rendered_there(self) -> bool:
         """Whether the device renders batches: their images are fixed-size, and none is made of several rows."""
         joins = isinstance(self._collate, Collate) and bool(self._collate.joining_step)
-        return not joins and (self._tier is None or not self._tier.rows.spec.variable_size)
+        return not joins and (self._images is None or not self._images.spec.variable_size)
 
     def _sent(self, side: SideStream, rows: Numbers, seeds: Numbers, epoch: int) -> Delivery:
         """Makes a batch in host memory and queues its copies to the device; returns what renders it there."""
-        collate, tier, device = self._collate, self._tier, side.device
+        collate, device = self._collate, side.device
         batch = self._without_images(rows, seeds)
-        is_described = tier is not None and isinstance(collate, Collate | Views)
+        is_described = self._images is not None and isinstance(collate, Collate | Views)
         views = self._prepared(batch, rows, seeds, epoch) if is_described else ()
-        stored = None if tier is None or isinstance(tier, DeviceTier) else self._gathered(tier, rows)
+        stored = None if self._tier is None else self._gathered(self._tier, rows)
 
         def copy() -> tuple[Any, ...]:
-            images = tier.images_at(rows) if isinstance(tier, DeviceTier) else stored
+            images = stored if self._device_tier is None else self._device_tier.images_at(rows)
             images = None if images is None else images.to(device, non_blocking=True)
             return images, *([view.copy_to(device) for view in views] if views else [on_device(batch, device)])
 
@@ -244,12 +248,12 @@ class BatchWorker:
 
     def _tiles(self, rows: Numbers, seeds: Numbers, epoch: int) -> Tiles | None:
         """Draws the rows that samples are composed of, and reads their sizes and boxes; None: of their own."""
-        if self._tier is None or self._composer is None:
+        if self._images is None or self._composer is None:
             return None
         view = self._settings.view
         drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), self._drawn_rows)
         fields = {name: self._read(name, drawn.numbers) for name in self._composed}
-        return Tiles(drawn, sizes_of(self._tier.rows.located(drawn.numbers)), fields)
+        return Tiles(drawn, sizes_of(self._images.located(drawn.numbers)), fields)
 
     def _drawn_rows(self, places: Numbers) -> Numbers:
         """Returns the rows at places of the view that a collate has drawn."""
@@ -259,13 +263,13 @@ class BatchWorker:
         self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
     ) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""
-        if self._tier is None or not isinstance(self._collate, Collate | Views):
+        if self._images is None or not isinstance(self._collate, Collate | Views):
             raise RuntimeError("no images are read, or a collate has no draws")
-        spec, sizes, masks = self._tier.rows.spec, None, None
+        spec, sizes, masks = self._images.spec, None, None
         channels, height, width = spec.shape
         if spec.variable_size:
             height = width = 0
-            sizes = sizes_of(self._tier.rows.located(rows))
+            sizes = sizes_of(self._images.located(rows))
             masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
             more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
@@ -383,14 +387,6 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
     needed["first"] = np.maximum(each["first"].min(0) - more, 0)
     needed["stop"] = each["stop"].max(0) + more
     return needed
-
-
-def make_tier(tier: str, split: AnySplit, device: torch.device, ranks: int = 1) -> Tier:
-    """Returns the tier of this name over the images of a split, of whose epochs ``ranks`` here read a part each."""
-    rows = split.reader.field("images")
-    if tier == "device" and not rows.spec.variable_size:
-        return DeviceTier(split, device)
-    return tier_of_files(rows, ranks, populate=tier == "memory")
 
 
 def read_masks(masks: Tier, rows: Numbers, sizes: Numbers) -> OwnMasks:

@@ -39,7 +39,7 @@ from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
 from mmload.store.row_map import MappedRows, PreparedRows, row_map
-from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
+from mmload.store.row_reader import Numbers, Places, Rows, read
 from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
 
@@ -353,20 +353,14 @@ class ReadTier(HitCounter):
         """Yields the rows as they are read, some at a time."""
         self.count(misses=len(rows))
         located, stored = locate_rows(self.rows, rows, needed, located)
-        lengths = stored.lengths
-        groups = split_by_size(
-            np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), lengths), PART_BYTES
-        )
-        ends = np.cumsum(lengths)
-        firsts = np.array([ends[group.start] - lengths[group.start] for group in groups], np.int64)
-        starts: Numbers = ends - lengths - np.repeat(firsts, [group.stop - group.start for group in groups])
-        stored.places["start"] = starts
-        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),))
-        stored = stored._replace(memory=room, starts=starts)
-        stops = [group.stop for group in groups]
-        arriving = self.rows.arriving(stored.rows, located, room.data, starts, stops)
-        for group, _ in zip(groups, arriving, strict=True):
-            yield stored.part(group)
+        room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), stored.lengths)
+        for group in split_by_size(room, PART_BYTES):
+            part = stored.part(group)
+            starts: Numbers = np.cumsum(part.lengths) - part.lengths
+            part.places["start"] = starts
+            memory = scratch("stored rows", (int(part.lengths.sum()),))
+            self.rows.fill(part.rows, located[group], memory.data, starts)
+            yield part._replace(memory=memory, starts=starts)
 
     def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
         """Reads all rows into ``out``."""
@@ -434,7 +428,7 @@ class MappedTier(HitCounter):
 
 
 class DeviceTier(HitCounter):
-    """Tier of all images of a split, of a fixed size, on a device, copied there in chunks on creation."""
+    """All images of a split, of a fixed size, on a GPU, copied there in chunks on creation."""
 
     note = ""
 
@@ -447,28 +441,12 @@ class DeviceTier(HitCounter):
         for start in range(0, len(split), step):
             chunk = np.arange(start, min(start + step, len(split)))
             self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
-        self._memory = np.frombuffer(memory_of(self.images), np.uint8) if device.type == "cpu" else NOWHERE
         self.count(misses=len(split))
-
-    def parts(
-        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
-    ) -> Iterator[StoredRows]:
-        """Yields the rows at once, for a device that is the CPU."""
-        self.count(len(rows))
-        _, stored = locate_rows(self.rows, rows, None, located)
-        starts = stored.rows * self.rows.spec.row_bytes
-        stored.places["start"] = starts
-        yield stored._replace(memory=self._memory, starts=starts)
 
     def images_at(self, rows: Numbers) -> Tensor:
         """Copies rows, int64 [B] in host memory, to other memory of the device."""
         self.count(len(rows))
         return self.images[torch.from_numpy(rows).to(self.images.device, non_blocking=True)]
-
-    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Copies all rows to ``out``, for a device that is the CPU."""
-        for part in self.parts(rows):
-            copy_ranges(part.memory, part.starts, part.lengths, out, places)
 
 
 def check_cuda(device: torch.device) -> None:

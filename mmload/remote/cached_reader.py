@@ -121,18 +121,11 @@ class CachedFiles(LocalFiles):
         objects = self.cache.objects  # rows in chunks; a number is the version of an added field
         return CachedFile(objects.url, objects.url_of(self._path(name, shard)))
 
-    def arriving(
-        self,
-        field: FieldRows,
-        rows: Numbers,
-        places: Places,
-        out: memoryview,
-        starts: Numbers,
-        groups: Sequence[int],
-    ) -> Iterator[None]:
+    def fill(self, field: FieldRows, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
         if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
-            return super().arriving(field, rows, places, out, starts, groups)
-        return _copied(self.chunk_map(field.name), places, out, starts, groups)
+            super().fill(field, rows, places, out, starts)
+        elif len(rows):
+            _copy(self.chunk_map(field.name), places, out, starts)
 
 
 class CachedSplit(Split):
@@ -214,24 +207,16 @@ def open_cached(
     return CachedDataset(RemoteFolder(dataset_cache(url, cache, limit, parallel, version)))
 
 
-def _copied(
-    chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-) -> Iterator[None]:
-    """Copies rows from their chunks to their starts in ``out``; yields after each of ``groups``, numbers of rows."""
+def _copy(chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers) -> None:
+    """Copies rows from their chunks to their starts in ``out``."""
     prepared = chunks.prepare(places, lambda _, error: error)
+    chunks.wait(prepared, slice(None))
     at, size = prepared.starts, places["bytes"]
     is_head = np.ones(len(places), np.bool_)  # neighbors in both memories are copied at once
     is_head[1:] = (at[1:] != at[:-1] + size[:-1]) | (starts[1:] != starts[:-1] + size[:-1])
-    is_head[list(groups[:-1])] = True
     heads = np.flatnonzero(is_head)
-    lasts = np.append(heads[1:], len(places)) - 1
-    pieces = np.stack([at[heads], (at + size)[lasts], starts[heads]], 1).tolist()
-    target, done = np.frombuffer(out, np.uint8), 0
-    for first, stop in zip([0, *groups[:-1]], groups, strict=True):
-        chunks.wait(prepared, slice(first, stop))
-        end = int(np.searchsorted(heads, stop))
-        for begin, past, place in pieces[done:end]:
-            target[place : place + past - begin] = chunks.memory[begin:past]
-        done = end
-        yield
+    ends = (at + size)[np.append(heads[1:], len(places)) - 1]
+    target = np.frombuffer(out, np.uint8)
+    for begin, end, place in zip(at[heads].tolist(), ends.tolist(), starts[heads].tolist(), strict=True):
+        target[place : place + end - begin] = chunks.memory[begin:end]
     chunks.release(prepared)

@@ -35,7 +35,7 @@ def chunk_starts(size: int, row_bytes: int, offsets: Numbers | None = None) -> N
     starts, first = [], 0
     while first < size:
         starts.append(first)
-        first = int(offsets[min(np.searchsorted(offsets, first + CHUNK_BYTES), len(offsets) - 1)])
+        first = int(offsets[min(int(np.searchsorted(offsets, first + CHUNK_BYTES)), len(offsets) - 1)])
     return np.array(starts, np.int64)
 
 

@@ -7,7 +7,7 @@ only a few are needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -113,10 +113,8 @@ class FieldRows:
         places["offset"] = begins - self._first_bytes[shards]
         return places
 
-    def arriving(
-        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> Iterator[None]:
-        return self._files.arriving(self, rows, places, out, starts, groups)
+    def fill(self, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        self._files.fill(self, rows, places, out, starts)
 
     def encoded(self, row: int) -> Bytes:
         """Reads a row as it is stored, uint8 [n].
@@ -222,7 +220,7 @@ class LocalFiles:
     """Files of a split in a folder. Thread-safe, picklable, and safe to use after a fork.
 
     Attributes:
-        is_local: whether the files stay where they are; else blocks come and go, and :meth:`arriving` fetches them.
+        is_local: whether the files stay where they are; else blocks come and go, and :meth:`fill` fetches them.
     """
 
     is_local = True
@@ -296,42 +294,26 @@ class LocalFiles:
         for file in list(self._opened_files.values()):
             file.check()
 
-    def arriving(
-        self,
-        field: FieldRows,
-        rows: Numbers,
-        places: Places,
-        out: memoryview,
-        starts: Numbers,
-        groups: Sequence[int],
-    ) -> Iterator[None]:
-        """Reads rows of a field, as :meth:`Rows.arriving`; one system call reads neighbors."""
-        ranges = self._ranges(field, places, out, starts, groups)
-        ends = np.searchsorted([each.first for each in ranges], groups).tolist()
-        done = 0
+    def fill(self, field: FieldRows, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        """Reads rows of a field, as :meth:`Rows.fill`; one system call reads neighbors."""
+        ranges = self._ranges(field, places, out, starts)
         for each in ranges if len(ranges) > 1 else ():
             each.file.prefetch(each.offset, len(each.out))
-        for end in ends:
-            for each in ranges[done:end]:
-                try:
-                    each.file.fill(each.out, each.offset)
-                except DamagedError:
-                    _raise_first(field, each, rows, places)
-                    raise
-            check_files(each.file for each in ranges[done:end])
-            done = end
-            yield
+        for each in ranges:
+            try:
+                each.file.fill(each.out, each.offset)
+            except DamagedError:
+                _raise_first(field, each, rows, places)
+                raise
+        check_files(each.file for each in ranges)
 
-    def _ranges(
-        self, field: FieldRows, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> list[_Range]:
-        """Returns the ranges to read: rows that follow each other in a file and in memory, of one group."""
+    def _ranges(self, field: FieldRows, places: Places, out: memoryview, starts: Numbers) -> list[_Range]:
+        """Returns the ranges to read: rows that follow each other in a file and in memory."""
         if not len(places):
             return []
         file, offset, size = places["file"], places["offset"], places["bytes"]
         breaks = (np.diff(file) != 0) | (offset[1:] != offset[:-1] + size[:-1])
         breaks |= (starts[1:] != starts[:-1] + size[:-1]) | (np.diff(starts // _MOST_BYTES) != 0)
-        breaks[np.array(groups[:-1], np.int64) - 1] = True
         heads = np.concatenate([[0], np.flatnonzero(breaks) + 1])
         stops = np.append(heads[1:], len(places))
         files = {number: self.opened(field.file, number) for number in np.unique(file).tolist()}

@@ -181,18 +181,11 @@ class JoinedRows:
             places[owned] = found
         return places
 
-    def arriving(
-        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> Iterator[None]:
-        parts = []
-        for owner, owned, numbers in self._by_split(rows):  # all at once, so that every split can ask for its rows
+    def fill(self, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        for owner, owned, numbers in self._by_split(rows):
             own = places[owned]
             own["file"] -= self._first_files[owner]
-            ends = np.searchsorted(owned, groups).tolist()  # of each group, among the split's own rows
-            is_in = (np.diff(ends, prepend=0) > 0).tolist()
-            stops = [end for end, inside in zip(ends, is_in, strict=True) if inside]
-            parts.append((is_in, self._fields[owner].arriving(numbers, own, out, starts[owned], stops)))
-        return _in_groups(parts, len(groups))
+            self._fields[owner].fill(numbers, own, out, starts[owned])
 
     def offsets(self) -> Numbers:
         return np.concatenate([[0], np.cumsum(self.located(np.arange(len(self)))["bytes"])])
@@ -212,14 +205,6 @@ class JoinedRows:
 def _joined_rows(splits: Sequence[Split], numbering: _Numbering, name: str) -> JoinedRows:
     """Returns the rows of a field of all splits."""
     return JoinedRows([split.files.field(name) for split in splits], numbering.owners, len(numbering))
-
-
-def _in_groups(parts: Sequence[tuple[list[bool], Iterator[None]]], groups: int) -> Iterator[None]:
-    for group in range(groups):
-        for is_in, arriving in parts:
-            if is_in[group]:
-                next(arriving)
-        yield
 
 
 def _pieces(dataset: object, splits: list[Split]) -> list[range | Numbers]:

@@ -12,7 +12,7 @@ from meanwhile import once
 from updating import add_pictures, change
 
 import mmload
-from mmload.builder import columns, destination, subsets, unused_files, version_commit
+from mmload.builder import columns, staging, subsets, unused_files, version_commit
 from mmload.builder import repair as repair_module
 from mmload.builder import verify as verify_module
 from mmload.builder.pipeline import build, build_part, update
@@ -97,7 +97,7 @@ def test_gc_keeps_other_changes_away_while_it_works(squares, source, monkeypatch
 
 
 def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch):
-    listed = destination.entries_of
+    listed = staging.entries_of
 
     def then_gc(folder):
         found = listed(folder)
@@ -106,7 +106,7 @@ def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch)
                 shutil.rmtree(entry.path)
         return found
 
-    monkeypatch.setattr(destination, "entries_of", then_gc)
+    monkeypatch.setattr(staging, "entries_of", then_gc)
     assert build(replace(squares, shuffle_seed=5), overwrite=True).built
 
 

@@ -23,8 +23,8 @@ from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shards import BuildPaths
-from mmload.builder.staging import Staging, made_by
+from mmload.builder.shards import BuildPaths, made_by
+from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import read
 

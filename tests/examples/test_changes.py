@@ -16,13 +16,11 @@ import change_scripts
 import pytest
 import torch
 import torchvision
-from conftest import make_folder
+from conftest import build_splits
 from devkits import voc_dataset
 
 import mmload
 from mmload.augment import ColorJitter, RandAugment, RandomApply
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 NAMES = sorted(path.stem for path in change_scripts.CLIENTS.glob("*.toml"))
@@ -31,11 +29,7 @@ NAMES = sorted(path.stem for path in change_scripts.CLIENTS.glob("*.toml"))
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train and val of three classes, 40 x 40."""
-    root = tmp_path_factory.mktemp("clients")
-    for seed, split in enumerate(("train", "val")):
-        make_folder(root / "photos" / split, per_class=2, seed=seed)
-    build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(40)))
-    return root / "built"
+    return build_splits(tmp_path_factory.mktemp("clients"))
 
 
 def lines_of(name: str, number: int) -> str:

@@ -35,6 +35,13 @@ def resealed(body):
         return json.dumps(body)
 
 
+def changed_manifest(dataset, change):
+    """Changes the JSON of a dataset's manifest by a function, with the checksum of its new content."""
+    body = json.loads((dataset / "dataset.json").read_text(encoding="utf-8"))
+    change(body)
+    (dataset / "dataset.json").write_text(resealed(body), encoding="utf-8")
+
+
 def reseal_file(path, split, shard, name):
     """Gives a changed file of a shard the size and checksum that the manifest expects, as a faulty writer would."""
     body = json.loads((path / "dataset.json").read_text())

@@ -34,8 +34,12 @@ def in_parts(reader: RowReader, rows: Numbers, most: int) -> list[Tensor]:
     scratch, field = torch.empty(most, 3, 32, 32, dtype=torch.uint8), reader.field("images")
     starts = np.arange(len(rows)) % most * ROW_BYTES
     stops = [*range(most, len(rows), most), len(rows)] if len(rows) else []
-    arriving = field.arriving(rows, field.located(rows), memory_of(scratch), starts, stops)
-    return [scratch[: (stop - 1) % most + 1].clone() for stop, _ in zip(stops, arriving, strict=True)]
+    parts = []
+    for stop in stops:
+        some = slice((stop - 1) // most * most, stop)
+        field.fill(rows[some], field.located(rows[some]), memory_of(scratch), starts[some])
+        parts.append(scratch[: (stop - 1) % most + 1].clone())
+    return parts
 
 
 def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:

@@ -6,7 +6,6 @@ import errno
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +95,7 @@ def test_report_page_is_complete_and_escaped(odd: Dataset, tmp_path: Path) -> No
     assert done.stdout == f"{out}: 2 pictures in several rows, 1 of them in two splits; 6 outliers\n"
     text = out.read_text(encoding="utf-8")
     assert len(text) < 5_000_000
-    seen: list[tuple[str, dict[str, str | None]]] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            seen.append((tag, dict(attrs)))
-
-    Reader().feed(text)
-    images = [attributes for tag, attributes in seen if tag == "img"]
+    images = re.findall(r"<img\b[^>]*>", text)
     train, val = len(odd["train"]), len(odd["val"])
     assert len(images) == train + val + 8 * min(6, train) + 4 + 6  # stored, drawn, two pairs, outliers
     training, evaluation = text.split(">Split train</h2>")[1].split(">Split val</h2>")
@@ -112,12 +104,13 @@ def test_report_page_is_complete_and_escaped(odd: Dataset, tmp_path: Path) -> No
     assert "As training sees them" not in evaluation
     assert "again<wbr>.png" not in text  # only behind separators
     assert "train/<wbr>" in text
-    assert all(str(one["src"]).startswith("data:image/") and one["alt"] for one in images)
-    assert not [tag for tag, attributes in seen if tag == "script" or any(name.startswith("on") for name in attributes)]
+    assert all('src="data:image/' in image and re.search(r' alt="[^"]', image) for image in images)
+    assert not re.findall(r"<script|<\w[^>]* on\w+=", re.sub(r'="[^"]*"', "", text))
     assert not re.search(r'(?:src|href)="(?!data:|#)', text)
     assert "&lt;img src=x onerror=alert(1)&gt; &amp; &#x27;co&#x27;" in text
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it(odd: Dataset, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
