@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
+from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.runtime.lazy_property import lazy_property
@@ -23,6 +24,7 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import MAX_BYTES, SampleFiles
 from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes
 from mmload.sources.masks import read_mask
+from mmload.sources.options import Table, Text
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
 _BOXES = ("bbox", "bboxes", "boxes")
 _LABELS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
-_FORMATS = ("xyxy", "xywh", "cxcywh")
 _VALUES = "values"
 """Name that the values of a row beside its pictures are read by, for their checksum."""
 
@@ -60,16 +61,14 @@ class HuggingFaceSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    split: str | Sequence[str] | None = None
-    name: str | None = None
-    fields: Mapping[str, str] | None = None
-    box_format: str | None = None
+    split: Annotated[str | list[str] | None, Meta(description="a split, or a list of them")] = None
+    name: Text = None
+    fields: Table = None
+    box_format: Annotated[
+        Literal["xyxy", "xywh", "cxcywh"] | None, Meta(description="one of xyxy, xywh and cxcywh")
+    ] = None
 
     def __post_init__(self) -> None:
-        if self.box_format not in (None, *_FORMATS):
-            raise RecipeError(f"box_format is {self.box_format!r}; use one of {choices(_FORMATS)}")
-        if not isinstance(self.fields, Mapping | None) or not isinstance(self.split, str | list | tuple | None):
-            raise RecipeError("fields is no table, or split no text; write fields={targets='label'}, split='train'")
         try:
             import datasets  # noqa: F401
         except ImportError as error:

@@ -84,14 +84,6 @@ def are_different_names(names: Any, is_valid: Callable[[str], object] = str.stri
     return is_list and 0 < len(set(names)) == len(names)
 
 
-def check_fraction(fraction: object, seed: object) -> None:
-    """Raises RecipeError unless the two are what :func:`held_out` takes, or the fraction is None."""
-    if fraction is not None and (not isinstance(fraction, float) or not 0 < fraction < 1):
-        raise RecipeError(f"val_fraction is {fraction!r}; use a fraction between 0 and 1, for example 0.1")
-    if type(seed) is not int:
-        raise RecipeError(f"seed is {seed!r}; use an integer")
-
-
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
     """Selects a share in (0, 1) of the samples, of which id and stratum are given, the same of every stratum: bool [N].
 

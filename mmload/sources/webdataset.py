@@ -34,8 +34,9 @@ from mmload.sources.files import EXTENSIONS, RemoteFiles, SampleFiles, part_of_f
 from mmload.sources.imagefolder import LocalTree, RemoteTree
 from mmload.sources.links import Links, reading
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, check_fraction, with_held_out
+from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, with_held_out
 from mmload.sources.masks import read_mask
+from mmload.sources.options import Fraction, Names, Seed, Table, Text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,22 +107,15 @@ class WebDatasetSource:
     root: str | Path | Location
     decoder: Decoder
     _: KW_ONLY
-    shards: Mapping[str, str] | None = None
-    image: str | None = None
-    fields: Mapping[str, str] | None = None
-    classes: Sequence[str] | None = None
-    val_fraction: float | None = None
-    seed: int = 0
+    shards: Table = None
+    image: Text = None
+    fields: Table = None
+    classes: Names = None
+    val_fraction: Fraction = None
+    seed: Seed = 0
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction(self.val_fraction, self.seed)
-        for name in ("shards", "fields"):
-            table = getattr(self, name)
-            if table is not None and not (
-                isinstance(table, Mapping) and all(isinstance(v, str) for v in table.values())
-            ):
-                raise RecipeError(f"{name} is {table!r:.80}; write a table of texts")
         if self.classes is not None and not are_different_names(self.classes):
             raise RecipeError(f"classes is {self.classes!r:.80}; write a list of different names")
 
