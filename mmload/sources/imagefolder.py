@@ -86,6 +86,7 @@ class LocalTree:
 
     def open(self, name: str) -> BinaryIO:
         """Opens a file."""
+        self._links.check(self.place / name)
         return open(self.place / name, "rb", opener=open_regular)
 
     def revision(self, name: str) -> str:

@@ -29,7 +29,7 @@ from mmload.remote.urls import PARALLEL, Location
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.files import EXTENSIONS, RemoteFiles, SampleFiles, part_of_file
+from mmload.sources.files import EXTENSIONS, RemoteFiles, SampleFiles, inner_name, part_of_file
 from mmload.sources.imagefolder import LocalTree, RemoteTree
 from mmload.sources.links import Links, reading
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
@@ -273,9 +273,11 @@ def _matching(tree: LocalTree | RemoteTree, pattern: str) -> Iterator[str]:
     """Yields the tars that a pattern names, in its order: ``{000..147}``, ``{a,b}``, and wildcards.
 
     Raises:
-        SourceError: if one does not exist, or wildcards match none.
+        SourceError: if one does not exist or leaves the folder, or wildcards match none.
     """
-    for name in _expanded(pattern):
+    for name in dict.fromkeys(_expanded(pattern)):
+        if inner_name(name) is None:
+            raise SourceError(f"{name!r:.80} leaves {tree.display_name('')}; give the folder of the tars as ROOT")
         if re.search(r"[*?\[]", name):
             found = fnmatch.filter(tree.files(""), name)
         else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import pickle
+import tarfile
 import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -145,6 +147,17 @@ def ids(root: Path) -> None:
     (root / "ids.json").write_text(json.dumps(body))
 
 
+def tars(root: Path) -> None:
+    picture(root / "0.png", 1)
+    for split, count in (("train", 2), ("val", 1)):
+        with tarfile.open(root / f"set-{split}-0.tar", "w") as tar:
+            for number in range(count):
+                tar.add(root / "0.png", f"{number}.png")
+                label = tarfile.TarInfo(f"{number}.cls")
+                label.size = 1
+                tar.addfile(label, io.BytesIO(b"1"))
+
+
 def nothing(root: Path) -> None:
     pass
 
@@ -171,6 +184,7 @@ EXPECTED: dict[str, tuple[Any, dict[str, int], dict[str, tuple[int, ...]]]] = {
     "cifar100": (cifar, {"train": 2, "test": 2}, {"images": (3, 32, 32), "targets": ()}),
     "list_224": (table, {"train": 6, "val": 2}, {"images": (3, 224, 224), "targets": ()}),
     "idlist": (ids, {"train": 3, "validation": 1}, {"features": (5,), "targets": ()}),
+    "webdataset_256": (tars, {"train": 2, "val": 1}, {"images": (3, 256, 256), "targets": ()}),
     "python": (nothing, {"train": 100}, {"images": (3, 64, 64), "targets": ()}),
 }
 

@@ -256,3 +256,20 @@ def test_update_builds_what_is_new_in_the_tars(tmp_path: Path) -> None:
 def test_webdataset_options_that_are_wrong_are_named(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match=next(iter(options))):
         splits(tmp_path, **options)
+
+
+def test_tars_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"0.jpg": photo(0)})
+    (tmp_path / "root").mkdir()
+    with pytest.raises(SourceError, match=r"'../a.tar' leaves .*root"):
+        splits(tmp_path / "root", shards={"train": "../a.tar"})
+    (tmp_path / "root" / "inner").symlink_to(tmp_path)
+    with pytest.raises(SourceError, match=r"leads out of .* by a link.*allow_outside"):
+        splits(tmp_path / "root", shards={"train": "inner/a.tar"})
+    assert len(splits(tmp_path / "root", shards={"train": "inner/a.tar"}, allow_outside=True)["train"]) == 1
+
+
+def test_braces_in_braces_name_each_tar_once(tmp_path: Path) -> None:
+    for name in "abc":
+        write_tar(tmp_path / f"{name}.tar", {"0.jpg": photo(0)})
+    assert len(splits(tmp_path / "{a,{b,c}}.tar")["train"]) == 3
