@@ -52,7 +52,7 @@ class MixStep(TargetStep, Step):
     def fits(self, plan: Plan) -> bool:
         """Returns whether nothing is mixed in the pass so far, and no holes are to be written into uint8 images."""
         uint8_holes = bool(plan.holes) and plan.peak > 1 and plan.shift is None and not self.makes_floats
-        return plan.fits_mixing() and not uint8_holes
+        return plan.mixing is None and not uint8_holes
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.mixed(self.mixing(plan, draws))
