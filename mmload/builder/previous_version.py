@@ -40,6 +40,7 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     Statistics,
+    Summaries,
     json_lines,
     origins_lines,
     skipped_in,
@@ -73,7 +74,6 @@ _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
-Summaries = Mapping[tuple[str, int], ShardSummary]
 
 Write = Callable[[str, Iterable[bytes]], FileRecord]
 """Writes a list of a split, given the name of its file and its content."""
