@@ -145,7 +145,7 @@ class BuildOptions(RunOptions):
 
     words: list[str] | None = option(
         "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, webdataset, "
-        "list (of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
+        "huggingface, list (of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
         flag="",
         metavar="KIND ROOT OUT",
     )
@@ -181,6 +181,7 @@ class BuildOptions(RunOptions):
     )
     labels: str | None = _what("cifar100: fine or coarse.", table="source")
     dataset: str | None = _what("python: package.module:callable.", table="source")
+    split: str | None = _what("huggingface: a split, perhaps with a slice as in train[:10%].", table="source")
     download: bool = _what("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
     setting: list[str] | None = _what(
         "Any other key of a source in docs/recipes.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"
@@ -485,7 +486,16 @@ def _shown(keys: Mapping[str, Any], name: str) -> str:
 
 
 _MOST_SHOWN = 100
-_SIDES = {"imagefolder": 256, "voc": 256, "list": 256, "webdataset": 256, "python": 256, "coco": 640, "yolo": 640}
+_SIDES = {
+    "imagefolder": 256,
+    "voc": 256,
+    "list": 256,
+    "webdataset": 256,
+    "huggingface": 256,
+    "python": 256,
+    "coco": 640,
+    "yolo": 640,
+}
 _MOST_PIXELS_KEPT = 2**20  # of an image that is stored in its own size without being asked
 
 ORIGINAL = "original"

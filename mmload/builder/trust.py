@@ -12,7 +12,7 @@ from mmload.errors import DamagedError, RecipeError, UsageError
 from mmload.sources.decode import Decoder
 from mmload.sources.files import inner_name
 
-FILE_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100", "list", "webdataset")
+FILE_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100", "list", "webdataset", "huggingface")
 """The sources that only read files in their own folder."""
 
 _REQUESTS = {"download": "to download the source", "allow_outside": "to read files outside the source's folder"}

@@ -164,6 +164,7 @@ SOURCES: dict[str, str | SourceFactory] = {
     "cifar100": "mmload.sources.cifar:Cifar100Source",
     "list": "mmload.sources.sample_list:ListSource",
     "webdataset": "mmload.sources.webdataset:WebDatasetSource",
+    "huggingface": "mmload.sources.huggingface:HuggingFaceSource",
     "python": "mmload.sources.python:PythonSource",
 }
 """Kind -> factory, or ``module:attribute`` where it is imported from on first use."""

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
@@ -184,14 +184,14 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
-def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
+def read_bytes(root: Place, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
     """Reads the file ``root/name``, of at most ``most`` bytes on a disk.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read.
         RemoteError: if the store that it lies in cannot be read.
     """
-    if isinstance(root, RemoteFiles):
+    if not isinstance(root, Path):
         return root.read(name, sample)
     name, start, size = _parts(name)
     try:
@@ -230,6 +230,16 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
         raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
 
+class HasFiles(Protocol):
+    """Place of files that are not in a folder."""
+
+    def read(self, name: str, sample: str) -> bytes:
+        """Reads a file; raises SampleError of ``sample`` if it cannot."""
+
+
+Place = Path | HasFiles
+
+
 class SampleFiles:
     """Reader of the files of one sample, which counts the checksum of what it has read.
 
@@ -237,7 +247,7 @@ class SampleFiles:
     storage cannot be read.
     """
 
-    def __init__(self, place: Path | RemoteFiles, sample: str) -> None:
+    def __init__(self, place: Place, sample: str) -> None:
         self.place, self.sample, self._crc = place, sample, 0
 
     @property

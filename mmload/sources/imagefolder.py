@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
 from pathlib import Path, PurePath
@@ -171,6 +173,14 @@ _TINY_TABLE = "val/val_annotations.txt"
 :data:`KAGGLE_FOLDER`, and Tiny ImageNet's. A line of both begins with an image and its class."""
 
 
+_LOOKED_INTO = 20  # folders
+_OTHER_KINDS = {
+    ("webdataset", "tars, as WebDataset's"): (".tar",),
+    ("huggingface", "a dataset of Hugging Face"): (".parquet", ".arrow", "dataset_dict.json"),
+}
+"""Other kind of a source, and what it is made of -> how its files end."""
+
+
 class ImageFile(NamedTuple):
     """One image: its path relative to the root with forward slashes, its class's index, its file's revision."""
 
@@ -233,26 +243,34 @@ class ImageFolderSource:
             RecipeError: if ``val_fraction`` is given and there is no ``train`` to take it from, or a ``val`` already.
         """
         with reading(self._tree.place):
-            self._tree.check_folder("", "the folder that holds one subfolder per class")
-            table, labels, base = "", dict[str, str](), ""
-            if self.split_folders is None:
-                base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
-                table, labels = self._validation_classes(base)
-            names, notes = self._split_names(base, flat=["images"] if labels else [])
-            folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
-            splits = {name: self._scan(folder) for name, folder in folders.items()}
-            next(iter(splits.values())).add_notes(notes)
-            named = {self._tree.display_name(folders[name]): split.classes for name, split in splits.items()}
-            check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
-            if labels:
-                splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
-            if self.class_names is not None:
-                classes = self._named(self.class_names, next(iter(splits.values())).classes)
-                for split in splits.values():
-                    split.classes, split.is_renamed = classes, True
-            if self.val_fraction is None:
-                return splits
-            return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
+            try:
+                return self._splits()
+            except SourceError as error:
+                if other := _other_kind(self._tree):
+                    raise SourceError(other) from error
+                raise
+
+    def _splits(self) -> Mapping[str, ImageFolderSplit]:
+        self._tree.check_folder("", "the folder that holds one subfolder per class")
+        table, labels, base = "", dict[str, str](), ""
+        if self.split_folders is None:
+            base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
+            table, labels = self._validation_classes(base)
+        names, notes = self._split_names(base, flat=["images"] if labels else [])
+        folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
+        splits = {name: self._scan(folder) for name, folder in folders.items()}
+        next(iter(splits.values())).add_notes(notes)
+        named = {self._tree.display_name(folders[name]): split.classes for name, split in splits.items()}
+        check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
+        if labels:
+            splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
+        if self.class_names is not None:
+            classes = self._named(self.class_names, next(iter(splits.values())).classes)
+            for split in splits.values():
+                split.classes, split.is_renamed = classes, True
+        if self.val_fraction is None:
+            return splits
+        return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
 
     def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
         """Returns the names of the classes of some folders; one that several share ends in its folder."""
@@ -363,6 +381,20 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
         import torch
 
         return Beside({"targets": torch.tensor(self.items[index].target, device="cpu")})
+
+
+def _other_kind(tree: LocalTree | RemoteTree) -> str:
+    """Returns what a folder is that is no ImageFolder, and the command for it; "" if that is unknown."""
+    root, names = tree.display_name(""), list[str]()
+    with suppress(OSError):
+        for folder in ("", *tree.names("")[:_LOOKED_INTO]):
+            names += tree.names(folder, of_files=True)
+    if any(name.lower().endswith(EXTENSIONS) for name in names):
+        return ""
+    for (kind, what), endings in _OTHER_KINDS.items():
+        if root.endswith(endings) or any(name.endswith(endings) for name in names):
+            return f"{root} holds {what}, and no class folders of images: mmload build {kind} {shlex.quote(root)} OUT"
+    return ""
 
 
 def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, str]]:

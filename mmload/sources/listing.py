@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import ReadImage, RemoteFiles, SampleFiles, local_root
+from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -197,7 +197,7 @@ class ListedSplit(Generic[T]):
         """Returns the names of a sample's files in the order in which they are read, its image first."""
         return self.items[index][:1]
 
-    def place_of(self, index: int) -> Path | RemoteFiles:
+    def place_of(self, index: int) -> Place:
         """Returns where the files of a sample are: by default in :attr:`place`."""
         return self.place
 

@@ -30,7 +30,7 @@ from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.files import EXTENSIONS, RemoteFiles, SampleFiles, inner_name, part_of_file
+from mmload.sources.files import EXTENSIONS, RemoteFiles, SampleFiles, part_of_file
 from mmload.sources.imagefolder import LocalTree, RemoteTree
 from mmload.sources.links import Links, reading
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
@@ -270,14 +270,15 @@ class TarIndex:
 
     def _parts(self, member: tarfile.TarInfo) -> Iterator[tuple[str, str, int, int]]:
         """Yields a file as it is indexed; nothing for folders and for files that WebDataset leaves out."""
-        name = inner_name(member.name)
+        name = member.name.removeprefix("./")
         if member.isdir():
             return
-        if name is None or not member.isreg() or member.issparse():
-            kind = "a name that leaves the tar" if name is None else "a link, a sparse file or a device"
+        is_outside = name.startswith("/") or ".." in name.split("/")
+        if is_outside or not member.isreg() or member.issparse():
+            kind = "a name that leaves the tar" if is_outside else "a link, a sparse file or a device"
             raise SourceError(f"{self._tar} has the member {member.name!r:.80}, {kind}, which is not read; remove it")
         parts = _KEY.fullmatch(name)
-        if parts and not posixpath.basename(name).startswith("__"):
+        if parts and not name.rpartition("/")[2].startswith("__"):
             yield parts[1], parts[2].lower(), member.offset_data, member.size
 
 
@@ -405,21 +406,13 @@ class TarSplit(ListedSplit[TarItem]):
     @lazy_property
     def _schema(self) -> Schema | None:
         """Meaning of the fields, by some samples of the split."""
-        if not self._fields:
-            return None
-        from mmload.sources.randomness import spread_indices
-        from mmload.sources.schema import Schema
+        from mmload.sources.schema import schema_of
 
-        samples, fault = [], ValueError()
-        for index in spread_indices(len(self)):
-            try:
-                self.check(index)
-                samples.append(self._values(index, SampleFiles(self.place, self.id(index))))
-            except (SampleError, ValueError) as error:  # raised again when the sample is read
-                fault = ValueError(str(error))
-        if not samples:
-            raise fault
-        return Schema(samples, self.decoder, {field: field for field in self._fields})
+        def values(index: int) -> dict[str, Any]:
+            self.check(index)
+            return self._values(index, SampleFiles(self.place, self.id(index)))
+
+        return schema_of(values, len(self), self.decoder, self._fields) if self._fields else None
 
 
 def _file_of(key: str, members: Sequence[Member]) -> Member | None:
