@@ -141,8 +141,8 @@ class BuildOptions(RunOptions):
     """
 
     words: list[str] | None = option(
-        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, webdataset, list "
-        "(of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
+        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, webdataset, "
+        "list (of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
         flag="",
         metavar="KIND ROOT OUT",
     )
