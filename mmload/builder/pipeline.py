@@ -5,7 +5,8 @@ alone, never on threads, processes or interruptions: a build that was killed con
 prints.
 
 Several processes can build a part each, such as the tasks of a Slurm array. They share nothing but a file system: they
-may run in any order, at once, and again. The one that finds all shards sealed commits the dataset.
+may run in any order, at once, and again. The one that finds all shards sealed commits the dataset. A build by one
+process is part 1 of 1, and holds the lock of the working folder alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from mmload.store.unfinished import staging_folder
 
 _SHOWN = 3
 _MOST_PARTS = 10**6
+_PART_1_OF_1 = slice(None)
 _OF_COMMAND = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
 """Options of the command that are arguments of :func:`build`, or say how and not what is built."""
 
@@ -176,7 +178,7 @@ def build(
         on_note=on_note,
         command=command,
     )
-    done = _run_shards(work, engine, slice(None), overwrite=overwrite)
+    done = _run_shards(work, engine, _PART_1_OF_1, overwrite=overwrite)
     return BuildReport(
         out=work.out,
         manifest=_completed(done, work),
@@ -298,7 +300,7 @@ def update(
         on_note=on_note,
         command=command,
     )
-    found = work.inspect() if options.dry_run else _completed(_run_shards(work, engine, slice(None)), work)
+    found = work.inspect() if options.dry_run else _completed(_run_shards(work, engine, _PART_1_OF_1), work)
     previous = cast(Previous, work.previous)
     manifest = found or previous.manifest
     added, changed, removed = previous.counts

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from mmload.builder.engines import Engine
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
-from mmload.builder.recipe import BuildRecipe, VariableLayout
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
+from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout, checked
+from mmload.builder.sample_changes import objects_of
 from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
     UNNAMED,
@@ -30,8 +31,8 @@ from mmload.builder.shards import (
     BuildPaths,
     ShardLayout,
     ShardPlan,
-    ShardSummary,
     Statistics,
+    Summaries,
     asked_by,
     join_lists,
     made_by,
@@ -52,7 +53,7 @@ from mmload.records import (
     dtype_name,
 )
 from mmload.runtime.durable_files import remove
-from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, SourceSplit, make_source
+from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, make_source
 from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
@@ -73,11 +74,6 @@ _MARGIN = 1.1  # shards are planned for rows that are larger than those of the e
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
 
-Summaries = dict[tuple[str, int], ShardSummary]
-"""(split, number) of a finished shard -> its summary."""
-
-ON_ERROR = ("fail", "skip")
-
 _PROBES = 16  # samples of all splits together that are tried
 _UPDATE_PROBES = 2  # of few samples in all
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
@@ -94,8 +90,7 @@ class ErrorLimit:
     """
 
     def __init__(self, on_error: str, most: int | str | None, samples: int) -> None:
-        if on_error not in ON_ERROR:
-            raise UsageError(f"on-error is {on_error!r}; use one of {', '.join(ON_ERROR)}")
+        checked(on_error, OnError, "on-error")
         if most is not None and on_error != "skip":
             raise UsageError("max-errors is for --on-error skip; add that, or leave it out")
         self.skip = on_error == "skip"
@@ -152,8 +147,11 @@ class PlannedBuild:
         self.listed = time.time_ns()
         before = {} if self.previous is None else self.previous.excluded
         self.splits, excluded, self._gone = remaining_splits(recipe, exclude, before)
-        self._listed_splits, self._side = self.splits, recipe.side
-        recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
+        self._listed_splits = self.splits
+        self._fits = recipe.side is not None and recipe.variable_layout is None
+        if recipe.side is not None:
+            sizes = () if recipe.is_side_given else some_sizes(self.splits)
+            recipe = recipe.with_default_transforms(boxes=has_boxes(self.splits), sizes=sizes)
         self.recipe, self.progress, self._on_note = recipe, progress, on_note
         self.chain, self._tried = TransformChain(recipe.transforms), TriedSamples()
         self.plan: dict[str, Any] = {
@@ -307,16 +305,18 @@ class PlannedBuild:
 
     def _enlarged(self) -> str:
         """Returns a sentence if the default transforms enlarge some of the images that were tried; else ""."""
-        if self._side is None or self.recipe.variable_layout is not None:
+        if not self._fits or not self.recipe.transforms:
             return ""
-        side = max if self.recipe.transforms[-1]["step"] == "Letterbox" else min
+        last = self.recipe.transforms[-1]
+        side = max if last["step"] == "Letterbox" else min
+        least = last["size"] if isinstance(last["size"], int) else side(last["size"])
         tried = self._tried.sizes()
-        smaller = {name: size for name, size in tried.items() if side(size) < self._side}
+        smaller = {name: size for name, size in tried.items() if side(size) < least}
         if not smaller:
             return ""
         name, (height, width) = next(iter(smaller.items()))
         return (
-            f"{len(smaller)} of {counted(len(tried), 'image')} that were tried are enlarged to --size {self._side}, "
+            f"{len(smaller)} of {counted(len(tried), 'image')} that were tried are enlarged to --size {least}, "
             f"such as {name!r:.80} of {width} x {height} pixels; give a smaller --size, or --layout variable, which "
             "enlarges none"
         )
@@ -537,6 +537,25 @@ def _first_has_boxes(split: SourceSplit) -> bool:
         with suppress(SampleError):  # its shard reports it
             return "boxes" in split.read(index).fields
     return False
+
+
+def some_sizes(splits: Mapping[str, SourceSplit]) -> list[tuple[int, int] | None]:
+    """Returns (height, width) of some images of all splits, or None of a sample without one; of those that are read."""
+    sizes: list[tuple[int, int] | None] = []
+    for split in splits.values():
+        samples = probes(len(split), max(1, _PROBES // len(splits)))
+        if isinstance(split, FetchesAhead):
+            split.fetch_ahead(samples)
+        for index in samples:
+            with suppress(SampleError):  # its shard reports it
+                sizes.append(split.image_size(index) if isinstance(split, KnowsSizes) else _read_size(split, index))
+    return sizes
+
+
+def _read_size(split: SourceSplit, index: int) -> tuple[int, int] | None:
+    images = split.read(index).fields.get("images")
+    is_image = images is not None and images.ndim == 3 and dtype_name(images.dtype) == "uint8"
+    return (images.shape[1], images.shape[2]) if is_image and images is not None else None
 
 
 def remaining_splits(

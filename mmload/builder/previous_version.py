@@ -3,28 +3,34 @@
 An update is a build with a previous version (:mod:`mmload.builder.planned_build`): it builds new and changed samples
 into new shards, and its rows are in an order of their own over all shards, old and new. So they are those of a fresh
 build, row for row, or keep the order in which they came.
-
-A sample is changed if its revision is another one. Files that were only touched or copied have another time, and files
-that were written just before the source was listed may have been written once more within the resolution of their
-times: the checksum of the files decides then.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.recipe import BuildRecipe
+from mmload.builder.sample_changes import (
+    SampleLine,
+    SplitChanges,
+    StoredLists,
+    compare_split,
+    has_classes,
+    keep_meaning,
+    objects_of,
+    parsed_lines,
+    read_lists,
+)
 from mmload.builder.shard_job import row_order
 from mmload.builder.shards import (
     UPDATES,
@@ -34,18 +40,17 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     Statistics,
+    Summaries,
     json_lines,
     origins_lines,
     skipped_in,
     write_list,
 )
 from mmload.builder.staging import dataset_at, is_up_to_date
-from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
-from mmload.records import FieldSpec, ObjectsRecord
-from mmload.runtime.regular_files import read_regular
-from mmload.sources import TIME_MARK, HasChecksums, HasObjects, SourceSplit
+from mmload.errors import BuildError, counted
+from mmload.records import FieldSpec
+from mmload.sources import HasChecksums, SourceSplit
 from mmload.sources.exclusion import Excluded, only
-from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import (
@@ -65,15 +70,10 @@ from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 from mmload.store.unfinished import unfinished_plan
 from mmload.store.versions import next_shard_folders, next_version
 
-RECENT_NS = 2 * 10**9
-"""Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
-
 _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
-Summaries = Mapping[tuple[str, int], ShardSummary]
-T = TypeVar("T", bound=msgspec.Struct)
 
 Write = Callable[[str, Iterable[bytes]], FileRecord]
 """Writes a list of a split, given the name of its file and its content."""
@@ -92,202 +92,6 @@ class UpdateOptions:
     append: bool = False
     checksum: bool = False
     dry_run: bool = False
-
-
-# What a source says of its splits.
-
-
-def objects_of(split: SourceSplit) -> ObjectsRecord | None:
-    """Returns the description of the objects in a split's images; None if it has none."""
-    return split.objects() if isinstance(split, HasObjects) else None
-
-
-def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
-    """Returns whether each row has a class."""
-    targets = fields.get("targets")
-    return targets is not None and targets.dtype == "int64" and targets.shape == ()
-
-
-def keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
-    """Returns whether rows mean the same by the source's description of a split now: its classes, keypoints and flip.
-
-    Classes may be added at the end. The last ones may be gone where the revision of a row has its class, and none may
-    be gone or new where a row has a number for each. Names and skeletons of keypoints are in no row.
-    """
-    before, now = (each or ObjectsRecord() for each in (record.objects, objects_of(split)))
-    if (len(before.keypoints), before.flip) != (len(now.keypoints), now.flip):
-        return False
-    classes, fields = tuple(split.classes), record.built_fields
-    if "targets" in fields and not has_classes(fields):
-        return classes == record.classes
-    common = min(len(classes), len(record.classes)) if has_classes(fields) else len(record.classes)
-    return classes[:common] == record.classes[:common]
-
-
-# The lists of a split, and the samples that have changed since.
-
-
-class _SampleLine(msgspec.Struct, gc=False):
-    """What an update reads of a line of ``samples.jsonl``."""
-
-    id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredLists:
-    """Lists of a split of a dataset.
-
-    Attributes:
-        samples: line of ``samples.jsonl`` of each row.
-        ids: id of each row's sample.
-        origins: origin of each row's sample.
-        listed: time when the source was listed, in nanoseconds: the one of the list of origins.
-    """
-
-    samples: Sequence[bytes] = ()
-    ids: Sequence[str] = ()
-    origins: Sequence[SampleOrigin] = ()
-    listed: int = 0
-
-
-def read_lists(folder: Path, name: str, record: SplitRecord) -> StoredLists:
-    """Reads and checks the lists of a split of a dataset; a dataset that cannot be updated has no origins.
-
-    Raises:
-        DamagedError: if a list is not the file that the manifest names.
-        StoreError: if it cannot be read.
-    """
-    file_of_origins = folder / name / record.list_name(ORIGINS_NAME)
-    samples, ids = _read_list(folder, name, record, SAMPLES_NAME, _SampleLine)
-    has_origins = record.origins is not None
-    _, origins = _read_list(folder, name, record, ORIGINS_NAME, SampleOrigin) if has_origins else ([], [])
-    return StoredLists(
-        samples=samples,
-        ids=[sample.id for sample in ids],
-        origins=origins,
-        listed=file_of_origins.stat().st_mtime_ns if origins else 0,
-    )
-
-
-def _read_list(folder: Path, name: str, record: SplitRecord, kind: str, of: type[T]) -> tuple[list[bytes], list[T]]:
-    """Returns the lines of a list, and what they say."""
-    file = folder / name / record.list_name(kind)
-    expected = record.lists[record.list_name(kind)]
-    try:
-        content = read_regular(file, most=expected.bytes + 1)
-    except OSError as error:
-        raise StoreError(f"cannot read {file} ({error.strerror})") from error
-    lines = [line + b"\n" for line in content.split(b"\n")[:-1]]
-    if f"{crc32(content):08x}" != expected.crc32 or len(lines) != record.rows:
-        raise DamagedError(
-            f"{file} is damaged: it is not the file that the manifest names; run: mmload verify {folder}"
-        )
-    try:
-        return lines, parsed_lines(lines, of)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(
-            f"{file} has a line that is no object of the keys {choices(of.__struct_fields__)} ({error}); "
-            "build the dataset again with --overwrite"
-        ) from error
-
-
-def parsed_lines(lines: Iterable[bytes], kind: type[T]) -> list[T]:
-    """Parses JSON lines."""
-    content = b"[" + b",".join(lines) + b"]"
-    try:
-        return msgspec.json.decode(content, type=list[kind])  # type: ignore[valid-type]
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:  # lone surrogates of file names, which only the slower standard library keeps
-        return msgspec.convert(json.loads(content), list[kind])  # type: ignore[valid-type]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SplitChanges:
-    """Differences of a source's split from a dataset.
-
-    Attributes:
-        rows: int64 [samples], the row that was made of each sample; -1: none.
-        kept: bool [samples], whether that row is still right.
-        origins: for kept rows whose files were compared, the number of the sample -> its origin now.
-        removed: number of rows whose samples are gone.
-    """
-
-    rows: Numbers
-    kept: npt.NDArray[np.bool_]
-    origins: dict[int, SampleOrigin]
-    removed: int
-
-    @property
-    def added(self) -> int:
-        """Number of new samples."""
-        return int((self.rows < 0).sum())
-
-    @property
-    def changed(self) -> int:
-        """Number of changed samples."""
-        return int((~self.kept & (self.rows >= 0)).sum())
-
-    @property
-    def any(self) -> bool:
-        """Whether there is a difference."""
-        return bool(self.added or self.changed or self.removed)
-
-
-def compare_split(split: SourceSplit, stored: StoredLists, *, same_meaning: bool, checksum: bool) -> SplitChanges:
-    """Finds the new, changed and removed samples of a split.
-
-    Without ``same_meaning``, as the source describes its rows otherwise now, all samples count as changed. With
-    ``checksum``, the checksums of all samples' files are compared, not only where times leave doubts.
-    """
-    rows_of: defaultdict[str, list[int]] = defaultdict(list)
-    for row in range(len(stored.ids) - 1, -1, -1):
-        rows_of[stored.ids[row]].append(row)  # the first row last, as it is the first to be taken
-    rows, kept = np.full(len(split), -1, np.int64), np.zeros(len(split), np.bool_)
-    origins: dict[int, SampleOrigin] = {}
-    for index in range(len(split)):
-        found = rows_of.get(split.id(index))
-        if not found:
-            continue
-        rows[index] = row = found.pop()
-        doubtful = checksum or _is_recent(stored.origins[row].revision, stored.listed)
-        now = _same(split, index, stored.origins[row], doubtful) if same_meaning else None
-        if now is not None:
-            kept[index] = True
-            if now is not stored.origins[row]:
-                origins[index] = now
-    return SplitChanges(rows=rows, kept=kept, origins=origins, removed=sum(map(len, rows_of.values())))
-
-
-def _same(split: SourceSplit, index: int, stored: SampleOrigin, doubtful: bool) -> SampleOrigin | None:
-    """Returns the origin of a sample now; None if it has changed. If ``doubtful``, equal revisions do not suffice."""
-    revision = split.revision(index)
-    if revision == stored.revision and not doubtful:
-        return stored
-    if _without_times(revision) != _without_times(stored.revision):
-        return None
-    if not stored.checksum or not isinstance(split, HasChecksums):
-        return stored if revision == stored.revision else None
-    try:
-        same = split.checksum(index) == stored.checksum
-    except SampleError:  # raised again when the sample is built
-        return None
-    if not same or revision == stored.revision:
-        return stored if same else None
-    return msgspec.structs.replace(stored, revision=revision)
-
-
-def _is_recent(revision: str, listed: int) -> bool:
-    """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
-    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
-
-
-def _is_time(word: str) -> bool:
-    return word.startswith(TIME_MARK) and word[1:].isdecimal()
-
-
-def _without_times(revision: str) -> list[str]:
-    return [word for word in revision.split() if not _is_time(word)]
 
 
 # Rows of a version, whose order is a list of its own.
@@ -386,6 +190,11 @@ def version_rows(
         shard_rows=shard_rows,
         targets=np.empty(0, np.int64) if targets is None else targets,
     )
+
+
+def joined(parts: Sequence[VersionRows]) -> VersionRows:
+    """Returns rows one after another."""
+    return VersionRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
 def stored_rows(split: Split, lists: StoredLists | None = None) -> VersionRows:
@@ -594,33 +403,41 @@ class Previous:
 
         earlier = [text for text in self.manifest.card_lines("warnings", name) if is_on_missing_values(text)]
         if name not in layout.plans and self._stays(name):
-            subsets = {own: each for own, each in self.manifest.splits.items() if name in (own, each.subset_of)}
-            stored = self._stored[name]
-            rows = version_rows(stored.samples, stored.origins, np.empty(0, np.int64), None)
-            return NewSplit(subsets, rows.statistics, warnings=earlier)
-        changes, version = self.changes[name], next_version(self.manifest)
+            return NewSplit(self._with_subsets(name), self._stored_statistics(name), warnings=earlier)
         rows, places, shards = self._all_rows(name, layout, finished, paths)
-        order = self._order(changes)
+        order = self._order(self.changes[name])
         order = order[places[order] >= 0]
         if not len(order):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
         rows = rows.chosen(places[order])
         shards, moved = in_use(shards, rows.shard_rows)
-        rows = replace(rows, shard_rows=moved[rows.shard_rows])
-        kind = self._kind(name, layout, shards)
+        rows, kind = replace(rows, shard_rows=moved[rows.shard_rows]), self._kind(name, layout, shards)
+        version, write = next_version(self.manifest), partial(write_list, paths, name, listed=listed)
         skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans.get(name, ())]))
-        write = partial(write_list, paths, name, listed=listed)
         records = {name: rows.record(write, version, kind, skipped=skipped)}
         built = int((places[self._chosen[name]] >= 0).sum())
         warnings = [*earlier, *missing_values(kind["fields"], built, version)]
-        for subset, chosen in self._subsets(name, changes.rows[order]):
+        for subset, chosen in self._subset_rows(name, self.changes[name].rows[order]):
             if len(chosen):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
             else:
                 warnings.append(f"subset {subset} is gone, as none of its rows is left")
-        left_out = changes.rows[places < 0]
+        return NewSplit(records, rows.statistics, self._left_out(name, places), warnings)
+
+    def _with_subsets(self, name: str) -> dict[str, SplitRecord]:
+        """Returns the old entries of a split and its subsets."""
+        return {own: record for own, record in self.manifest.splits.items() if name in (own, record.subset_of)}
+
+    def _stored_statistics(self, name: str) -> Statistics:
+        """Returns the statistics of the old rows of a split, but for the counts of their classes."""
+        stored = self._stored[name]
+        return version_rows(stored.samples, stored.origins, np.empty(0, np.int64), None).statistics
+
+    def _left_out(self, name: str, places: Numbers) -> tuple[int, int, int]:
+        """Returns what samples without a place add to the numbers of new, changed and removed rows."""
+        left_out = self.changes[name].rows[places < 0]
         was_there = int((left_out >= 0).sum())
-        return NewSplit(records, rows.statistics, (was_there - len(left_out), -was_there, was_there), warnings)
+        return was_there - len(left_out), -was_there, was_there
 
     def _stays(self, name: str) -> bool:
         """Returns whether a split without new shards is that of the old version."""
@@ -644,11 +461,12 @@ class Previous:
         self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths
     ) -> tuple[VersionRows, Numbers, ShardTable]:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
-        changes, parts, shards, folders = self.changes[name], list[VersionRows](), list[ShardRecord](), list[int]()
+        changes, shards, folders = self.changes[name], list[ShardRecord](), list[int]()
+        parts = [version_rows([], [], np.empty(0, np.int64), None)]
         places, count = np.where(changes.kept, changes.rows, -1), 0
         if (old := self.kept_record(name)) is not None:
             parts.append(stored_rows(self._dataset[name], self._stored[name]))
-            parts[0].origins[changes.rows[list(changes.origins)]] = list(changes.origins.values())
+            parts[-1].origins[changes.rows[list(changes.origins)]] = list(changes.origins.values())
             shards, folders, count = list(old.shards), old.shards.folder_numbers.tolist(), old.rows
         first = sum(record.rows for record in shards)
         for plan in layout.plans.get(name, ()):
@@ -660,8 +478,7 @@ class Previous:
                 shards.append(self._with_added(plan, summary.record, layout, paths))
                 folders.append(plan.index)
             count, first = count + len(samples), first + len(samples)
-        rows = VersionRows(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])})
-        return rows, places, ShardTable.from_records(shards, folders)
+        return joined(parts), places, ShardTable.from_records(shards, folders)
 
     def _built_rows(
         self, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, first: int
@@ -674,7 +491,7 @@ class Previous:
         split, wanted = self._listed[plan.split], self._chosen[plan.split][plan.start : plan.stop]
         files = [paths.list_file(plan.split, plan.index, name) for name in (SAMPLES_NAME, ORIGINS_NAME)]
         lines, origins = (file.read_bytes().splitlines(keepends=True) for file in files)
-        ids, samples = [line.id for line in parsed_lines(lines, _SampleLine)], list[int]()
+        ids, samples = [line.id for line in parsed_lines(lines, SampleLine)], list[int]()
         for sample in wanted.tolist():  # rows and left out samples are in the order of the samples
             if len(samples) < len(ids) and ids[len(samples)] == split.id(sample):
                 samples.append(sample)
@@ -711,18 +528,17 @@ class Previous:
             "objects": objects_of(self._listed[name]),
         }
 
-    def _subsets(self, name: str, before: Numbers) -> Iterator[tuple[str, Numbers]]:
+    def _subset_rows(self, name: str, before: Numbers) -> Iterator[tuple[str, Numbers]]:
         """Yields the subsets of a split, and the rows of each of which the samples are still there.
 
         ``before`` is int64 [rows], the row that was made of each row's sample before; -1: none.
         """
-        subsets = {own: record for own, record in self.manifest.splits.items() if record.subset_of == name}
+        subsets = [own for own, record in self.manifest.splits.items() if record.subset_of == name]
         if not subsets:
             return
-        owner = self.manifest.splits[name]
         there = np.flatnonzero(before >= 0)
-        now = np.full(int(owner.shards.rows.sum()), -1, np.int64)
+        now = np.full(int(self.manifest.splits[name].shards.rows.sum()), -1, np.int64)
         now[self._dataset[name].files.shard_rows(before[there])] = there
-        for subset, record in subsets.items():
-            rows = now[self._dataset[subset].files.shard_rows(np.arange(record.rows))]
+        for subset in subsets:
+            rows = now[self._dataset[subset].files.shard_rows(np.arange(len(self._dataset[subset])))]
             yield subset, rows[rows >= 0]

@@ -1,17 +1,18 @@
 """Options of a build, and the checked :class:`BuildRecipe` that they, or a TOML file, become. Builds nothing.
 
 Every option is declared once: its type and range, its flag of ``mmload build``, its help text, its key in a recipe
-file. The command line, the keys that a recipe file may have, and the table in docs/recipes.md derive from
-:class:`BuildOptions`. Options of other commands are declared in the same way. A recipe contains everything that the
-stored bytes depend on besides the source itself. Imports neither torch nor typer.
+file. The command line and the keys that a recipe file may have derive from :class:`BuildOptions`. Options of other
+commands are declared in the same way. A recipe contains everything that the stored bytes depend on besides the source
+itself. Imports neither torch nor typer.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,9 @@ _how = partial(option, group="How to build")
 _cluster = partial(option, group="Clusters")
 
 
+OnError = Annotated[Literal["fail", "skip"], Meta(description="fail or skip")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How shards are built, by a build or an update, as it is written; None and False: not given.
@@ -97,10 +101,10 @@ class RunOptions:
 
     threads: int | None = _how("Decoding threads; the cores available by default.")
     processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
-    on_error: str = _how("A sample that cannot be read: fail, or skip it.", "fail")
+    on_error: OnError = _how("A sample that cannot be read: fail, or skip it.", "fail")
     max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
     exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
-    engine: str = _cluster(
+    engine: Literal["local", "ray"] = _cluster(
         "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
     )
     address: str | None = _cluster(
@@ -117,8 +121,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.part is not None and self.commit:
             raise UsageError("--part and --commit are both given; give one of them")
-        if self.engine not in ("local", "ray"):
-            raise UsageError(f"--engine is {self.engine!r}; use local or ray")
         if self.engine == "local" and self.address is not None:
             raise UsageError("--address names a Ray cluster; add --engine ray, or leave it out")
         if self.engine == "ray" and (self.in_parts or self.processes is not None):
@@ -142,8 +144,8 @@ class BuildOptions(RunOptions):
     """
 
     words: list[str] | None = option(
-        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, list (a list "
-        "of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
+        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, webdataset, "
+        "huggingface, list (of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
         flag="",
         metavar="KIND ROOT OUT",
     )
@@ -152,8 +154,8 @@ class BuildOptions(RunOptions):
     # What is built.
     size: str | None = _what(
         "Without --config: the short side is resized to this, then the center square is cropped (for detection: the "
-        "image is fitted into the square). Default: 256 for imagefolder and voc, 640 for coco and yolo, no resize for "
-        "others. With --layout variable: the short side is at most this; or original."
+        "image is fitted into the square). Default: the size of the images if all that are tried have one, else 256, "
+        "640 for coco and yolo. With --layout variable: the short side is at most this; or original."
     )
     layout: str | None = _what(
         "Without --config: variable: images keep their aspect ratio and differ in size; nothing is cut.", table="store"
@@ -179,6 +181,7 @@ class BuildOptions(RunOptions):
     )
     labels: str | None = _what("cifar100: fine or coarse.", table="source")
     dataset: str | None = _what("python: package.module:callable.", table="source")
+    split: str | None = _what("huggingface: a split, perhaps with a slice as in train[:10%].", table="source")
     download: bool = _what("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
     setting: list[str] | None = _what(
         "Any other key of a source in docs/recipes.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"
@@ -379,6 +382,7 @@ class BuildRecipe:
         variable_layout: storage of variable-size images; None: all rows have one size.
         side: pixels of a side that the default transforms give; they are chosen when the source is open, by
             :meth:`with_default_transforms`. None: ``transforms`` are all.
+        is_side_given: whether ``side`` holds for images of one size, too.
     """
 
     kind: str
@@ -392,6 +396,7 @@ class BuildRecipe:
     out: _PlaceField[Path] = _PlaceField(_path)
     variable_layout: VariableLayout | None = None
     side: int | None = None
+    is_side_given: bool = True
 
     def __post_init__(self) -> None:
         checked(self.shuffle_seed, _Seed, "shuffle_seed")
@@ -399,19 +404,27 @@ class BuildRecipe:
         ordered = {split: tuple(sorted(set(named[split]))) for split in sorted(named) if named[split]}
         object.__setattr__(self, "exclude", ordered)  # the same samples make the same recipe
 
-    def with_default_transforms(self, *, boxes: bool) -> BuildRecipe:
+    def with_default_transforms(self, *, boxes: bool, sizes: Collection[tuple[int, int] | None] = ()) -> BuildRecipe:
         """Returns the recipe with the default transforms for ``side``; itself without one.
 
         Args:
             boxes: whether the samples have boxes: no default loses any.
+            sizes: (height, width) of some images, None of a sample without an image; looked at if the side is not
+                given. Rows have the size of the images if that is the same, and nothing is resized without images.
         """
-        if self.side is None:
-            return self
-        fit: tuple[Mapping[str, Any], ...] = ({"step": "Letterbox", "size": self.side},)
+        side, exact = self.side, set(sizes)
+        if side is None or (not self.is_side_given and None in exact):
+            return replace(self, side=None)
+        size: int | list[int] = side
+        if not self.is_side_given and len(exact) == 1 and self.variable_layout is None:
+            (one,) = exact
+            if one is not None and math.prod(one) <= _MOST_PIXELS_KEPT:
+                size, side = list(one), min(one)
+        fit: tuple[Mapping[str, Any], ...] = ({"step": "Letterbox", "size": size},)
         if self.variable_layout is not None:
-            fit = ({"step": "Shrink", "size": self.side},)
+            fit = ({"step": "Shrink", "size": side},)
         elif not boxes:
-            fit = square(self.side)
+            fit = ({"step": "Resize", "size": side}, {"step": "CenterCrop", "size": size})
         return replace(self, transforms=(*self.transforms, *fit), side=None)
 
     def resolved(self) -> dict[str, Any]:
@@ -473,7 +486,17 @@ def _shown(keys: Mapping[str, Any], name: str) -> str:
 
 
 _MOST_SHOWN = 100
-_SIDES = {"imagefolder": 256, "voc": 256, "coco": 640, "yolo": 640}
+_SIDES = {
+    "imagefolder": 256,
+    "voc": 256,
+    "list": 256,
+    "webdataset": 256,
+    "huggingface": 256,
+    "python": 256,
+    "coco": 640,
+    "yolo": 640,
+}
+_MOST_PIXELS_KEPT = 2**20  # of an image that is stored in its own size without being asked
 
 ORIGINAL = "original"
 """A size: photographs as large as they are."""
@@ -484,8 +507,8 @@ def default_side(kind: str, size: int | str | None, *, variable_size: bool = Fal
 
     Args:
         kind: the source's kind.
-        size: pixels of a side; None: 256 for imagefolder and voc, 640 for coco and yolo, no transforms for others;
-            :data:`ORIGINAL`: none.
+        size: pixels of a side; None: 640 for coco and yolo, no transforms for CIFAR and other packages' sources, 256
+            for all others; :data:`ORIGINAL`: none.
         variable_size: rows vary in size: the short side is shrunk to ``size``.
 
     Raises:
@@ -549,7 +572,14 @@ def _recipe_of_arguments(options: BuildOptions) -> BuildRecipe:
     layout = layout_of(options.table("store"))
     pixels = int(size) if isinstance(size, str) and re.fullmatch("[0-9]{1,9}", size) else size
     side = default_side(kind, pixels, variable_size=layout is not None)
-    return BuildRecipe(kind=kind, root=place(root), out=Path(out), variable_layout=layout, side=side)
+    return BuildRecipe(
+        kind=kind,
+        root=place(root),
+        out=Path(out),
+        variable_layout=layout,
+        side=side,
+        is_side_given=pixels is not None,
+    )
 
 
 def _recipe_of_config(options: BuildOptions, config: str | Path) -> BuildRecipe:

@@ -217,6 +217,9 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
 
 
+Summaries = Mapping[tuple[str, int], ShardSummary]
+"""(split, number) of a finished shard -> its summary."""
+
 UPDATES = "updates"
 """Key of the plan of a change: contents of the version that it follows."""
 
@@ -363,14 +366,8 @@ class ShardWriter:
             BuildError: if the disk refuses the write.
         """
         try:
-            for name, rows in chunk.fields.items():
-                if isinstance(rows, VariableRows):
-                    parts = variable_parts(name, rows, self._sizes[f"{name}.{BYTES}"])
-                    blocks = {file: _memory(array) for file, array in parts.items() if file in self._files}
-                else:
-                    blocks = {file_name(name, self._fields[name]): bytes_of(rows)}
-                for file, block in blocks.items():
-                    self._append(file, block)
+            for file, block in file_blocks(chunk, self._fields, self._sizes).items():
+                self._append(file, block)
             self._lists[SAMPLES_NAME].write(samples_lines(chunk))
             self._lists[SKIPPED_NAME].write(skipped_lines(chunk.skipped))
             self._lists[ORIGINS_NAME].write(origins_lines(chunk.origins))
@@ -448,15 +445,22 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def variable_parts(name: str, rows: VariableRows, before: int) -> dict[str, npt.NDArray[Any]]:
-    """Returns what variable-size rows append to the files of a field, after ``before`` bytes of earlier rows."""
-    parts: dict[str, npt.NDArray[Any]] = {
-        BYTES: rows.bytes,
-        OFFSETS: rows.offsets[1:] + before,
-        SIZES: rows.sizes,
-        ENCODINGS: rows.encodings,
-    }
-    return {f"{name}.{part}": array for part, array in parts.items()}
+def file_blocks(chunk: Chunk, fields: Mapping[str, FieldSpec], sizes: Mapping[str, int]) -> dict[str, memoryview]:
+    """Returns what a chunk appends to each file of a shard, whose files have these sizes before."""
+    blocks: dict[str, memoryview] = {}
+    for name, rows in chunk.fields.items():
+        if not isinstance(rows, VariableRows):
+            blocks[file_name(name, fields[name])] = bytes_of(rows)
+            continue
+        offsets = rows.offsets[1:] + sizes[f"{name}.{BYTES}"]
+        parts: dict[str, npt.NDArray[Any]] = {
+            BYTES: rows.bytes,
+            OFFSETS: offsets,
+            SIZES: rows.sizes,
+            ENCODINGS: rows.encodings,
+        }
+        blocks |= {f"{name}.{part}": _memory(parts[part]) for part in parts if f"{name}.{part}" in sizes}
+    return blocks
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.previous_version import in_use, kind_of, read_lists, stored_rows
+from mmload.builder.previous_version import in_use, kind_of, stored_rows
+from mmload.builder.sample_changes import read_lists
 from mmload.builder.shards import Chunk, ShardWriter, write_list
 from mmload.builder.staging import Staging, entries_of, owned_files, unfinished_advice
 from mmload.errors import BuildError, StoreError, UsageError
@@ -140,9 +141,9 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
     yield from (name for name in sorted(known - needed) if (path / name).is_file())
     for split, record in manifest.splits.items():
         names = {"meta.json", *(f"{name}.memmap" for name in files_of(record.fields))}
-        for entry in _entries(path / split):
+        for entry in entries_of(path / split):
             if entry.is_dir(follow_symlinks=False) and _SHARD.fullmatch(entry.name):
-                inside = [f"{split}/{entry.name}/{file.name}" for file in _entries(entry.path)]
+                inside = [f"{split}/{entry.name}/{file.name}" for file in entries_of(entry.path)]
                 columns = {name for name in inside if _COLUMN.fullmatch(name.rpartition("/")[2])}
                 own = [name for name in inside if name.rpartition("/")[2] in names or name in columns]
                 is_whole = len(own) == len(inside)
@@ -151,17 +152,10 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
                 yield f"{split}/{entry.name}"
 
 
-def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    try:
-        return entries_of(folder)
-    except FileNotFoundError:
-        return []
-
-
 def _remove_empty_folders(path: Path, folders: set[str]) -> None:
     for name in sorted(folders, key=len, reverse=True):
         folder = path / name
-        if folder != path and not _entries(folder):
+        if folder != path and not entries_of(folder):
             folder.rmdir()
 
 

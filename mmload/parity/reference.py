@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     if not split.fields["images"].variable_size or reference.images is None:
         return None
     reader = split.files.field("images")
-    if reader.encodings[row] != JPEG:
+    if reader.located(np.array([row]))["encoding"][0] != JPEG:
         return None
     if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.path):
         return reference.images
@@ -167,7 +168,9 @@ def _is_file(data: bytes, path: Path | None) -> bool:
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
     """Returns the file of sample ``index``, or None if it has no file of its own."""
-    return split.root / split.files(index)[0] if isinstance(split, ListedSplit) else None
+    if not isinstance(split, ListedSplit) or "\0" in split.files(index)[0]:  # a part of a file
+        return None
+    return split.root / split.files(index)[0]
 
 
 def kind_of(image: PIL.Image.Image) -> str:

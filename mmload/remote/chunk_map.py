@@ -34,8 +34,8 @@ MOST_IDLE = WINDOW + 16
 
 _PAGE = mmap.PAGESIZE
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40
-_OVER = getattr(mmap, "MAP_PRIVATE", 2) | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
-_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)
+_OVER = mmap.MAP_PRIVATE | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class ChunkMap(MappedRows):

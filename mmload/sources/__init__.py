@@ -87,6 +87,18 @@ class KnowsBoxes(Protocol):
 
 
 @runtime_checkable
+class KnowsSizes(Protocol):
+    """A split that knows the sizes of its images without decoding them; of others samples are read."""
+
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        """Returns (height, width) of an image as :meth:`SourceSplit.read` gives it; None of a sample without one.
+
+        Raises:
+            SampleError: if it cannot be read.
+        """
+
+
+@runtime_checkable
 class Splittable(Protocol):
     """A split that can be sent to a worker process in parts; of any other split each worker gets all of it."""
 
@@ -151,6 +163,8 @@ SOURCES: dict[str, str | SourceFactory] = {
     "cifar10": "mmload.sources.cifar:Cifar10Source",
     "cifar100": "mmload.sources.cifar:Cifar100Source",
     "list": "mmload.sources.sample_list:ListSource",
+    "webdataset": "mmload.sources.webdataset:WebDatasetSource",
+    "huggingface": "mmload.sources.huggingface:HuggingFaceSource",
     "python": "mmload.sources.python:PythonSource",
 }
 """Kind -> factory, or ``module:attribute`` where it is imported from on first use."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.pictures.instance_masks import of_boxes, runs_of_mask
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample, mirrored_names
+from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, mirrored_names
 from mmload.sources.coco_annotations import (
     OBJECT,
     PARTS,
@@ -33,7 +33,7 @@ from mmload.sources.coco_annotations import (
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
 from mmload.sources.files import SampleFiles, check_is_folder, inner_name
 from mmload.sources.links import Links, reading
-from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles
+from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
     ObjectError,
@@ -43,6 +43,9 @@ from mmload.sources.objects import (
 )
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FILE = re.compile(
     r"(?:(?P<task>[a-z_]+?)(?:_v[\d.]+)?_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
@@ -289,16 +292,7 @@ class CocoSplit(ListedSplit[CocoItem]):
         item = self.items[index]
         return [item.file, item.segments] if item.segments else [item.file]
 
-    def checksum(self, index: int) -> str:
-        self._check(index)
-        return super().checksum(index)
-
-    def read(self, index: int) -> Sample:
-        self._check(index)
-        return super().read(index)
-
-    def _check(self, index: int) -> None:
-        """Raises SampleError if the annotation file is wrong about an image."""
+    def check(self, index: int) -> None:
         item = self.items[index]
         missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == "missing" else ""
         if item.fault or missing:
@@ -307,11 +301,11 @@ class CocoSplit(ListedSplit[CocoItem]):
     def _where(self, item: CocoItem) -> str:
         return f"{self._file}, image {shown(item.id)}"
 
-    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the number of an image and its objects as lists."""
         import torch
 
-        item = self.items[index]
+        item, size = self.items[index], size_of(image)
         ids, objects = self._unpacked(item.packed)
         try:
             if self._task == "panoptic":

@@ -13,15 +13,16 @@ import threading
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder, is_dark_depth, is_turned
 from mmload.sources.file_kinds import describe_content
@@ -30,6 +31,7 @@ from mmload.store.checksum import crc32
 if TYPE_CHECKING:
     from torch import Tensor
 
+_RANGE_BYTES = 2**20  # of a request for what is read of an opened object
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
 
@@ -115,13 +117,58 @@ class RemoteFiles:
                 self._pool = self._pool or ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
                 self._coming[name] = self._pool.submit(self._get, name)
 
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file, whose bytes are fetched as they are read."""
+        return io.BufferedReader(_Ranges(self._objects, name), _RANGE_BYTES)
+
     def _get(self, name: str) -> bytes:
+        name, start, size = _parts(name)
+        if start is not None:
+            return bytes(self._objects.get_range(name, start, size))
         if not is_url(name):
             return bytes(self._objects.get(name))
         found = location(name)
         bucket = replace(found, prefix="").url
         objects = self._elsewhere.get(bucket) or self._elsewhere.setdefault(bucket, Objects(bucket))
         return bytes(objects.get(found.prefix))
+
+
+class _Ranges(io.RawIOBase):
+    """Object in object storage as a file, a request per read."""
+
+    def __init__(self, objects: Objects, name: str) -> None:
+        self._objects, self._name, self._size, self._place = objects, name, objects.size(name), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, out: Any) -> int:
+        count = max(0, min(len(out), self._size - self._place))
+        out[:count] = self._objects.get_range(self._name, self._place, count)
+        self._place += count
+        return count
+
+
+def part_of_file(name: str, start: int, size: int) -> str:
+    """Returns the name of a part of a file, such as a member of a tar, which is read as a file of its own."""
+    return f"{name}\0{start}\0{size}"
+
+
+def _parts(name: str) -> tuple[str, int | None, int]:
+    """Returns the name of a file, and begin and size of the part of it that a name stands for; None: all of it."""
+    name, _, span = name.partition("\0")
+    start, _, size = span.partition("\0")
+    return (name, int(start), int(size)) if start.isdecimal() and size.isdecimal() else (name, None, 0)
 
 
 MAX_BYTES = 2**31
@@ -137,17 +184,25 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
-def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
+def read_bytes(root: Place, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
     """Reads the file ``root/name``, of at most ``most`` bytes on a disk.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read.
         RemoteError: if the store that it lies in cannot be read.
     """
-    if isinstance(root, RemoteFiles):
+    if not isinstance(root, Path):
         return root.read(name, sample)
+    name, start, size = _parts(name)
     try:
-        return read_regular(os.path.join(root, name), most=most)
+        if start is None:
+            return read_regular(os.path.join(root, name), most=most)
+        with open(os.path.join(root, name), "rb", buffering=0, opener=open_regular) as file:
+            file.seek(start)
+            data = file.read(size)
+        if data is None or len(data) < size:
+            raise ValueError(f"it was cut off within {size:,} bytes from {start:,} on")
+        return data
     except FileNotFoundError as error:
         raise SampleError(sample, f"no such file: {name}") from error
     except (OSError, ValueError) as error:
@@ -175,6 +230,16 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
         raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
 
+class HasFiles(Protocol):
+    """Place of files that are not in a folder."""
+
+    def read(self, name: str, sample: str) -> bytes:
+        """Reads a file; raises SampleError of ``sample`` if it cannot."""
+
+
+Place = Path | HasFiles
+
+
 class SampleFiles:
     """Reader of the files of one sample, which counts the checksum of what it has read.
 
@@ -182,7 +247,7 @@ class SampleFiles:
     storage cannot be read.
     """
 
-    def __init__(self, place: Path | RemoteFiles, sample: str) -> None:
+    def __init__(self, place: Place, sample: str) -> None:
         self.place, self.sample, self._crc = place, sample, 0
 
     @property
@@ -199,22 +264,36 @@ class SampleFiles:
     def image(self, name: str, decoder: Decoder, *, boxes: bool = False) -> ReadImage:
         """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied."""
         data = self.read(name)
-        try:
+        with self._named():
             pixels, stands = decoder.with_origin(data)
-        except ValueError as error:
-            raise SampleError(self.sample, str(error)) from error
         found = {
             DARK_DEPTH: is_dark_depth(data, pixels),
             TURNED: boxes and not decoder.exif_orient and is_turned(data),
         }
         return ReadImage(pixels, data if stands else None, {loss: 1 for loss, is_there in found.items() if is_there})
 
+    def size(self, name: str, decoder: Decoder) -> tuple[int, int] | None:
+        """Reads (height, width) of an image by its header; None of a ``.pt`` file."""
+        with self._named():
+            return None if is_tensor(name) else decoder.size(self.read(name))
+
     def tensor(self, name: str) -> Tensor:
         """Reads the tensor in a ``.pt`` file, with ``weights_only``: a plain dense one."""
-        try:
+        with self._named(f"{name} "):
             return _tensor_in(self.read(name))
+
+    @contextmanager
+    def _named(self, before: str = "") -> Iterator[None]:
+        """Names the sample in a ValueError."""
+        try:
+            yield
         except ValueError as error:
-            raise SampleError(self.sample, f"{name} {error}") from error
+            raise SampleError(self.sample, f"{before}{error}") from error
+
+
+def is_tensor(name: str) -> bool:
+    """Returns whether a file holds a tensor, by its name."""
+    return name.lower().endswith(".pt")
 
 
 class ReadImage(NamedTuple):

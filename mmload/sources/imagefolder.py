@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
 from pathlib import Path, PurePath
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import Findings, finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
@@ -44,6 +47,9 @@ from mmload.sources.listing import (
     with_held_out,
 )
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LocalTree:
@@ -77,6 +83,10 @@ class LocalTree:
         """Reads a file that describes others."""
         self._links.check(self.place / name)
         return read_source(self.place / name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file."""
+        return open(self.place / name, "rb", opener=open_regular)
 
     def revision(self, name: str) -> str:
         """Returns size and modification time."""
@@ -112,9 +122,18 @@ class RemoteTree:
         """Reads an object that describes others."""
         return self.place.read(name, name)
 
+    def open(self, name: str) -> BinaryIO:
+        """Opens an object."""
+        return self.place.open(name)
+
     def revision(self, name: str) -> str:
-        """Returns size, and entity tag or time of the last change."""
-        return self._found[bisect_left(self._found, name, key=lambda found: found.name)].revision
+        """Returns size, and entity tag or time of the last change, or ``missing``."""
+        index = bisect_left(self._found, name, key=lambda found: found.name)
+        return (
+            self._found[index].revision
+            if self._found[index : index + 1] and self._found[index].name == name
+            else "missing"
+        )
 
     def display_name(self, folder: str) -> str:
         """Returns the URL of a folder."""
@@ -152,6 +171,14 @@ KAGGLE_TABLE = "LOC_val_solution.csv"
 _TINY_TABLE = "val/val_annotations.txt"
 """Tables of the classes of validation images that lie in no class folders: ImageNet's as Kaggle ships it, beside
 :data:`KAGGLE_FOLDER`, and Tiny ImageNet's. A line of both begins with an image and its class."""
+
+
+_LOOKED_INTO = 20  # folders
+_OTHER_KINDS = {
+    ("webdataset", "tars, as WebDataset's"): (".tar",),
+    ("huggingface", "a dataset of Hugging Face"): (".parquet", ".arrow", "dataset_dict.json"),
+}
+"""Other kind of a source, and what it is made of -> how its files end."""
 
 
 class ImageFile(NamedTuple):
@@ -216,26 +243,34 @@ class ImageFolderSource:
             RecipeError: if ``val_fraction`` is given and there is no ``train`` to take it from, or a ``val`` already.
         """
         with reading(self._tree.place):
-            self._tree.check_folder("", "the folder that holds one subfolder per class")
-            table, labels, base = "", dict[str, str](), ""
-            if self.split_folders is None:
-                base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
-                table, labels = self._validation_classes(base)
-            names, notes = self._split_names(base, flat=["images"] if labels else [])
-            folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
-            splits = {name: self._scan(folder) for name, folder in folders.items()}
-            next(iter(splits.values())).add_notes(notes)
-            named = {self._tree.display_name(folders[name]): split.classes for name, split in splits.items()}
-            check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
-            if labels:
-                splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
-            if self.class_names is not None:
-                classes = self._named(self.class_names, next(iter(splits.values())).classes)
-                for split in splits.values():
-                    split.classes, split.is_renamed = classes, True
-            if self.val_fraction is None:
-                return splits
-            return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
+            try:
+                return self._splits()
+            except SourceError as error:
+                if other := _other_kind(self._tree):
+                    raise SourceError(other) from error
+                raise
+
+    def _splits(self) -> Mapping[str, ImageFolderSplit]:
+        self._tree.check_folder("", "the folder that holds one subfolder per class")
+        table, labels, base = "", dict[str, str](), ""
+        if self.split_folders is None:
+            base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
+            table, labels = self._validation_classes(base)
+        names, notes = self._split_names(base, flat=["images"] if labels else [])
+        folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
+        splits = {name: self._scan(folder) for name, folder in folders.items()}
+        next(iter(splits.values())).add_notes(notes)
+        named = {self._tree.display_name(folders[name]): split.classes for name, split in splits.items()}
+        check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
+        if labels:
+            splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
+        if self.class_names is not None:
+            classes = self._named(self.class_names, next(iter(splits.values())).classes)
+            for split in splits.values():
+                split.classes, split.is_renamed = classes, True
+        if self.val_fraction is None:
+            return splits
+        return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
 
     def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
         """Returns the names of the classes of some folders; one that several share ends in its folder."""
@@ -341,11 +376,25 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
         file = self.items[index]
         return f"{file.target} {file.revision}"
 
-    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the class as ``targets`` int64 []."""
         import torch
 
         return Beside({"targets": torch.tensor(self.items[index].target, device="cpu")})
+
+
+def _other_kind(tree: LocalTree | RemoteTree) -> str:
+    """Returns what a folder is that is no ImageFolder, and the command for it; "" if that is unknown."""
+    root, names = tree.display_name(""), list[str]()
+    with suppress(OSError):
+        for folder in ("", *tree.names("")[:_LOOKED_INTO]):
+            names += tree.names(folder, of_files=True)
+    if any(name.lower().endswith(EXTENSIONS) for name in names):
+        return ""
+    for (kind, what), endings in _OTHER_KINDS.items():
+        if root.endswith(endings) or any(name.endswith(endings) for name in names):
+            return f"{root} holds {what}, and no class folders of images: mmload build {kind} {shlex.quote(root)} OUT"
+    return ""
 
 
 def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, str]]:

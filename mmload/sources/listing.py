@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import ReadImage, RemoteFiles, SampleFiles, local_root
+from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,6 +135,13 @@ class Beside(NamedTuple):
     lists: frozenset[str] = frozenset()
 
 
+def size_of(image: Tensor) -> tuple[int, int]:
+    """Returns (height, width) of an image [C, H, W]; raises ValueError if a tensor is none."""
+    if image.ndim != 3:
+        raise ValueError(f"it is a tensor of {list(image.shape)}, and no image, which its mask or boxes need")
+    return image.shape[-2], image.shape[-1]
+
+
 class ListedSplit(Generic[T]):
     """Split of listed images; the class of a source adds ``revision`` and :meth:`beside`.
 
@@ -190,7 +197,7 @@ class ListedSplit(Generic[T]):
         """Returns the names of a sample's files in the order in which they are read, its image first."""
         return self.items[index][:1]
 
-    def place_of(self, index: int) -> Path | RemoteFiles:
+    def place_of(self, index: int) -> Place:
         """Returns where the files of a sample are: by default in :attr:`place`."""
         return self.place
 
@@ -199,19 +206,28 @@ class ListedSplit(Generic[T]):
             if isinstance(place := self.place_of(index), RemoteFiles):
                 place.fetch_ahead(self.files(index))
 
+    def check(self, index: int) -> None:
+        """Raises SampleError if a sample is known to be wrong."""
+
     def checksum(self, index: int) -> str:
+        self.check(index)
         files = SampleFiles(self.place_of(index), self.id(index))
         if not isinstance(files.place, RemoteFiles):
             for name in self.files(index):
                 files.read(name)
         return files.checksum
 
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        self.check(index)
+        files = SampleFiles(self.place_of(index), self.id(index))
+        return files.size(self.files(index)[0], self.decoder)
+
     def opened(self, files: SampleFiles, name: str) -> ReadImage:
         """Reads the image of a sample."""
         return files.image(name, self.decoder, boxes=self._boxes)
 
-    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
-        """Returns what the row of a sample has beside its image of (height, width) ``size``.
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        """Returns what the row of a sample has beside its image, uint8 [C, H, W].
 
         Raises:
             ValueError: if it is wrong; the message says what.
@@ -224,11 +240,12 @@ class ListedSplit(Generic[T]):
         Raises:
             SampleError: if a file is missing or wrong.
         """
+        self.check(index)
         files = SampleFiles(self.place_of(index), self.id(index))
         pixels, jpeg, losses = self.opened(files, self.files(index)[0])
-        size = (pixels.shape[1], pixels.shape[2]) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
+        size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
         try:
-            fields, more, lists = self.beside(index, files, size or (0, 0))
+            fields, more, lists = self.beside(index, files, pixels)
         except ValueError as error:
             raise SampleError(files.sample, str(error)) from error
         fields = {"features" if size is None else "images": pixels, **fields}

@@ -18,21 +18,18 @@ import torch
 from torch import Tensor
 
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.records import VOID, Sample
+from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.listing import check_same_classes
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
-from mmload.sources.schema import Key, Schema
+from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
 _INSTEAD = (
     "a build stores each image once: leave random transforms out here and give them to mmload.Collate at load time"
 )
-
-_OF_CLASSES = {"targets": "target", "labels": "label", "masks": "the mask's value"}
-"""Fields whose values may be classes, the first that a dataset has, and how messages call them."""
 
 
 @dataclass
@@ -149,7 +146,7 @@ class PythonSplit:
 
     def __init__(self, dataset: Any, size: int, schema: Schema, concurrent: bool) -> None:
         self.dataset, self.size, self.schema, self.concurrent = dataset, size, schema, concurrent
-        key = next((schema.keys[name] for name in _OF_CLASSES if name in schema.keys), None)
+        key = next((schema.keys[name] for name in OF_CLASSES if name in schema.keys), None)
         self.classes = () if key is None else class_names(dataset, str(key))
         self._guard = nullcontext() if concurrent else Lock()
         self._first = checksum(self.read(0).fields)
@@ -182,20 +179,6 @@ class PythonSplit:
         """Returns the schema and the first sample's checksum; a change in later samples stays unnoticed."""
         return f"{self.schema} {self._first}" if index == 0 else ""
 
-    def _check_classes(self, fields: Mapping[str, Tensor]) -> None:
-        """Checks targets that are numbers, the labels of boxes, else masks, where the dataset names its classes."""
-        name = next(filter(fields.__contains__, _OF_CLASSES), "")
-        values = fields.get(name)
-        if not self.classes or values is None or values.is_floating_point() or (name == "targets" and values.ndim):
-            return
-        if name == "masks":
-            values = values[values != VOID]
-        elif values.ndim and "counts" in fields:
-            values = values[: int(fields["counts"])]
-        if len(odd := values[(values < 0) | (values >= len(self.classes))].reshape(-1)):
-            last = len(self.classes) - 1
-            raise ValueError(f"{_OF_CLASSES[name]} {int(odd[0])} is not a class; classes are 0 to {last}")
-
     def read(self, index: int) -> Sample:
         """Reads the sample's fields, as the schema says.
 
@@ -205,7 +188,7 @@ class PythonSplit:
         try:
             with self._guard:
                 fields = self.schema(self.dataset[index])
-                self._check_classes(fields)
+                check_classes(fields, self.classes)
         except ValueError as error:
             raise SampleError(self.id(index), str(error)) from error
         except Exception as error:  # whatever the user's dataset raises

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
-from mmload.records import VOID, Sample
+from mmload.records import VOID
 from mmload.remote.urls import Location, is_url, place
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
@@ -29,6 +29,7 @@ from mmload.sources.files import (
     check_is_folder,
     images_among,
     inner_name,
+    is_tensor,
     local_root,
     read_source,
 )
@@ -43,6 +44,7 @@ from mmload.sources.listing import (
     check_fraction,
     note_doubles,
     similar_names,
+    size_of,
     unique_hashes,
     with_held_out,
 )
@@ -286,23 +288,18 @@ class ListSplit(ListedSplit[Item]):
 
     def opened(self, files: SampleFiles, name: str) -> ReadImage:
         """Reads an image, or the tensor in a ``.pt`` file."""
-        return ReadImage(files.tensor(name)) if name.lower().endswith(".pt") else super().opened(files, name)
+        return ReadImage(files.tensor(name)) if is_tensor(name) else super().opened(files, name)
 
-    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the label as ``targets``, and the mask as ``masks`` uint8 [H, W]."""
         item = self.items[index]
         target, classes = self._target(item), 0 if item.target is not None else len(self.classes)
         fields = {} if target is None else {"targets": target}
         if item.mask:
-            fields["masks"] = read_mask_of(files, item.mask, size, classes or VOID, "name all in classes")
+            fields["masks"] = read_mask_of(files, item.mask, size_of(image), classes or VOID, "name all in classes")
         return Beside(fields)
 
-    def read(self, index: int) -> Sample:
-        """Reads the image (``images`` uint8 [C, H, W]) or tensor (``features``, its own dtype), and what is beside it.
-
-        Raises:
-            SampleError: if the file is missing or cannot be read.
-        """
+    def check(self, index: int) -> None:
         item = self.items[index]
         if item.revision == "missing":
             raise SampleError(
@@ -310,7 +307,6 @@ class ListSplit(ListedSplit[Item]):
                 f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
                 "folder names)",
             )
-        return super().read(index)
 
 
 class Finder:

@@ -6,7 +6,7 @@ A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -16,9 +16,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, dtype_name
+from mmload.errors import SampleError
+from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.runtime.memory_pool import plain_tensor
 from mmload.sources.decode import LOSSY, Decoder
+from mmload.sources.randomness import spread_indices
 from mmload.store.manifest import is_name
 
 Key = int | str
@@ -30,6 +32,9 @@ ALIASES = {
 }  # fmt: skip
 """Names that dicts and NamedTuples use -> the field's own name."""
 
+OF_CLASSES = {"targets": "target", "labels": "label", "masks": "the mask's value"}
+"""Fields whose values may be classes, the first that a dataset has, and how messages call them."""
+
 _CHANNELS = (1, 2, 3, 4)
 _DEEP = 4
 
@@ -37,6 +42,7 @@ _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are no lists: a vector of targets with zeros behind it would be another target."""
 
 Like = tuple[torch.dtype, tuple[int | None, ...]]
+Element = tuple[torch.dtype, tuple[int, ...]]
 
 
 class Schema:
@@ -63,7 +69,7 @@ class Schema:
         for name in self.keys:
             if not is_name(name):
                 raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
-        self.lists: dict[str, Like] = dict.fromkeys(self._of_any_length(samples[0]), (torch.float32, ()))
+        self.lists: dict[str, Element] = dict.fromkeys(self._of_any_length(samples[0]), (torch.float32, ()))
         raw = [self.raw(samples[0])]
         for sample in samples[1:]:
             with suppress(ValueError):  # raised again when the sample is read
@@ -73,14 +79,18 @@ class Schema:
         for name in self.lists:
             self.like[name] = (self.lists[name][0], (None, *self.lists[name][1]))
 
-    def __call__(self, sample: Any) -> dict[str, Tensor]:
+    def __call__(self, sample: Any, image: Tensor | None = None) -> dict[str, Tensor]:
         """Returns the fields: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
+
+        Args:
+            sample: the sample.
+            image: its image, if that is no value of it; boxes have to lie in it.
 
         Raises:
             ValueError: if it is not as the first; says what differs.
         """
         raw = self.raw(sample)
-        _check_boxes(raw)
+        _check_boxes(raw if image is None else {**raw, "images": image})
         fields = self._rows(raw)
         for name, like in self.like.items():
             dtype, shape = _like(name, fields[name])
@@ -143,7 +153,7 @@ class Schema:
                 self.lists.setdefault(name, (first.dtype, tuple(first.shape[1:])))
         for name in self.lists:
             elements = [(each[name].dtype, tuple(each[name].shape[1:])) for each in raw if each[name].numel()]
-            default: Like = {"boxes": (torch.float32, (4,)), "labels": (torch.int64, ())}.get(name, self.lists[name])
+            default: Element = {"boxes": (torch.float32, (4,)), "labels": (torch.int64, ())}.get(name, self.lists[name])
             self.lists[name] = elements[0] if elements else default
             self._check_list(name, raw)
 
@@ -169,6 +179,41 @@ class Schema:
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {_show(like)}" for name, like in self.like.items())
+
+
+def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names: Iterable[str]) -> Schema:
+    """Returns the schema of some samples, spread over so many, whose values are given by name.
+
+    Raises:
+        ValueError: if no sample can be read, or they cannot be stored.
+    """
+    samples, fault = [], ValueError("there is no sample")
+    for index in spread_indices(count):
+        try:
+            samples.append(values(index))
+        except (SampleError, ValueError) as error:  # raised again when the sample is read
+            fault = ValueError(str(error))
+    if not samples:
+        raise fault
+    return Schema(samples, decoder, {name: name for name in names})
+
+
+def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:
+    """Checks targets that are numbers, the labels of boxes, else masks, where a dataset names its classes.
+
+    Raises:
+        ValueError: if one is not a class.
+    """
+    name = next(filter(fields.__contains__, OF_CLASSES), "")
+    if not classes or not name or fields[name].is_floating_point() or (name == "targets" and fields[name].ndim):
+        return
+    values = fields[name].numpy()  # a tenth of the time of torch's operations
+    if name == "masks":
+        values = values[values != VOID]
+    elif values.ndim and "counts" in fields:
+        values = values[: int(fields["counts"])]
+    if len(odd := values[(values < 0) | (values >= len(classes))].reshape(-1)):
+        raise ValueError(f"{OF_CLASSES[name]} {int(odd[0])} is not a class; classes are 0 to {len(classes) - 1}")
 
 
 def _values_of(sample: Any) -> dict[Key, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.records import VOID
@@ -22,7 +22,7 @@ from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import EXTENSIONS, SampleFiles, check_is_folder, inner_name, read_text
 from mmload.sources.links import Links, reading
-from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, note_doubles
+from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, note_doubles, size_of
 from mmload.sources.masks import read_mask, read_mask_of
 from mmload.sources.voc_annotations import (
     VocAnnotation,
@@ -31,6 +31,9 @@ from mmload.sources.voc_annotations import (
     read_annotation,
 )
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PASCAL = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -284,7 +287,7 @@ class VocSplit(ListedSplit[VocItem]):
     def files(self, index: int) -> Sequence[str]:
         return self.items[index][:2]
 
-    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns what the task stores.
 
         ============== ==============================================================================================
@@ -296,7 +299,7 @@ class VocSplit(ListedSplit[VocItem]):
         """
         import torch
 
-        beside, source = self.items[index].beside, self._source
+        beside, source, size = self.items[index].beside, self._source, size_of(image)
         if source.task == "segmentation":
             return Beside({"masks": read_mask_of(files, beside, size, len(self.classes), _OWN_CLASSES)})
         annotation = read_annotation(files, beside)

@@ -15,7 +15,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import SampleFiles, images_among, inner_name, read_text
 from mmload.sources.links import Links, reading, walk
-from mmload.sources.listing import Beside, ListedSplit, Listing, note_doubles
+from mmload.sources.listing import Beside, ListedSplit, Listing, note_doubles, size_of
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yolo_labels import (
     ABSENT,
@@ -40,6 +40,9 @@ from mmload.sources.yolo_labels import (
     read_description,
     without_doubles,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
@@ -226,10 +229,11 @@ class YoloSplit(ListedSplit[YoloItem]):
         item = self.items[index]
         return [item.file] if item.label_revision == "missing" else [item.file, item.labels]
 
-    def beside(self, index: int, files: SampleFiles, size: tuple[int, int]) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the objects as lists."""
         lines: dict[int, list[float]] = {}
-        again, edge = 0, EDGE_SHARE * np.array([size[1], size[0]] * 2)
+        size, again = size_of(image), 0
+        edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
         labels = self.items[index].labels
         try:
             if labels in self.files(index):

@@ -202,8 +202,7 @@ def _endings(file: str) -> Iterator[str]:
 
 def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> str | None:
     """Returns why a sample was left out; None if it was not."""
-    record = manifest.splits[split].skipped_file
-    if record is None:
+    if (record := manifest.splits[split].skipped_file) is None:
         return None
     file = f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"
     try:

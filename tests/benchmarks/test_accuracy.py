@@ -116,14 +116,6 @@ def test_worse_is_worse_only_beyond_chance(accuracy: ModuleType, tasks: dict[str
     assert accuracy.summed_up(tasks["crop"], runs(0.70, 0.70))["no_worse"]
 
 
-@pytest.mark.parametrize(
-    ("confidence", "freedom", "expected"),
-    [(0.95, 1, 12.7062), (0.95, 4, 2.7764), (0.95, 29, 2.0452), (0.99, 9, 3.2498)],
-)
-def test_quantiles_of_students_t(accuracy: ModuleType, confidence: float, freedom: int, expected: float) -> None:
-    assert accuracy.t_quantile(confidence, freedom) == pytest.approx(expected, abs=2e-4)
-
-
 def test_the_interval_of_a_known_sample(accuracy: ModuleType) -> None:
     mean, low, high = accuracy.interval([1.0, 2.0, 3.0, 4.0, 5.0])
     reach = 2.7764 * math.sqrt(2.5 / 5)

@@ -62,7 +62,6 @@ def test_options_that_are_given_are_the_keys_of_their_tables() -> None:
         ({"advise": True, "encode": "jpeg"}, "--advise compares all layouts, and --encode is given"),
         ({"part": "1/2", "commit": True}, "--part and --commit are both given"),
         ({"commit": True, "overwrite": True}, "--overwrite with --part or --commit"),
-        ({"engine": "dask"}, "--engine is 'dask'; use local or ray"),
         ({"address": "a:1"}, "--address names a Ray cluster"),
         ({"engine": "ray", "commit": True}, "--part and --commit build without a cluster"),
         ({"engine": "ray", "processes": 2}, "--processes builds without a cluster"),

@@ -5,14 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mmload.builder.previous_version import (
-    SampleOrigin,
-    StoredLists,
-    compare_split,
-    origins_lines,
-    parsed_lines,
-    read_lists,
-)
+from mmload.builder.sample_changes import StoredLists, compare_split, parsed_lines, read_lists
+from mmload.builder.shards import SampleOrigin, origins_lines
 from mmload.errors import DamagedError
 from mmload.store.checksum import crc32
 from mmload.store.manifest import read

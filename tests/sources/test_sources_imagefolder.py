@@ -328,3 +328,25 @@ def test_class_names_that_cannot_be_read_are_refused(tmp_path: Path, value: str,
     (tmp_path / "names.txt").write_text("n01 crane\n")
     with pytest.raises((SourceError, RecipeError), match=message):
         make_source("imagefolder", tmp_path, Decoder(), {"class_names": value}).splits()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("shards/000.tar", "webdataset"),
+        ("data/train-00000-of-00001.parquet", "huggingface"),
+        ("train/data-00000-of-00001.arrow", "huggingface"),
+        ("dataset_dict.json", "huggingface"),
+    ],
+)
+def test_folder_of_another_kind_is_answered_with_its_command(tmp_path: Path, name: str, command: str) -> None:
+    root = tmp_path / "my data"
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_bytes(b"")
+    with pytest.raises(SourceError, match=f"mmload build {command} '{root}' OUT"):
+        source(root).splits()
+
+
+def test_tars_given_as_a_folder_of_images_are_answered_with_their_command() -> None:
+    with pytest.raises(SourceError, match="mmload build webdataset 'shards/{000..147}.tar' OUT"):
+        source(Path("shards/{000..147}.tar")).splits()

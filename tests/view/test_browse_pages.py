@@ -247,25 +247,34 @@ def test_photographs_come_from_below_the_source_only(tmp_path: Path) -> None:
             page._originals.picture(name)
 
 
-def test_the_page_needs_no_torch(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+def test_what_shows_stored_rows_needs_no_torch(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    """Torch alone takes two seconds."""
     program = f"""
 import sys
 from pathlib import Path
-from mmload.cli.app import app
+from mmload.cli.app import main
 from mmload.cli.view import browse
 from mmload.cli.terminal import check_target
 from mmload.view.browse_pages import Pages
 from mmload.view.browse_server import Server
-check_target("--marks", Path({str(tmp_path / "m.txt")!r}), Path({str(dataset.path)!r}), None)
-pages = Pages(Path({str(dataset.path)!r}), Path({str(tmp_path / "m.txt")!r}), source=Path({str(folder)!r}))
+dataset, marks = Path({str(dataset.path)!r}), Path({str(tmp_path / "m.txt")!r})
+check_target("--marks", marks, dataset, None)
+pages = Pages(dataset, marks, source=Path({str(folder)!r}))
 Server(pages).server_close()
 for place in ("", "api/about", "api/rows", "api/row", "image/stored", "image/thumbnail"):
     reply = pages.get(place, {{"split": "train", "row": "1", "class": "1"}})
     assert reply.status == 200, reply
 assert pages.post("api/marks", b'{{"split": "train", "row": 1, "reason": "broken"}}').status == 200
+for words in (["info", str(dataset)], ["preview", str(dataset), "-o", {str(tmp_path / "a.png")!r}]):
+    sys.argv = ["mmload", *words]
+    try:
+        main()
+    except SystemExit as done:
+        assert done.code == 0
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+    assert (tmp_path / "a.png").exists()
 
 
 def test_answers_come_over_http_in_parts(dataset: Dataset, tmp_path: Path) -> None:

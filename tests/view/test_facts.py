@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,23 +104,6 @@ def test_a_million_rows_of_a_thousand_classes_and_shards(copy: Path) -> None:
     done = mmload("info", copy)
     assert "1,000,000 rows in 1 split, 2.9 GiB" in done.stdout
     assert "1,000 to 1,000 rows a class: n00000000 1,000," in done.stdout
-
-
-def test_info_and_the_preview_of_stored_rows_import_no_torch(copy: Path) -> None:
-    """Torch alone takes two seconds."""
-    program = f"""
-import sys
-from mmload.cli.app import main
-for words in (["info", {str(copy)!r}], ["preview", {str(copy)!r}, "-o", {str(copy.parent / "a.png")!r}]):
-    sys.argv = ["mmload", *words]
-    try:
-        main()
-    except SystemExit as done:
-        print(done.code, "torch" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert [line for line in done.stdout.splitlines() if line.endswith("False")] == ["0 False", "0 False"]
-    assert (copy.parent / "a.png").exists()
 
 
 def test_info_of_a_dataset_without_one_of_its_files_is_one_line(copy: Path) -> None:

@@ -6,7 +6,6 @@ import errno
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ ODD_CLASS = "<img src=x onerror=alert(1)> & 'co'"
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Two splits with one picture in both, twice in train, another twice in val, outliers, and a class full of HTML."""
+    """Two splits with one picture twice in both, another twice in val, outliers, and a class full of HTML."""
     place = tmp_path_factory.mktemp("report")
     rng = np.random.default_rng(0)
 
@@ -52,6 +51,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     save(f"train/{ODD_CLASS}/leak.png", leak)
     save(f"train/{ODD_CLASS}/again.png", leak)
     save(f"val/{ODD_CLASS}/leak.png", leak, (96, 96))
+    save(f"val/{ODD_CLASS}/leak too.png", leak, (160, 160))
     twice = picture()
     save(f"val/{ODD_CLASS}/twice.png", twice)
     save(f"val/{ODD_CLASS}/twice too.png", twice)
@@ -71,11 +71,11 @@ def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
     found = report(odd)
     names = [[(split, name_of(odd, split, row)) for split, row in each.rows] for each in found.copied.first]
     assert names == [
-        [("train", "again.png"), ("val", "leak.png"), ("train", "leak.png")],
+        [("train", "again.png"), ("val", "leak too.png"), ("train", "leak.png"), ("val", "leak.png")],
         [("val", "twice too.png"), ("val", "twice.png")],
     ]
     assert [each.equal for each in found.copied.first] == [False, True]
-    assert (found.copied.count, found.copied.across, found.copied.rows) == (2, 1, 5)
+    assert (found.copied.count, found.copied.across, found.copied.rows) == (2, 1, 6)
     assert found.copied.complete
     outliers = {(name_of(odd, one.split, one.row), one.reason) for one in found.outliers}
     assert outliers == {
@@ -96,14 +96,7 @@ def test_report_page_is_complete_and_escaped(odd: Dataset, tmp_path: Path) -> No
     assert done.stdout == f"{out}: 2 pictures in several rows, 1 of them in two splits; 6 outliers\n"
     text = out.read_text(encoding="utf-8")
     assert len(text) < 5_000_000
-    seen: list[tuple[str, dict[str, str | None]]] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            seen.append((tag, dict(attrs)))
-
-    Reader().feed(text)
-    images = [attributes for tag, attributes in seen if tag == "img"]
+    images = re.findall(r"<img\b[^>]*>", text)
     train, val = len(odd["train"]), len(odd["val"])
     assert len(images) == train + val + 8 * min(6, train) + 4 + 6  # stored, drawn, two pairs, outliers
     training, evaluation = text.split(">Split train</h2>")[1].split(">Split val</h2>")
@@ -112,12 +105,13 @@ def test_report_page_is_complete_and_escaped(odd: Dataset, tmp_path: Path) -> No
     assert "As training sees them" not in evaluation
     assert "again<wbr>.png" not in text  # only behind separators
     assert "train/<wbr>" in text
-    assert all(str(one["src"]).startswith("data:image/") and one["alt"] for one in images)
-    assert not [tag for tag, attributes in seen if tag == "script" or any(name.startswith("on") for name in attributes)]
+    assert all('src="data:image/' in image and re.search(r' alt="[^"]', image) for image in images)
+    assert not re.findall(r"<script|<\w[^>]* on\w+=", re.sub(r'="[^"]*"', "", text))
     assert not re.search(r'(?:src|href)="(?!data:|#)', text)
     assert "&lt;img src=x onerror=alert(1)&gt; &amp; &#x27;co&#x27;" in text
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it(odd: Dataset, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
@@ -296,6 +290,7 @@ def test_the_list_of_findings_names_copies_and_outliers_as_a_subset_takes_them(o
     opened = open_dataset(copy)
     assert {Path(source.id).name for source in opened["odd"].source(slice(None))} == {
         "leak.png",
+        "leak too.png",
         "long.png",
         "twice.png",
     }
