@@ -274,7 +274,8 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
     """
     if targets is None:
         return None
-    given = targets.cpu()
+    is_here = targets.device.type == "cpu"  # torch's copies to where a tensor is give the interpreter lock away, too
+    given = targets if is_here else targets.cpu()
     check_targets(given, classes)
     if given.dim() == 1 and classes is not None:
         soft: Floats = zeros((len(given), classes), np.float32)
@@ -283,7 +284,8 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
         soft = given.to(torch.float32).numpy()
     blended = np.empty_like(soft, order="C")
     _blend(np.ascontiguousarray(soft), np.ascontiguousarray(share), blended)
-    return torch.from_numpy(blended).to(targets.device)
+    made = torch.from_numpy(blended)
+    return made if is_here else made.to(targets.device)
 
 
 def _per(per: object) -> str:
