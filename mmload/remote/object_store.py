@@ -121,6 +121,14 @@ class Objects:
             )
         return got
 
+    def size(self, name: str) -> int:
+        """Returns the size of an object in bytes.
+
+        Raises:
+            RemoteMissingError: if there is none; RemoteError: if the store fails.
+        """
+        return int(self._tried(name, "read", lambda store, key: _obstore().head(store, key)["size"]))
+
     def put(self, name: str, content: bytes | Path) -> None:
         """Writes an object, a large file in parts; the object appears complete or not at all.
 
