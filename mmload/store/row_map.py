@@ -51,6 +51,7 @@ class PreparedRows(NamedTuple):
         starts: int64 [B], the first byte of each in the map.
         absent: int64 [B], the bytes of each that have to be read.
         refuse: makes the error of a row.
+        end: ends the use; None: nothing ends with it.
     """
 
     map: MappedRows
@@ -59,6 +60,7 @@ class PreparedRows(NamedTuple):
     starts: Numbers
     absent: Numbers
     refuse: Refusal
+    end: Callable[[], object] | None = None
 
 
 def mapped(files: Sequence[OpenedFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
