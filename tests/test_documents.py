@@ -119,11 +119,14 @@ def test_few_blocks_are_left_out_and_each_says_why() -> None:
         assert block.language in ("python", "sh", "toml", "", "json", "csv"), block
 
 
+GROUP: Any = typer.main.get_command(app)
+"""All commands, as click has them."""
+
+
 def parsed(words: list[str]) -> None:
     """Parse a command's words as the command line does, and run nothing."""
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("mmload", list(words))
-    name, command, rest = group.resolve_command(context, list(words))
+    context = GROUP.make_context("mmload", list(words))
+    name, command, rest = GROUP.resolve_command(context, list(words))
     command.make_context(name, rest, parent=context)
 
 
@@ -145,8 +148,7 @@ def test_every_command_parses(page: Path) -> None:
     "name", ["recipes", "updating", "inspection", "parity", "which-loader", "variable-size", "sources"]
 )
 def test_every_option_named_is_one_of_a_command(name: str) -> None:
-    group: Any = typer.main.get_command(app)
-    known = {"--help"} | {flag for command in group.commands.values() for each in command.params for flag in each.opts}
+    known = {"--help"} | {flag for command in GROUP.commands.values() for each in command.params for flag in each.opts}
     text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -49,8 +50,13 @@ def modules() -> dict[str, Path]:
     return names
 
 
-def imports() -> Iterator[tuple[str, str]]:
+@cache
+def imports() -> frozenset[tuple[str, str]]:
     """(importing module, imported module) for every import of the package by itself, lazy ones included."""
+    return frozenset(_imports())
+
+
+def _imports() -> Iterator[tuple[str, str]]:
     known = modules()
     for name, path in known.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -52,7 +52,7 @@ class MixStep(TargetStep, Step):
     def fits(self, plan: Plan) -> bool:
         """Returns whether nothing is mixed in the pass so far, and no holes are to be written into uint8 images."""
         uint8_holes = bool(plan.holes) and plan.peak > 1 and plan.shift is None and not self.makes_floats
-        return plan.fits_mixing() and not uint8_holes
+        return plan.mixing is None and not uint8_holes
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.mixed(self.mixing(plan, draws))
@@ -274,7 +274,8 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
     """
     if targets is None:
         return None
-    given = targets.cpu()
+    is_here = targets.device.type == "cpu"  # torch's copies to where a tensor is give the interpreter lock away, too
+    given = targets if is_here else targets.cpu()
     check_targets(given, classes)
     if given.dim() == 1 and classes is not None:
         soft: Floats = zeros((len(given), classes), np.float32)
@@ -283,7 +284,8 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
         soft = given.to(torch.float32).numpy()
     blended = np.empty_like(soft, order="C")
     _blend(np.ascontiguousarray(soft), np.ascontiguousarray(share), blended)
-    return torch.from_numpy(blended).to(targets.device)
+    made = torch.from_numpy(blended)
+    return made if is_here else made.to(targets.device)
 
 
 def _per(per: object) -> str:

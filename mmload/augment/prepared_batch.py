@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fields
 from mmload.augment.checks import check_output, check_values
-from mmload.augment.draws import Boxes, Draws, Flags
+from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, sees_fields, white
@@ -115,7 +116,7 @@ class PreparedBatch:
         self._batch = batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
-        self._ids: tuple[Tensor | None, Numbers | None] | None = None  # those of the batch, also as an array
+        self._ids: Numbers | None = None if batch.ids is None else batch.ids.numpy()
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
         first = settings.composer
@@ -207,6 +208,7 @@ class PreparedBatch:
         on_host = images.device.type == "cpu"
         self._batch = changed if on_host else on_device(changed.replace(images=None), torch.device("cpu"))
         self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
+        self._ids = None if self._ids is None else self._ids[: len(changed)]
         return check_output(step, changed.images, images[: len(changed)], self._settings.dtype, changed)
 
     def _batch_on(self, device: torch.device) -> Batch:
@@ -257,11 +259,5 @@ class PreparedBatch:
 
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
-        boxes = None if self._batch.boxes is None else self._boxes_in
-        ids = self._batch.ids
-        if self._ids is None or self._ids[0] is not ids:  # an array of a tensor gives the interpreter lock away
-            self._ids = ids, None if ids is None else ids.numpy()
-        return Draws(self._seeds, at, epoch=self._settings.epoch, ids=self._ids[1], boxes=boxes)
-
-    def _boxes_in(self, plan: Plan) -> tuple[Boxes, Flags]:
-        return boxes_in(self._batch, plan, self._trail)
+        boxes = None if self._batch.boxes is None else partial(boxes_in, self._batch, trail=self._trail)
+        return Draws(self._seeds, at, epoch=self._settings.epoch, ids=self._ids, boxes=boxes)

@@ -22,7 +22,7 @@ import numpy as np
 
 from mmload.builder.engines import Engine
 from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
-from mmload.builder.recipe import BuildRecipe, VariableLayout
+from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
 from mmload.builder.sample_changes import objects_of
 from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
@@ -31,8 +31,8 @@ from mmload.builder.shards import (
     BuildPaths,
     ShardLayout,
     ShardPlan,
-    ShardSummary,
     Statistics,
+    Summaries,
     asked_by,
     join_lists,
     made_by,
@@ -50,6 +50,7 @@ from mmload.records import (
     LIST,
     VARIABLE,
     FieldSpec,
+    checked,
     dtype_name,
 )
 from mmload.runtime.durable_files import remove
@@ -74,11 +75,6 @@ _MARGIN = 1.1  # shards are planned for rows that are larger than those of the e
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
 
-Summaries = dict[tuple[str, int], ShardSummary]
-"""(split, number) of a finished shard -> its summary."""
-
-ON_ERROR = ("fail", "skip")
-
 _PROBES = 16  # samples of all splits together that are tried
 _UPDATE_PROBES = 2  # of few samples in all
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
@@ -95,8 +91,7 @@ class ErrorLimit:
     """
 
     def __init__(self, on_error: str, most: int | str | None, samples: int) -> None:
-        if on_error not in ON_ERROR:
-            raise UsageError(f"on-error is {on_error!r}; use one of {', '.join(ON_ERROR)}")
+        checked(on_error, OnError, "on-error")
         if most is not None and on_error != "skip":
             raise UsageError("max-errors is for --on-error skip; add that, or leave it out")
         self.skip = on_error == "skip"

@@ -40,6 +40,7 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     Statistics,
+    Summaries,
     json_lines,
     origins_lines,
     skipped_in,
@@ -73,7 +74,6 @@ _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
-Summaries = Mapping[tuple[str, int], ShardSummary]
 
 Write = Callable[[str, Iterable[bytes]], FileRecord]
 """Writes a list of a split, given the name of its file and its content."""
@@ -190,6 +190,11 @@ def version_rows(
         shard_rows=shard_rows,
         targets=np.empty(0, np.int64) if targets is None else targets,
     )
+
+
+def joined(parts: Sequence[VersionRows]) -> VersionRows:
+    """Returns rows one after another."""
+    return VersionRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
 def stored_rows(split: Split, lists: StoredLists | None = None) -> VersionRows:
@@ -398,33 +403,41 @@ class Previous:
 
         earlier = [text for text in self.manifest.card_lines("warnings", name) if is_on_missing_values(text)]
         if name not in layout.plans and self._stays(name):
-            subsets = {own: each for own, each in self.manifest.splits.items() if name in (own, each.subset_of)}
-            stored = self._stored[name]
-            rows = version_rows(stored.samples, stored.origins, np.empty(0, np.int64), None)
-            return NewSplit(subsets, rows.statistics, warnings=earlier)
-        changes, version = self.changes[name], next_version(self.manifest)
+            return NewSplit(self._with_subsets(name), self._stored_statistics(name), warnings=earlier)
         rows, places, shards = self._all_rows(name, layout, finished, paths)
-        order = self._order(changes)
+        order = self._order(self.changes[name])
         order = order[places[order] >= 0]
         if not len(order):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
         rows = rows.chosen(places[order])
         shards, moved = in_use(shards, rows.shard_rows)
-        rows = replace(rows, shard_rows=moved[rows.shard_rows])
-        kind = self._kind(name, layout, shards)
+        rows, kind = replace(rows, shard_rows=moved[rows.shard_rows]), self._kind(name, layout, shards)
+        version, write = next_version(self.manifest), partial(write_list, paths, name, listed=listed)
         skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans.get(name, ())]))
-        write = partial(write_list, paths, name, listed=listed)
         records = {name: rows.record(write, version, kind, skipped=skipped)}
         built = int((places[self._chosen[name]] >= 0).sum())
         warnings = [*earlier, *missing_values(kind["fields"], built, version)]
-        for subset, chosen in self._subsets(name, changes.rows[order]):
+        for subset, chosen in self._subset_rows(name, self.changes[name].rows[order]):
             if len(chosen):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
             else:
                 warnings.append(f"subset {subset} is gone, as none of its rows is left")
-        left_out = changes.rows[places < 0]
+        return NewSplit(records, rows.statistics, self._left_out(name, places), warnings)
+
+    def _with_subsets(self, name: str) -> dict[str, SplitRecord]:
+        """Returns the old entries of a split and its subsets."""
+        return {own: record for own, record in self.manifest.splits.items() if name in (own, record.subset_of)}
+
+    def _stored_statistics(self, name: str) -> Statistics:
+        """Returns the statistics of the old rows of a split, but for the counts of their classes."""
+        stored = self._stored[name]
+        return version_rows(stored.samples, stored.origins, np.empty(0, np.int64), None).statistics
+
+    def _left_out(self, name: str, places: Numbers) -> tuple[int, int, int]:
+        """Returns what samples without a place add to the numbers of new, changed and removed rows."""
+        left_out = self.changes[name].rows[places < 0]
         was_there = int((left_out >= 0).sum())
-        return NewSplit(records, rows.statistics, (was_there - len(left_out), -was_there, was_there), warnings)
+        return was_there - len(left_out), -was_there, was_there
 
     def _stays(self, name: str) -> bool:
         """Returns whether a split without new shards is that of the old version."""
@@ -448,11 +461,12 @@ class Previous:
         self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths
     ) -> tuple[VersionRows, Numbers, ShardTable]:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
-        changes, parts, shards, folders = self.changes[name], list[VersionRows](), list[ShardRecord](), list[int]()
+        changes, shards, folders = self.changes[name], list[ShardRecord](), list[int]()
+        parts = [version_rows([], [], np.empty(0, np.int64), None)]
         places, count = np.where(changes.kept, changes.rows, -1), 0
         if (old := self.kept_record(name)) is not None:
             parts.append(stored_rows(self._dataset[name], self._stored[name]))
-            parts[0].origins[changes.rows[list(changes.origins)]] = list(changes.origins.values())
+            parts[-1].origins[changes.rows[list(changes.origins)]] = list(changes.origins.values())
             shards, folders, count = list(old.shards), old.shards.folder_numbers.tolist(), old.rows
         first = sum(record.rows for record in shards)
         for plan in layout.plans.get(name, ()):
@@ -464,8 +478,7 @@ class Previous:
                 shards.append(self._with_added(plan, summary.record, layout, paths))
                 folders.append(plan.index)
             count, first = count + len(samples), first + len(samples)
-        rows = VersionRows(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])})
-        return rows, places, ShardTable.from_records(shards, folders)
+        return joined(parts), places, ShardTable.from_records(shards, folders)
 
     def _built_rows(
         self, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, first: int
@@ -515,18 +528,17 @@ class Previous:
             "objects": objects_of(self._listed[name]),
         }
 
-    def _subsets(self, name: str, before: Numbers) -> Iterator[tuple[str, Numbers]]:
+    def _subset_rows(self, name: str, before: Numbers) -> Iterator[tuple[str, Numbers]]:
         """Yields the subsets of a split, and the rows of each of which the samples are still there.
 
         ``before`` is int64 [rows], the row that was made of each row's sample before; -1: none.
         """
-        subsets = {own: record for own, record in self.manifest.splits.items() if record.subset_of == name}
+        subsets = [own for own, record in self.manifest.splits.items() if record.subset_of == name]
         if not subsets:
             return
-        owner = self.manifest.splits[name]
         there = np.flatnonzero(before >= 0)
-        now = np.full(int(owner.shards.rows.sum()), -1, np.int64)
+        now = np.full(int(self.manifest.splits[name].shards.rows.sum()), -1, np.int64)
         now[self._dataset[name].files.shard_rows(before[there])] = there
-        for subset, record in subsets.items():
-            rows = now[self._dataset[subset].files.shard_rows(np.arange(record.rows))]
+        for subset in subsets:
+            rows = now[self._dataset[subset].files.shard_rows(np.arange(len(self._dataset[subset])))]
             yield subset, rows[rows >= 0]

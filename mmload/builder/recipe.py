@@ -74,6 +74,9 @@ _how = partial(option, group="How to build")
 _cluster = partial(option, group="Clusters")
 
 
+OnError = Annotated[Literal["fail", "skip"], Meta(description="fail or skip")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How shards are built, by a build or an update, as it is written; None and False: not given.
@@ -84,7 +87,7 @@ class RunOptions:
 
     threads: int | None = _how("Decoding threads; the cores available by default.")
     processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
-    on_error: Literal["fail", "skip"] = _how("A sample that cannot be read: fail, or skip it.", "fail")
+    on_error: OnError = _how("A sample that cannot be read: fail, or skip it.", "fail")
     max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
     exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
     engine: Literal["local", "ray"] = _cluster(

@@ -217,6 +217,9 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
 
 
+Summaries = Mapping[tuple[str, int], ShardSummary]
+"""(split, number) of a finished shard -> its summary."""
+
 UPDATES = "updates"
 """Key of the plan of a change: contents of the version that it follows."""
 

@@ -445,9 +445,11 @@ def remove_set_aside(folder: Path) -> None:
             names = os.listdir(leftover)
             if names and not (names == [MARK_NAME] and MARK.startswith(_mark_of(leftover) or b"?")):
                 check_made_by_build(leftover)  # else a kill has ended the process that was going to mark it
-            for name in sorted(names, key=MARK_NAME.__eq__):
-                remove(leftover / name)
-            leftover.rmdir()
+            own = leftover.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
+            leftover.rename(own)  # so that nobody writes in it any more: a process may be making it
+            for name in sorted(os.listdir(own), key=MARK_NAME.__eq__):
+                remove(own / name)
+            own.rmdir()
 
 
 # How a plan differs from another one.

@@ -439,11 +439,6 @@ class RGBSample:
         return replace(sample, fields={**sample.fields, "images": images})
 
 
-def _step_name(step: type[Any]) -> str:
-    """Returns the name of a step in recipes."""
-    return step.__name__.removesuffix("Sample")
-
-
 class TransformChain:
     """Several steps in sequence, each given by its ``step`` name and its arguments, as in a recipe.
 
@@ -452,16 +447,13 @@ class TransformChain:
     """
 
     STEPS: ClassVar[Mapping[str, type[Any]]] = {
-        _step_name(step): step
-        for step in (
-            ResizeSample,
-            ShrinkSample,
-            CenterCropSample,
-            PadSample,
-            LetterboxSample,
-            GrayscaleSample,
-            RGBSample,
-        )
+        "Resize": ResizeSample,
+        "Shrink": ShrinkSample,
+        "CenterCrop": CenterCropSample,
+        "Pad": PadSample,
+        "Letterbox": LetterboxSample,
+        "Grayscale": GrayscaleSample,
+        "RGB": RGBSample,
     }
 
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:

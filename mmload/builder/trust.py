@@ -19,7 +19,7 @@ _REQUESTS = {"download": "to download the source", "allow_outside": "to read fil
 _SHOWN = 200
 
 
-def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) -> BuildRecipe:
+def trusted_recipe(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) -> BuildRecipe:
     """Returns the recipe in a dataset's manifest, to read its source again. Imports nothing that the recipe names.
 
     ``trust`` allows everything that a user's own recipe may do.

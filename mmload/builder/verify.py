@@ -20,7 +20,7 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, file_blocks, samples_lines
 from mmload.builder.transforms import TransformChain
-from mmload.builder.trust import recipe_of
+from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, DamagedError, StoreError, UsageError, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
@@ -101,7 +101,7 @@ def check_trust(path: str | Path, trust: bool) -> None:
         UsageError: if the dataset requires permissions that only ``trust`` grants.
         StoreError: if there is no readable manifest.
     """
-    recipe_of(read(path).recipe, Path(path), trust=trust)
+    trusted_recipe(read(path).recipe, Path(path), trust=trust)
 
 
 def compare(
@@ -249,7 +249,7 @@ def _row_of_byte(chunk: Chunk, file: str, place: int, size: int) -> int:
 
 def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
     """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
-    return replace(recipe_of(manifest.recipe, path, trust=trust), root=source)
+    return replace(trusted_recipe(manifest.recipe, path, trust=trust), root=source)
 
 
 def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[ShardJob, list[ShardPlan]]:

@@ -25,7 +25,7 @@ from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
-from mmload.loader.tiers import Bytes, DeviceTier, Tier, sizes_of, tier_of_files
+from mmload.loader.tiers import Bytes, DeviceTier, HostTier, sizes_of, tier_of_files
 from mmload.render.cpu_kernels import KERNEL_DTYPES
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
@@ -107,12 +107,12 @@ class BatchWorker:
         # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         ranks = settings.ranks
-        self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
+        self._large: dict[str, HostTier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
         self._masks = None if "masks" in self._others else self._large.get("masks")  # of variable size
         self._memory = MemoryPool(settings.slots)
         self._view_memories = [MemoryPool(settings.slots) for _ in views]
         self._images = split.reader.field("images") if "images" in fields else None
-        self._tier: Tier | None = None
+        self._tier: HostTier | None = None
         self._device_tier: DeviceTier | None = None
         if self._images is not None and settings.tier == "device" and settings.device.type != "cpu":
             self._device_tier = DeviceTier(split, settings.device)
@@ -285,7 +285,7 @@ class BatchWorker:
             )
         return prepared if isinstance(prepared, tuple) else (prepared,)
 
-    def _gathered(self, tier: Tier, rows: Numbers) -> Tensor:
+    def _gathered(self, tier: HostTier, rows: Numbers) -> Tensor:
         """Reads the rows' images as they are stored into pooled memory, which is pinned if batches go to a device."""
         began, spec = perf_counter(), tier.rows.spec
         shape = len(rows), *spec.shape
@@ -369,7 +369,7 @@ def seeds_of_rows(seed: int, epoch: int, rows: Numbers, occurrences: Numbers | N
     return sample_seeds(seed, epoch, torch.from_numpy(rows), torch.from_numpy(occurrences)).numpy()
 
 
-def gather(tier: Tier, rows: Numbers, out: Tensor) -> None:
+def gather(tier: HostTier, rows: Numbers, out: Tensor) -> None:
     """Copies rows of a fixed size into ``out`` [B, *row shape]."""
     size = tier.rows.spec.row_bytes
     tier.gather_into(rows, np.frombuffer(memory_of(out), np.uint8), np.arange(0, len(rows) * size, size))
@@ -389,7 +389,7 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
     return needed
 
 
-def read_masks(masks: Tier, rows: Numbers, sizes: Numbers) -> OwnMasks:
+def read_masks(masks: HostTier, rows: Numbers, sizes: Numbers) -> OwnMasks:
     """Reads variable-size masks into new memory.
 
     Raises:
@@ -406,18 +406,18 @@ def read_masks(masks: Tier, rows: Numbers, sizes: Numbers) -> OwnMasks:
     return OwnMasks(torch.from_numpy(_joined(masks, rows, lengths)), torch.from_numpy(np.cumsum(lengths) - lengths))
 
 
-def read_lists(tier: Tier, lists: PaddedLists, rows: Numbers, out: npt.NDArray[Any]) -> None:
+def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers, out: npt.NDArray[Any]) -> None:
     """Reads lists into ``out`` [B, *row shape], with padding behind each.
 
     Raises:
-        DamagedError, StoreError: as :meth:`Tier.parts`.
+        DamagedError, StoreError: as :meth:`~mmload.loader.tiers.MappedTier.parts`.
     """
     lengths = lists.lengths(rows)
     filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file
     lists.pad(_joined(tier, filled, lengths[lengths > 0]), lengths, out)
 
 
-def _joined(tier: Tier, rows: Numbers, lengths: Numbers) -> Bytes:
+def _joined(tier: HostTier, rows: Numbers, lengths: Numbers) -> Bytes:
     """Copies rows of these lengths, int64 [B], one after another into new memory, uint8 [n]."""
     memory = np.empty(int(lengths.sum()), np.uint8)
     tier.gather_into(rows, memory, np.cumsum(lengths) - lengths)

@@ -226,8 +226,7 @@ def _after_fork() -> None:
     _beginning = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from ctypes import CDLL
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -286,30 +286,35 @@ def copy_ranges(
         _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
 
 
-class Tier(Protocol):
-    """Source of rows of one field in host memory. Thread-safe.
+class Tier:
+    """Rows of one field in memory, and a count of those that were there and of those that had to be read. Thread-safe.
 
     Attributes:
-        hits: rows that were in memory already.
-        misses: rows that had to be read from files.
         rows: source of the rows.
+        note: sentence on how the rows are in memory now, or "".
+        hits: rows that were in memory already.
+        misses: rows that had to be read.
     """
 
-    hits: int
-    misses: int
+    def __init__(self, rows: Rows, note: str = "") -> None:
+        self.rows, self.note = rows, note
+        self.hits = self.misses = 0
+        self._counting = threading.Lock()
 
-    @property
-    def note(self) -> str:
-        """Sentence on how the rows are in memory now, or ""."""
+    def count(self, hits: int = 0, misses: int = 0) -> None:
+        """Adds the rows of a batch."""
+        with self._counting:  # a plain += may forget what another thread adds meanwhile
+            self.hits += hits
+            self.misses += misses
 
-    @property
-    def rows(self) -> Rows:
-        """Rows of the field."""
+
+class ReadTier(Tier):
+    """Tier of rows that are read, as they cannot be mapped: in object storage, or on systems without safe maps."""
 
     def parts(
         self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
     ) -> Iterator[StoredRows]:
-        """Yields the rows in turn, some at a time; valid until the next.
+        """Yields the rows as they are read, some at a time; valid until the next.
 
         Args:
             rows: int64 [B].
@@ -321,36 +326,6 @@ class Tier(Protocol):
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.
             StoreError: if a file cannot be read.
         """
-
-    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Copies the bytes of rows as they are stored to ``places``, int64 [B], in ``out``, uint8 [n]."""
-
-
-class HitCounter:
-    """Counter of rows that were in memory and rows that had to be read. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.hits = self.misses = 0
-        self._counting = threading.Lock()
-
-    def count(self, hits: int = 0, misses: int = 0) -> None:
-        """Adds the rows of a batch."""
-        with self._counting:  # a plain += may forget what another thread adds meanwhile
-            self.hits += hits
-            self.misses += misses
-
-
-class ReadTier(HitCounter):
-    """Tier of rows that are read, as they cannot be mapped: in object storage, or on systems without safe maps."""
-
-    def __init__(self, rows: Rows, note: str = "") -> None:
-        super().__init__()
-        self.rows, self.note = rows, note
-
-    def parts(
-        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
-    ) -> Iterator[StoredRows]:
-        """Yields the rows as they are read, some at a time."""
         self.count(misses=len(rows))
         located, stored = locate_rows(self.rows, rows, needed, located)
         room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), stored.lengths)
@@ -363,20 +338,20 @@ class ReadTier(HitCounter):
             yield part._replace(memory=memory, starts=starts)
 
     def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Reads all rows into ``out``."""
+        """Copies the bytes of rows as they are stored to ``places``, int64 [B], in ``out``, uint8 [n]."""
         self.count(misses=len(rows))
         read(self.rows, rows, out.data, places)
 
 
-class MappedTier(HitCounter):
+class MappedTier(Tier):
     """Tier of rows in mapped files, in the system's page cache.
 
     The map is of the rows, or of their chunks from object storage.
     """
 
     def __init__(self, rows: Rows, memory: MappedRows, note: str = "") -> None:
-        super().__init__()
-        self.rows, self._map, self.note = rows, memory, note
+        super().__init__(rows, note)
+        self._map = memory
 
     def parts(
         self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
@@ -427,14 +402,11 @@ class MappedTier(HitCounter):
         return prepared, stored._replace(memory=self._map.memory, starts=prepared.starts, prepared=prepared)
 
 
-class DeviceTier(HitCounter):
+class DeviceTier(Tier):
     """All images of a split, of a fixed size, on a GPU, copied there in chunks on creation."""
 
-    note = ""
-
     def __init__(self, split: AnySplit, device: torch.device) -> None:
-        super().__init__()
-        self.rows = split.reader.field("images")
+        super().__init__(split.reader.field("images"))
         spec = self.rows.spec
         self.images = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
@@ -487,7 +459,11 @@ def _stored_bytes(split: AnySplit) -> int:
     return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())
 
 
-def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> ReadTier | MappedTier:
+HostTier = ReadTier | MappedTier
+"""Tier of rows in host memory."""
+
+
+def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> HostTier:
     """Returns the tier that maps the files of a field, or reads them where they cannot be mapped.
 
     So many ``ranks`` of this machine read a part of each epoch. To populate reads all files into memory now.

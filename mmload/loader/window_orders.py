@@ -286,7 +286,7 @@ def _warn_of_nodes(order: Order, view: View) -> None:
     if nodes > 1 and hasattr(split, "chunk_numbers"):
         warnings.warn(
             f"each of {nodes} nodes fetches all of {view.rows!r} that its cache lacks: {nodes} times "
-            f"{bytes_text(split.chunk_bytes)} in the first epoch",
+            f"{bytes_text(split.record.bytes)} in the first epoch",
             stacklevel=5,
         )
 

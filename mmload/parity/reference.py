@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     if not split.fields["images"].variable_size or reference.images is None:
         return None
     reader = split.files.field("images")
-    if reader.encodings[row] != JPEG:
+    if reader.located(np.array([row]))["encoding"][0] != JPEG:
         return None
     if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.path):
         return reference.images

@@ -17,10 +17,9 @@ from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
 from mmload.remote.object_store import check_parallel
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import Folder
+from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import Manifest, SplitRecord
-from mmload.store.opened_file import OpenedFile
 from mmload.store.row_reader import Numbers, Places, Rows
 from mmload.store.shard_table import BYTES, FileRecord
 from mmload.store.variable_rows import Index
@@ -73,28 +72,6 @@ def _folder(url: str, cache: Path, limit: int | None, parallel: int, version: in
     return folder
 
 
-class CachedFile(OpenedFile):
-    """File of a shard in object storage, whose chunks lie in a cache."""
-
-    def __init__(self, dataset: str, name: str) -> None:
-        self._dataset, self.path = dataset, name
-
-    @property
-    def handle(self) -> int:  # type: ignore[override]  # there is none
-        """Raises UsageError, as there is no local file to open.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError(
-            f"{self.path} is in object storage and cannot be mapped into memory; read rows, or copy the dataset: "
-            f"mmload pull {self._dataset} DIR"
-        )
-
-    def check(self) -> None:
-        """Does nothing, as chunks are immutable."""
-
-
 class CachedFiles(LocalFiles):
     """Files of a split in object storage, read through a cache; its indexes are local files."""
 
@@ -115,11 +92,19 @@ class CachedFiles(LocalFiles):
         return super().index(name)
 
     def opened(self, name: str, shard: int) -> OpenedFile:
+        """Returns an open file that is here as a whole.
+
+        Raises:
+            UsageError: if its rows are in chunks.
+        """
         field, _, part = name.partition(".")
         if self.record.fields[field].is_list or (part not in ("", BYTES) and not part.isdigit()):
             return super().opened(name, shard)
         objects = self.cache.objects  # rows in chunks; a number is the version of an added field
-        return CachedFile(objects.url, objects.url_of(self._path(name, shard)))
+        raise UsageError(
+            f"{objects.url_of(self._path(name, shard))} is in object storage and cannot be mapped into memory; "
+            f"read rows, or copy the dataset: mmload pull {objects.url} DIR"
+        )
 
     def fill(self, field: FieldRows, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
         if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
@@ -144,11 +129,6 @@ class CachedSplit(Split):
         for chunks in self.maps(["images"] if "images" in self.record.fields else []).values():
             return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
         return np.zeros(len(rows), np.int64)
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of all files of the shards."""
-        return sum(int(sizes.sum()) for sizes in self.record.shards.bytes.values())
 
     def prefetch(self, fields: Sequence[str], take: Take) -> Prefetch:
         """Prefetches what an epoch reads, in its order, until the result is closed or collected."""

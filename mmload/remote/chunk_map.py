@@ -2,7 +2,7 @@
 
 A chunk is mapped by the thread that opens or fetches its file, and unmapped when nobody uses it and many others were
 used since, so that a window of an order maps each chunk once. What a batch uses stays mapped until the batch is
-released, or given up and collected.
+released, or given up and collected: then until the next one is prepared.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 import weakref
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 
@@ -34,8 +34,8 @@ MOST_IDLE = WINDOW + 16
 
 _PAGE = mmap.PAGESIZE
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40
-_OVER = getattr(mmap, "MAP_PRIVATE", 2) | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
-_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)
+_OVER = mmap.MAP_PRIVATE | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class ChunkMap(MappedRows):
@@ -74,7 +74,7 @@ class ChunkMap(MappedRows):
         self._arriving: dict[int, tuple[Future[None], bool]] = {}
         self._uses: Counter[int] = Counter()
         self._ahead: set[int] = set()
-        self._batches: dict[int, Callable[[], object]] = {}
+        self._given_up: deque[list[int]] = deque()
         self.files.begin_anew()
 
     def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
@@ -87,17 +87,18 @@ class ChunkMap(MappedRows):
         of_rows = self.chunks.chunks_at(places)
         starts: Numbers = self.chunks.places[of_rows] + places["offset"] - self.chunks.starts[of_rows]
         needed = np.unique(of_rows).tolist()
-        end = weakref.finalize(starts, self._end_use, id(starts), needed)
+        # Collected anywhere, even by a thread with the lock of a future that another asks under the lock of this map.
+        end = weakref.finalize(starts, self._given_up.append, needed)
         end.atexit = False
         with self._changed:
             self._uses.update(needed)
+            self._end_uses()
             self._ahead.difference_update(needed)
             self._changed.notify_all()
-            self._batches[id(starts)] = end
             arriving = {chunk: self._request(chunk, NOW) for chunk in needed if not self._is_mapped(chunk)}
         for future in arriving.values():
             future.result()
-        prepared = self.begun(places, of_rows, starts, refuse)
+        prepared = self.begun(places, of_rows, starts, refuse)._replace(end=end)
         if arriving and self._pages.can_populate():  # what was fetched counts as read
             arrived = np.isin(of_rows, list(arriving))
             prepared.absent[arrived] = places["bytes"][arrived]
@@ -105,9 +106,10 @@ class ChunkMap(MappedRows):
 
     def release(self, prepared: PreparedRows) -> None:
         """Ends the use of prepared rows."""
-        end = self._batches.get(id(prepared.starts))
-        if end is not None:
-            end()
+        if prepared.end is not None:
+            prepared.end()
+        with self._changed:
+            self._end_uses()
 
     def reason(self, file: int, why: str) -> MmloadError:
         """Returns that the cache cannot be read."""
@@ -179,12 +181,12 @@ class ChunkMap(MappedRows):
                     self._changed.notify_all()
                 self._unmap_idle()
 
-    def _end_use(self, batch: int, chunks: list[int]) -> None:
-        with self._changed:
-            self._batches.pop(batch, None)
-            self._uses.subtract(chunks)
-            self._uses = +self._uses
-            self._unmap_idle()
+    def _end_uses(self) -> None:
+        """Ends the uses by batches that were released or given up; the caller holds the lock."""
+        while self._given_up:
+            self._uses.subtract(self._given_up.popleft())
+        self._uses = +self._uses
+        self._unmap_idle()
 
     def _unmap_idle(self) -> None:
         """Unmaps the chunks used longest ago beyond those that stay; the caller holds the lock."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from mmload.errors import DamagedError, StoreError, UsageError
+from mmload.errors import DamagedError, StoreError
 from mmload.remote.cache_folder import cache_folder
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.chunk_map import ChunkMap
@@ -34,8 +33,7 @@ def _after_fork() -> None:
         cache.begin_anew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class DatasetCache:
@@ -120,8 +118,6 @@ class DatasetCache:
 
 def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int, version: int | None = None) -> DatasetCache:
     """Returns the cached dataset at a URL: one object per process for all that open it."""
-    if sys.platform == "win32":
-        raise UsageError("reading from object storage needs Linux or macOS; use: mmload pull URL DIR")
     with _OPENING:
         objects = Objects(url)
         manifest = manifest_at(objects, version)

@@ -17,7 +17,7 @@ from mmload.remote.object_store import Objects
 from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import DatasetFile
-from mmload.store.manifest import FILE_NAME, MOST_BYTES, Manifest, loads
+from mmload.store.manifest import FILE_NAME, Manifest, loads
 from mmload.store.row_reader import Numbers
 from mmload.store.shard_table import FileRecord
 from mmload.store.versions import version_file, version_of
@@ -91,9 +91,6 @@ def manifest_at(objects: Objects, version: int | None = None) -> Manifest:
 def manifest_text(objects: Objects) -> str:
     """Reads the text of ``dataset.json`` and raises what :func:`manifest_at` raises."""
     try:
-        size = objects.size(FILE_NAME)
-        if size > MOST_BYTES:
-            raise DamagedError(f"{objects.url_of(FILE_NAME)} has {size:,} bytes, at most {MOST_BYTES:,} are read")
         return str(objects.get(FILE_NAME), "utf-8")
     except RemoteMissingError as error:
         raise StoreError(

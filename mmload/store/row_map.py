@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.runtime.resources import free_memory
-from mmload.store.opened_file import OpenedFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.row_reader import Numbers, Places, Rows
 
 if TYPE_CHECKING:
@@ -37,16 +37,8 @@ MOST_FILES = 16_000
 
 _FIXED = 0x10  # MAP_FIXED of Linux and macOS, which the mmap module does not have
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE: else a map larger than the memory is refused
-_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)  # which Windows does not have
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _FAILED = ctypes.c_void_p(-1).value
-
-
-class OpenFile(NamedTuple):
-    """File to map: its path, for messages, its descriptor, and its bytes."""
-
-    path: str
-    handle: int
-    size: int
 
 
 class PreparedRows(NamedTuple):
@@ -59,6 +51,7 @@ class PreparedRows(NamedTuple):
         starts: int64 [B], the first byte of each in the map.
         absent: int64 [B], the bytes of each that have to be read.
         refuse: makes the error of a row.
+        end: ends the use; None: nothing ends with it.
     """
 
     map: MappedRows
@@ -67,21 +60,16 @@ class PreparedRows(NamedTuple):
     starts: Numbers
     absent: Numbers
     refuse: Refusal
+    end: Callable[[], object] | None = None
 
 
-def joinable(sizes: Sequence[int]) -> bool:
-    """Returns whether files of these sizes can be mapped contiguously."""
-    whole_pages = os.name == "posix" and all(size % mmap.PAGESIZE == 0 for size in sizes[:-1])
-    return len(sizes) == 1 or whole_pages
-
-
-def mapped(files: Sequence[OpenFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
+def mapped(files: Sequence[OpenedFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
     """Maps files into one array; it is paged in on access, and unmapped with the array.
 
     Args:
         files: at least one; their descriptors may be closed afterwards.
         starts: the byte at which each file begins, a multiple of the page size, in ascending order; memory between two
-            files must not be touched. None: contiguously; their sizes must be :func:`joinable`.
+            files must not be touched. None: contiguously; all but the last must end with a page.
 
     Returns:
         uint8 [n]; writes stay in this process's memory and never reach the files.
@@ -93,8 +81,6 @@ def mapped(files: Sequence[OpenFile], starts: Sequence[int] | None = None) -> np
     for file in files:
         if (have := os.fstat(file.handle).st_size) < file.size:
             raise DamagedError(f"{file.path} has {have:,} bytes, expected {file.size:,}: it was truncated")
-    if os.name != "posix":
-        return np.frombuffer(mmap.mmap(files[0].handle, files[0].size, access=mmap.ACCESS_COPY), dtype=np.uint8)
     if starts is None:
         starts = list(accumulate((file.size for file in files[:-1]), initial=0))
     # Reserve addresses for all, map the files over them; one munmap releases everything.
@@ -139,10 +125,10 @@ def row_map(field: Rows, ranks: int = 1) -> RowMap | None:
     from mmload.runtime.resident_pages import can_populate
 
     try:
-        found = field.files() if can_populate() else None
-        if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
+        files = field.files() if can_populate() else None
+        if files is None or not sum(file.size for file in files) or len(files) > MOST_FILES:
             return None
-        return RowMap(*found, field.spec.row_bytes if field.spec.encoding is None else 1, ranks)
+        return RowMap(files, field.spec.row_bytes if field.spec.encoding is None else 1, ranks)
     except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
         return None
 
@@ -211,7 +197,7 @@ class MappedRows(Protocol):
 class RowMap(MappedRows):
     """Files of a field as one array.
 
-    Files, each of as many bytes as its size, begin at multiples of ``unit`` bytes, so that rows of that size can be
+    Files begin at multiples of ``unit`` bytes, so that rows of that size can be
     indexed over all files. So many ``ranks`` of this machine read a part of each epoch.
 
     Raises:
@@ -219,17 +205,16 @@ class RowMap(MappedRows):
         DamagedError: if one is shorter.
     """
 
-    def __init__(self, files: Sequence[OpenedFile], sizes: Sequence[int], unit: int, ranks: int) -> None:
+    def __init__(self, files: Sequence[OpenedFile], unit: int, ranks: int) -> None:
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
 
         self._files, self._pages = files, pages
-        step = math.lcm(unit, mmap.PAGESIZE)
+        step, sizes = math.lcm(unit, mmap.PAGESIZE), [file.size for file in files]
         firsts, end = [], 0
         for size in sizes:
             firsts.append(end)
             end = -(-(end + size) // step) * step
-        opened = [OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)]
-        self.memory = mapped(opened, firsts)
+        self.memory = mapped(files, firsts)
         # Segments of rows that do not all stay in memory would be read for each of their rows.
         is_small = 1 < unit < pages.SMALL_RANGE and sum(sizes) <= free_memory()
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]

@@ -17,7 +17,7 @@ from mmload.errors import DamagedError, UsageError
 from mmload.pictures.instance_masks import SEGMENTS, parts_fault
 from mmload.records import PADDING, VARIABLE, FieldSpec
 from mmload.runtime.lazy_property import lazy_property
-from mmload.store.opened_file import OpenedFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.variable_rows import Pixels, VariableRows
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
-        """Returns the open files of the rows and the bytes of each; None if the rows are not in local files."""
+    def files(self) -> list[OpenedFile] | None:
+        """Returns the open files of the rows; None if the rows are not in local files."""
 
     def located(self, rows: Numbers) -> Places:
         """Returns where rows, int64 [B], lie in :meth:`files`.

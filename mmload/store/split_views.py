@@ -19,8 +19,8 @@ from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
 from mmload.runtime.host_arrays import sections_of
 from mmload.store.dataset import Split
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.field_rows import FieldRows
-from mmload.store.opened_file import OpenedFile
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import ROW, Numbers, Places, RowReader
 
@@ -163,15 +163,9 @@ class JoinedRows:
     def __len__(self) -> int:
         return self._count
 
-    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
-        files: list[OpenedFile] = []
-        sizes: list[int] = []
-        for field in self._fields:
-            if (found := field.files()) is None:
-                return None
-            files += found[0]
-            sizes += found[1]
-        return files, sizes
+    def files(self) -> list[OpenedFile] | None:
+        found = [field.files() for field in self._fields]
+        return None if None in found else [file for files in found for file in files or ()]
 
     def located(self, rows: Numbers) -> Places:
         places = np.empty(len(rows), ROW)

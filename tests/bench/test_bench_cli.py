@@ -86,7 +86,7 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
     assert mmload("bench", "nowhere").returncode == 0
 
 
-@pytest.mark.parametrize("patience", [0.0, 2.0])
+@pytest.mark.parametrize("patience", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_an_interrupt_ends_every_process_with_one_line(
     dataset: Dataset, folder: Path, tmp_path: Path, patience: float
 ) -> None:

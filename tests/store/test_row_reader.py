@@ -16,7 +16,7 @@ from mmload.errors import DamagedError
 from mmload.remote.opening import open as open_dataset
 from mmload.store import field_rows
 from mmload.store.dataset import Dataset
-from mmload.store.opened_file import OpenedFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.row_reader import Numbers, RowReader, memory_of, read
 
 ROWS = np.array([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])

@@ -157,6 +157,7 @@ def test_duplicates_equal_rows_are_listed_once_each(monkeypatch: pytest.MonkeyPa
 def test_flat_rows_are_no_copies_of_each_other() -> None:
     grays = np.full((20, SIDE, SIDE), 128, np.float32) + np.random.default_rng(0).normal(0, 1, (20, SIDE, SIDE))
     assert len(copies(grays.astype(np.float32)).pairs) == 0
+    assert len(copies(np.repeat(grays[:1], 20, axis=0).astype(np.float32)).pairs) == 0
 
     assert len(copies(np.zeros((0, SIDE, SIDE), np.float32)).pairs) == 0
 

@@ -32,7 +32,7 @@ ODD_CLASS = "<img src=x onerror=alert(1)> & 'co'"
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Two splits with one picture in both, twice in train, another twice in val, outliers, and a class full of HTML."""
+    """Two splits with one picture twice in both, another twice in val, outliers, and a class full of HTML."""
     place = tmp_path_factory.mktemp("report")
     rng = np.random.default_rng(0)
 
@@ -51,6 +51,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     save(f"train/{ODD_CLASS}/leak.png", leak)
     save(f"train/{ODD_CLASS}/again.png", leak)
     save(f"val/{ODD_CLASS}/leak.png", leak, (96, 96))
+    save(f"val/{ODD_CLASS}/leak too.png", leak, (160, 160))
     twice = picture()
     save(f"val/{ODD_CLASS}/twice.png", twice)
     save(f"val/{ODD_CLASS}/twice too.png", twice)
@@ -70,11 +71,11 @@ def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
     found = report(odd)
     names = [[(split, name_of(odd, split, row)) for split, row in each.rows] for each in found.copied.first]
     assert names == [
-        [("train", "again.png"), ("val", "leak.png"), ("train", "leak.png")],
+        [("train", "again.png"), ("val", "leak too.png"), ("train", "leak.png"), ("val", "leak.png")],
         [("val", "twice too.png"), ("val", "twice.png")],
     ]
     assert [each.equal for each in found.copied.first] == [False, True]
-    assert (found.copied.count, found.copied.across, found.copied.rows) == (2, 1, 5)
+    assert (found.copied.count, found.copied.across, found.copied.rows) == (2, 1, 6)
     assert found.copied.complete
     outliers = {(name_of(odd, one.split, one.row), one.reason) for one in found.outliers}
     assert outliers == {
@@ -289,6 +290,7 @@ def test_the_list_of_findings_names_copies_and_outliers_as_a_subset_takes_them(o
     opened = open_dataset(copy)
     assert {Path(source.id).name for source in opened["odd"].source(slice(None))} == {
         "leak.png",
+        "leak too.png",
         "long.png",
         "twice.png",
     }
