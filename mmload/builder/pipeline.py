@@ -355,7 +355,8 @@ def _with_engine(
         engine = LocalEngine(threads=threads, processes=processes)
     elif threads is not None or processes is not None:
         raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
-    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path):
+    is_name = recipe.kind == "huggingface" and isinstance(recipe.root, Path) and not recipe.root.exists()  # of a hub
+    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and not is_name:
         recipe = replace(recipe, root=Path(os.path.abspath(recipe.root)))
     return recipe, engine
 

@@ -28,6 +28,7 @@ from mmload.records import PER_BOX, VOID
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.decode import FORMATS, without_png_extras
+from mmload.sources.files import RemoteFiles
 from mmload.sources.imagefolder import ImageFolderSplit
 from mmload.sources.listing import ListedSplit
 from mmload.store.dataset import Split
@@ -168,9 +169,10 @@ def _is_file(data: bytes, path: Path | None) -> bool:
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
     """Returns the file of sample ``index``, or None if it has no file of its own."""
-    if not isinstance(split, ListedSplit) or "\0" in split.files(index)[0]:  # a part of a file
+    if not isinstance(split, ListedSplit) or not isinstance(split.place_of(index), Path | RemoteFiles):
         return None
-    return split.root / split.files(index)[0]
+    name = split.files(index)[0]
+    return None if "\0" in name else split.root / name  # a part of a file
 
 
 def kind_of(image: PIL.Image.Image) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coco_sets import noise
+from parity_stores import check
 from PIL import Image
 
 import mmload
@@ -182,3 +183,10 @@ def test_what_is_no_dataset_is_one_line(tmp_path: Path) -> None:
         splits(tmp_path / "texts")
     with pytest.raises(SourceError, match="datasets cannot open .*nothing"):
         splits(tmp_path / "nothing")
+
+
+def test_parity_of_columns_holds(tmp_path: Path) -> None:
+    labeled().save_to_disk(tmp_path / "hf")
+    mmload.build(tmp_path / "hf", tmp_path / "out", kind="huggingface", size=16, processes=1)
+    report = check(tmp_path / "out", tmp_path / "hf", rows=6)
+    assert report.passed
