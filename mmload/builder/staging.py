@@ -63,7 +63,7 @@ from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, staging_folde
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
 """The content of ``lock``, which identifies a working folder."""
 
-_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
+_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
 _SWAP, _VERSION, _REPLACED = "swap.json", "version.json", "replaced"
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 

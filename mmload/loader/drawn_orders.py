@@ -325,18 +325,17 @@ def _units(positions: Words, key: int) -> NDArray[np.float64]:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-@numba_compiled("float64(float64[::1], float64[::1])", "float64(float32[::1], float64[::1])")
-def cumulate(weights: NDArray[np.floating], sums: NDArray[np.float64]) -> float:
-    """Writes the sum of the weights up to each row, and returns the lowest weight; NaN if there is one."""
-    total = 0.0
-    lowest = np.inf
+@numba_compiled("void(float64[::1], float64[::1], float64[::1])", "void(float32[::1], float64[::1], float64[::1])")
+def cumulate(weights: NDArray[np.floating], sums: NDArray[np.float64], least: NDArray[np.float64]) -> None:
+    """Writes the sum of the weights up to each row, and the lowest weight, float64 [1]; NaN if there is one."""
+    total, lowest = 0.0, np.inf
     for row in range(len(weights)):
         weight = np.float64(weights[row])
         if weight < lowest or weight != weight:
             lowest = weight
         total += weight
         sums[row] = total
-    return lowest
+    least[0] = lowest
 
 
 @numba_compiled("void(float64[::1], float64[::1], float64[::1], uint64[::1])", nogil=False)

@@ -267,10 +267,10 @@ def _weights(name: str, weights: object) -> NDArray[np.floating]:
 
 def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
     """Returns the cumulative weights: a copy, as the caller may change the weights."""
-    sums = np.empty(len(weights))
-    lowest = cumulate(weights, sums)
-    if not lowest >= 0:  # NaN is not
-        raise ValueError(f"weights have {lowest:g}; give numbers from 0")
+    sums, least = np.empty(len(weights)), np.empty(1)
+    cumulate(weights, sums, least)
+    if not least[0] >= 0:  # NaN is not
+        raise ValueError(f"weights have {least[0]:g}; give numbers from 0")
     return sums
 
 

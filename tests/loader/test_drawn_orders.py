@@ -326,16 +326,19 @@ def test_sums_are_searched_as_numpy_does(count: int) -> None:
     for dtype in (np.float64, np.float32):
         weights = random.random(count).astype(dtype) * (random.random(count) < 0.7)
         weights[count // 2] = 1
-        sums = np.empty(count)
-        assert cumulate(weights, sums) == weights.min()
+        sums, least = np.empty(count), np.empty(1)
+        cumulate(weights, sums, least)
+        assert least == weights.min()
         assert np.array_equal(sums, np.cumsum(weights.astype(np.float64)))
         drawn = np.concatenate([random.random(100) * sums[-1], sums[:-1], [0.0, np.nextafter(sums[-1], 0)]])
         drawn = drawn[drawn < sums[-1]]
         rows = np.empty(len(drawn), np.uint64)
         find_rows(drawn, sums, sums[APART - 1 :: APART].copy(), rows)
         assert np.array_equal(rows, np.searchsorted(sums, drawn, side="right"))
-    assert np.isnan(cumulate(np.array([1.0, np.nan, -2.0]), np.empty(3)))
-    assert cumulate(np.array([1.0, -2.0, 3.0]), np.empty(3)) == -2
+    cumulate(np.array([1.0, np.nan, -2.0]), np.empty(3), least)
+    assert np.isnan(least)
+    cumulate(np.array([1.0, -2.0, 3.0]), np.empty(3), least)
+    assert least == -2
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
