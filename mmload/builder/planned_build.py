@@ -22,7 +22,7 @@ import numpy as np
 
 from mmload.builder.engines import Engine
 from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
-from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout, checked
+from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
 from mmload.builder.sample_changes import objects_of
 from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
@@ -50,6 +50,7 @@ from mmload.records import (
     LIST,
     VARIABLE,
     FieldSpec,
+    checked,
     dtype_name,
 )
 from mmload.runtime.durable_files import remove

@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
-import msgspec
 from msgspec import Meta, structs
 
 from mmload.errors import RecipeError, UsageError, choices, counted, parse_bytes
-from mmload.records import VARIABLE, FieldSpec
+from mmload.records import VARIABLE, FieldSpec, checked
 from mmload.remote.urls import Location, is_url, place
 from mmload.runtime.regular_files import read_regular
 
@@ -33,19 +32,6 @@ _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background":
 
 
 # Values: their types and ranges.
-
-
-def checked(value: Any, kind: Any, name: str) -> Any:
-    """Returns a value as an annotated type has it, such as a tuple for a list.
-
-    Raises:
-        RecipeError: if it does not fit; says the name, the value, and what to use: the description of the type.
-    """
-    try:
-        return msgspec.convert(value, kind)
-    except (ValueError, RecursionError, OverflowError) as error:
-        described = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
-        raise RecipeError(f"{name} is {value!r:.80}; {f'use {described[-1]}' if described else error}") from error
 
 
 def check_values(given: object) -> None:

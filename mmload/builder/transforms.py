@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from mmload.builder.recipe import checked
 from mmload.errors import RecipeError, choices
 from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
-from mmload.records import PADDING, PER_BOX, Sample
+from mmload.records import PADDING, PER_BOX, Sample, checked
 from mmload.sources.randomness import is_random_name
 from mmload.store.variable_rows import MAX_PIXELS
 

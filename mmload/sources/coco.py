@@ -41,6 +41,7 @@ from mmload.sources.objects import (
     flip_field,
     notes_on_flip,
 )
+from mmload.sources.options import PathOrTable
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
@@ -115,8 +116,8 @@ class CocoSource:
     decoder: Decoder
     _: KW_ONLY
     task: str = "detection"
-    annotations: str | Mapping[str, str] | None = None
-    images: str | Mapping[str, str] | None = None
+    annotations: PathOrTable = None
+    images: PathOrTable = None
     crowds: bool = True
     clip_boxes: bool = False
     allow_outside: bool = False
@@ -157,12 +158,11 @@ class CocoSource:
             note_doubles(splits, self._links.notes())
             return splits
 
-    def _checked(self, option: str, value: Any) -> dict[str, str]:
+    def _checked(self, option: str, value: str | Mapping[str, str] | None) -> dict[str, str]:
         """Returns a path, or a table of paths, as a table; the split of a single path is ""."""
         table = {} if value is None else {"": value} if isinstance(value, str) else value
-        valid = isinstance(table, Mapping) and all(isinstance(path, str) and path for path in table.values())
-        if not valid or not all(name == "" or is_name(name) for name in table):
-            raise RecipeError(f"{option} is {value!r:.80}; write a path, or a table of paths by split")
+        if not all(name == "" or is_name(name) for name in table):
+            raise RecipeError(f"{option} is {value!r:.80}; use a path, or a table of paths by split")
         for path in table.values():
             if inner_name(path) is None and path != "." and not self.allow_outside:
                 raise RecipeError(f"{option} is {path!r:.80}, which leaves the root; set allow_outside to follow it")

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
+from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.runtime.lazy_property import lazy_property
@@ -21,18 +22,16 @@ from mmload.runtime.regular_files import read_regular
 from mmload.sources import TIME_MARK
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MAX_BYTES, SampleFiles
-from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes
+from mmload.sources.listing import Beside, Listing, ValuesSplit, check_same_classes
 from mmload.sources.masks import read_mask
+from mmload.sources.options import Table, Text
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mmload.sources.schema import Schema
-
 _BOXES = ("bbox", "bboxes", "boxes")
 _LABELS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
-_FORMATS = ("xyxy", "xywh", "cxcywh")
 _VALUES = "values"
 """Name that the values of a row beside its pictures are read by, for their checksum."""
 
@@ -60,16 +59,14 @@ class HuggingFaceSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    split: str | Sequence[str] | None = None
-    name: str | None = None
-    fields: Mapping[str, str] | None = None
-    box_format: str | None = None
+    split: Annotated[str | list[str] | None, Meta(description="a split, or a list of them")] = None
+    name: Text = None
+    fields: Table = None
+    box_format: Annotated[
+        Literal["xyxy", "xywh", "cxcywh"] | None, Meta(description="one of xyxy, xywh and cxcywh")
+    ] = None
 
     def __post_init__(self) -> None:
-        if self.box_format not in (None, *_FORMATS):
-            raise RecipeError(f"box_format is {self.box_format!r}; use one of {choices(_FORMATS)}")
-        if not isinstance(self.fields, Mapping | None) or not isinstance(self.split, str | list | tuple | None):
-            raise RecipeError("fields is no table, or split no text; write fields={targets='label'}, split='train'")
         try:
             import datasets  # noqa: F401
         except ImportError as error:
@@ -134,7 +131,7 @@ class _Number(NamedTuple):
     row: int
 
 
-class HuggingFaceSplit(ListedSplit[_Number]):
+class HuggingFaceSplit(ValuesSplit[_Number]):
     """One split: rows in order."""
 
     def __init__(self, source: HuggingFaceSource, name: str, dataset: Any) -> None:
@@ -144,34 +141,30 @@ class HuggingFaceSplit(ListedSplit[_Number]):
             raise SourceError(f"split {name!r} of {source.root} has no rows, or no plain name; choose others in split")
         leaves = dict(_leaves(dataset.features))
         pictures = [column for column, feature in leaves.items() if isinstance(feature, datasets.Image)]
-        self._fields = _guessed(leaves) if source.fields is None else dict(source.fields)
+        self.fields = _guessed(leaves) if source.fields is None else dict(source.fields)
         if not pictures:
             raise SourceError(f"{source.root} has no column of images; it has {choices(leaves)}: use the kind python")
-        self._fields.setdefault("images", pictures[0])
-        for field, column in self._fields.items():
+        self.fields.setdefault("images", pictures[0])
+        for field, column in self.fields.items():
             if column not in leaves:
                 raise RecipeError(f"fields names {column!r} for {field}; {source.root} has {choices(leaves)}")
-        if "boxes" in self._fields and source.box_format is None:
+        if "boxes" in self.fields and source.box_format is None:
             raise RecipeError(
-                f"{self._fields['boxes']} are boxes; say how they are written: --set box_format=xywh (a corner, width "
+                f"{self.fields['boxes']} are boxes; say how they are written: --set box_format=xywh (a corner, width "
                 "and height, as in COCO), xyxy or cxcywh"
             )
-        self._image, self._format = self._fields.pop("images"), source.box_format
-        self._pictures = [self._image, *([self._fields["masks"]] if self._fields.get("masks") in pictures else [])]
-        used = {self._image, *self._fields.values()}
+        self._image, self._format = self.fields.pop("images"), source.box_format
+        self._pictures = [self._image, *([self.fields["masks"]] if self.fields.get("masks") in pictures else [])]
+        used = {self._image, *self.fields.values()}
         columns = sorted({column.split(".")[0] for column in used})
         self._dataset = dataset.select_columns(columns)
         for column in self._pictures:
             self._dataset = self._dataset.cast_column(column, datasets.Image(decode=False))
-        of_classes = (leaves[self._fields[field]] for field in ("targets", "labels") if field in self._fields)
+        of_classes = (leaves[self.fields[field]] for field in ("targets", "labels") if field in self.fields)
         names = next((_class_names(feature) for feature in of_classes), ())
         notes = f"columns that are not stored: {', '.join(sorted(leaves.keys() - used))}; name those to store in fields"
         items, own = Listing(_Number, map(_Number, range(len(dataset)))), () if leaves.keys() <= used else (notes,)
-        super().__init__(Path(str(source.root)), source.decoder, items, names, own, boxes="boxes" in self._fields)
-
-    def part(self, samples: Sequence[int]) -> Self:
-        _ = self._schema  # of rows of the whole split
-        return super().part(samples)
+        super().__init__(Path(str(source.root)), source.decoder, items, names, own, boxes="boxes" in self.fields)
 
     def id(self, index: int) -> str:
         """Returns the number of the row."""
@@ -196,21 +189,16 @@ class HuggingFaceSplit(ListedSplit[_Number]):
         return [*self._pictures, _VALUES]
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
-        """Returns the values of the other columns."""
-        values = self._values(files)
-        if self._schema is None:
-            return Beside({})
         from mmload.sources.schema import check_classes
 
-        fields = self._schema(values, image)
-        check_classes(fields, self.classes)
-        return Beside(fields, {}, frozenset(self._schema.lists))
+        beside = super().beside(index, files, image)
+        check_classes(beside.fields, self.classes)
+        return beside
 
-    def _values(self, files: SampleFiles) -> dict[str, Any]:
-        """Returns the values of a row by field."""
+    def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
         values: dict[str, Any] = {}
         row = cast(_Row, files.place).row
-        for field, column in self._fields.items():
+        for field, column in self.fields.items():
             if column in self._pictures:
                 values[field] = read_mask(files, column)
                 continue
@@ -220,16 +208,6 @@ class HuggingFaceSplit(ListedSplit[_Number]):
             values[field] = _corners(value, self._format) if field == "boxes" else value
         files.read(_VALUES)
         return values
-
-    @lazy_property
-    def _schema(self) -> Schema | None:
-        """Meaning of the fields, by some rows of the split."""
-        from mmload.sources.schema import schema_of
-
-        def values(index: int) -> dict[str, Any]:
-            return self._values(SampleFiles(self.place_of(index), self.id(index)))
-
-        return schema_of(values, len(self), self.decoder, self._fields) if self._fields else None
 
 
 def _leaves(feature: Any, name: str = "") -> Iterator[tuple[str, Any]]:

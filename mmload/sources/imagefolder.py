@@ -42,10 +42,10 @@ from mmload.sources.listing import (
     ListedSplit,
     Listing,
     are_different_names,
-    check_fraction,
     check_same_classes,
     with_held_out,
 )
+from mmload.sources.options import FilePath, Fraction, Names, Seed
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
@@ -215,18 +215,17 @@ class ImageFolderSource:
     root: str | Path | Location
     decoder: Decoder
     _: KW_ONLY
-    split_folders: Sequence[str] | None = None
-    val_fraction: float | None = None
-    seed: int = 0
+    split_folders: Names = None
+    val_fraction: Fraction = None
+    seed: Seed = 0
     allow_empty: bool = False
-    class_names: str | None = None
+    class_names: FilePath = None
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction(self.val_fraction, self.seed)
-        if self.class_names is not None and (not isinstance(self.class_names, str) or not inner_name(self.class_names)):
+        if self.class_names is not None and not inner_name(self.class_names):
             raise RecipeError(f"class_names is {self.class_names!r}; write the path of a file below the root")
-        if self.split_folders not in (None, [], ()) and not are_different_names(self.split_folders, is_name):
+        if self.split_folders and not are_different_names(self.split_folders, is_name):
             raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
         self._tree: LocalTree | RemoteTree
         if isinstance(self.root, Location):

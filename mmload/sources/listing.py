@@ -17,11 +17,14 @@ import numpy.typing as npt
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.records import Sample
+from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from mmload.sources.schema import Schema
 
 _BLOCK = 16
 """Number of rows per block. Reading a row unpacks its block in 5 us; a million samples take about 70 MB in blocks."""
@@ -82,14 +85,6 @@ def are_different_names(names: Any, is_valid: Callable[[str], object] = str.stri
     """Returns whether a value is a list of different valid texts, by default of those that are not blank."""
     is_list = isinstance(names, list | tuple) and all(isinstance(name, str) and is_valid(name) for name in names)
     return is_list and 0 < len(set(names)) == len(names)
-
-
-def check_fraction(fraction: object, seed: object) -> None:
-    """Raises RecipeError unless the two are what :func:`held_out` takes, or the fraction is None."""
-    if fraction is not None and (not isinstance(fraction, float) or not 0 < fraction < 1):
-        raise RecipeError(f"val_fraction is {fraction!r}; use a fraction between 0 and 1, for example 0.1")
-    if type(seed) is not int:
-        raise RecipeError(f"seed is {seed!r}; use an integer")
 
 
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -251,6 +246,39 @@ class ListedSplit(Generic[T]):
         fields = {"features" if size is None else "images": pixels, **fields}
         losses = {**losses, **more}
         return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
+
+
+class ValuesSplit(ListedSplit[T]):
+    """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
+
+    The class of a source adds :meth:`values`, and sets the names of the fields that it gives.
+    """
+
+    fields: Mapping[str, str]
+
+    def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
+        """Returns the values of a sample by field; raises ValueError if one is missing."""
+        raise NotImplementedError
+
+    def part(self, samples: Sequence[int]) -> Self:
+        _ = self.schema  # of samples of the whole split
+        return super().part(samples)
+
+    @lazy_property
+    def schema(self) -> Schema | None:
+        """Meaning of the fields; None without any."""
+        from mmload.sources.schema import schema_of
+
+        def values(index: int) -> Mapping[str, Any]:
+            self.check(index)
+            return self.values(index, SampleFiles(self.place_of(index), self.id(index)))
+
+        return schema_of(values, len(self), self.decoder, self.fields) if self.fields else None
+
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        if self.schema is None:
+            return Beside({})
+        return Beside(self.schema(self.values(index, files), image), {}, frozenset(self.schema.lists))
 
 
 S = TypeVar("S", bound=ListedSplit[Any])

@@ -12,9 +12,10 @@ from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from mmload.errors import RecipeError, SampleError, SourceError
@@ -22,6 +23,7 @@ from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.listing import check_same_classes
+from mmload.sources.options import Values
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
 from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes
 from mmload.store.checksum import crc32
@@ -52,19 +54,15 @@ class PythonSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    dataset: str | Mapping[str, str]
-    arguments: Mapping[str, Any] | None = None
-    fields: Mapping[str, Key] | None = None
+    dataset: Annotated[str | dict[str, str], Meta(description="package.module:callable, or a table of them by split")]
+    arguments: Values = None
+    fields: Annotated[dict[str, Key] | None, Meta(description="a table of positions or names of values")] = None
     concurrent: bool = False
 
     def __post_init__(self) -> None:
         names = {"train": self.dataset} if isinstance(self.dataset, str) else self.dataset
-        if not isinstance(names, Mapping) or not names or not all(_is_spec(spec) for spec in names.values()):
-            raise RecipeError(
-                f"dataset is {self.dataset!r}; write package.module:callable, or a table of them by split"
-            )
-        if not isinstance(self.arguments, Mapping | None) or not isinstance(self.fields, Mapping | None):
-            raise RecipeError("arguments or fields is not a table; write each as a table")
+        if not names or not all(_is_spec(spec) for spec in names.values()):
+            raise RecipeError(f"dataset is {self.dataset!r}; use package.module:callable, or a table of them by split")
         self._root, self._names = Path(self.root), names
 
     def splits(self) -> Mapping[str, PythonSplit]:

@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import VOID
@@ -41,7 +43,6 @@ from mmload.sources.listing import (
     ListedSplit,
     Listing,
     are_different_names,
-    check_fraction,
     note_doubles,
     similar_names,
     size_of,
@@ -49,6 +50,7 @@ from mmload.sources.listing import (
     with_held_out,
 )
 from mmload.sources.masks import read_mask_of
+from mmload.sources.options import FilePath, Fraction, Names, Seed, Text
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
@@ -103,29 +105,22 @@ class ListSource:
     root: str | Path | Location
     decoder: Decoder
     _: KW_ONLY
-    file: str | None = None
-    folder: str = ""
-    masks: str | None = None
-    columns: Mapping[str, str] | None = None
-    classes: Sequence[str] | None = None
-    separator: str | None = None
-    val_fraction: float | None = None
-    seed: int = 0
+    file: FilePath = None
+    folder: Annotated[str, Meta(description="a path")] = ""
+    masks: FilePath = None
+    columns: Annotated[
+        dict[Annotated[str, Meta(pattern=f"^({'|'.join(COLUMNS)})$")], str] | None,
+        Meta(description=f"a table of {choices(COLUMNS)} = the list's name for it"),
+    ] = None
+    classes: Names = None
+    separator: Text = None
+    val_fraction: Fraction = None
+    seed: Seed = 0
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction(self.val_fraction, self.seed)
-        for name in ("file", "folder", "masks", "separator"):
-            value, what = getattr(self, name), "a text" if name == "separator" else "a path"
-            if not isinstance(value, str | None) or (name == "separator" and value == ""):
-                raise RecipeError(f"{name} is {value!r}; write {what}")
         if self.masks is not None and (self.file is not None or self.columns is not None):
             raise RecipeError("masks takes the place of a list; leave file and columns out, or list masks in a column")
-        self.columns = {} if self.columns is None else self.columns
-        if not isinstance(self.columns, Mapping) or set(self.columns) - set(COLUMNS):
-            raise RecipeError(
-                f"columns is {self.columns!r}; write a table of {choices(COLUMNS)} = the list's name for it"
-            )
         if self.classes is not None and not are_different_names(self.classes):
             raise RecipeError(f"classes is {self.classes!r}; write a list of different names")
 

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.records import VOID
@@ -24,6 +26,7 @@ from mmload.sources.files import EXTENSIONS, SampleFiles, check_is_folder, inner
 from mmload.sources.links import Links, reading
 from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, note_doubles, size_of
 from mmload.sources.masks import read_mask, read_mask_of
+from mmload.sources.options import Names, Table
 from mmload.sources.voc_annotations import (
     VocAnnotation,
     classification_fields,
@@ -47,6 +50,7 @@ BACKGROUND = "background"
 
 
 _SPLITS = ("train", "val", "test")
+_LISTS = 'names of lists, such as "train" or ["train", "val"]'
 
 
 class VocItem(NamedTuple):
@@ -87,11 +91,11 @@ class VocSource:
     decoder: Decoder
     _: KW_ONLY
     task: str = "detection"
-    year: str | int | Sequence[str | int] | None = None
-    image_set: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None
-    classes: str | Sequence[str] | None = None
-    class_map: Mapping[str, str] | None = None
-    target_classes: Sequence[str] | None = None
+    year: Annotated[str | int | list[str | int] | None, Meta(description="a year, or a list of years")] = None
+    image_set: Annotated[str | list[str] | dict[str, str | list[str]] | None, Meta(description=_LISTS)] = None
+    classes: Annotated[str | list[str] | None, Meta(description='a list of different names, or "auto"')] = None
+    class_map: Table = None
+    target_classes: Names = None
     one_based: bool = True
     clip_boxes: bool = False
     download: bool = False
@@ -330,22 +334,17 @@ def _largest_number(devkit: Path, items: Iterator[VocItem]) -> int:
     return largest
 
 
-def _checked_sets(image_set: Any) -> dict[str, list[str]] | None:
+def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[str]] | None:
     """Checks ``image_set`` and returns it in its long form."""
     if image_set is None:
         return None
-    names = image_set if isinstance(image_set, Mapping) else _several(image_set)
-    table = names if isinstance(names, Mapping) else {str(name).rpartition("/")[2]: name for name in names}
-    sets = {name: _several(entry) for name, entry in table.items()}
-    stems = [entry.rpartition("/")[2] if isinstance(entry, str) else "" for each in sets.values() for entry in each]
+    names = [image_set] if isinstance(image_set, str) else image_set
+    table = names if isinstance(names, dict) else {name.rpartition("/")[2]: name for name in names}
+    sets = {split: [entry] if isinstance(entry, str) else entry for split, entry in table.items()}
+    stems = [entry.rpartition("/")[2] for entries in sets.values() for entry in entries]
     if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(is_stem, stems)):
-        raise RecipeError(f'image_set is {image_set!r}; write list names, such as "train" or ["train", "val"]')
+        raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
     return sets
-
-
-def _several(names: Any) -> list[Any]:
-    """Returns a name or a list of names as a list; an empty list for anything else."""
-    return [names] if isinstance(names, str) else list(names) if isinstance(names, list | tuple) else []
 
 
 def _is_background(name: object) -> bool:
@@ -370,11 +369,11 @@ def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
     raise RecipeError(f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset')
 
 
-def _checked_map(class_map: Any, target_classes: Any) -> tuple[dict[str, str], tuple[str, ...]]:
+def _checked_map(
+    class_map: Mapping[str, str] | None, target_classes: Sequence[str] | None
+) -> tuple[dict[str, str], tuple[str, ...]]:
     if class_map is None:
         return {}, ()
-    if not isinstance(class_map, Mapping) or not all(isinstance(name, str) for name in class_map.values()):
-        raise RecipeError(f"class_map is {class_map!r}; write a table of VOC's name = \"the other's name\"")
     names = sorted(set(class_map.values())) if target_classes is None else target_classes
     if not are_different_names(names) or not set(names).issuperset(class_map.values()):
         raise RecipeError(

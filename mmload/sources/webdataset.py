@@ -20,13 +20,12 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.remote.urls import PARALLEL, Location
-from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.file_kinds import describe_content
@@ -34,13 +33,12 @@ from mmload.sources.files import EXTENSIONS, RemoteFiles, SampleFiles, part_of_f
 from mmload.sources.imagefolder import LocalTree, RemoteTree
 from mmload.sources.links import Links, reading
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, check_fraction, with_held_out
+from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, with_held_out
 from mmload.sources.masks import read_mask
+from mmload.sources.options import Fraction, Names, Seed, Table, Text
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from mmload.sources.schema import Schema
 
 _KEY = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -59,23 +57,16 @@ Member = tuple[str, int, int]
 """File in a tar: its extension, and where its bytes begin and how many they are."""
 
 
-class TarSample(NamedTuple):
-    """Members of a tar that are a sample; ``label`` is the content of its ``.cls``, ``fault`` what is wrong with it."""
-
-    tar: str
-    key: str
-    members: Sequence[Member]
-    label: str | None
-    fault: str
-
-
 class TarItem(NamedTuple):
-    """One sample: its tar, key and members, its target, the revision of its tar, and what is wrong with it, or ""."""
+    """One sample: its tar, key, members (the image first), label, revision of the tar, and what is wrong with it.
+
+    The label is the content of its ``.cls``, or None, until the meaning of all labels is known.
+    """
 
     tar: str
     key: str
     members: Sequence[Member]
-    target: Target
+    label: Target | str
     revision: str
     fault: str
 
@@ -106,22 +97,15 @@ class WebDatasetSource:
     root: str | Path | Location
     decoder: Decoder
     _: KW_ONLY
-    shards: Mapping[str, str] | None = None
-    image: str | None = None
-    fields: Mapping[str, str] | None = None
-    classes: Sequence[str] | None = None
-    val_fraction: float | None = None
-    seed: int = 0
+    shards: Table = None
+    image: Text = None
+    fields: Table = None
+    classes: Names = None
+    val_fraction: Fraction = None
+    seed: Seed = 0
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction(self.val_fraction, self.seed)
-        for name in ("shards", "fields"):
-            table = getattr(self, name)
-            if table is not None and not (
-                isinstance(table, Mapping) and all(isinstance(v, str) for v in table.values())
-            ):
-                raise RecipeError(f"{name} is {table!r:.80}; write a table of texts")
         if self.classes is not None and not are_different_names(self.classes):
             raise RecipeError(f"classes is {self.classes!r:.80}; write a list of different names")
 
@@ -133,7 +117,7 @@ class WebDatasetSource:
         """
         with reading(self.root):
             tree, tars = self._tars()
-            findings, samples = Findings(), dict[str, list[TarSample]]()
+            findings, samples = Findings(), dict[str, list[TarItem]]()
             with ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source") as pool:
                 for split, names in tars.items():
                     samples[split] = []
@@ -144,12 +128,11 @@ class WebDatasetSource:
             targets = self._targets(samples)
             splits = {}
             for split, own in samples.items():
-                revisions = {tar: tree.revision(tar) for tar in tars[split]}
-                items = Listing(TarItem, (_item(each, revisions[each.tar], targets) for each in own))
+                items = Listing(TarItem, (_with_target(each, targets) for each in own))
                 splits[split] = TarSplit(self, tree.place, items, targets.classes, targets.notes + findings.notes())
             if self.val_fraction is None:
                 return splits
-            return with_held_out(splits, lambda item: str(item.target), self.val_fraction, self.seed)
+            return with_held_out(splits, lambda item: str(item.label), self.val_fraction, self.seed)
 
     def _tars(self) -> tuple[LocalTree | RemoteTree, dict[str, list[str]]]:
         """Returns the folder of the tars, and their names by split, in order."""
@@ -171,10 +154,10 @@ class WebDatasetSource:
             found[word[1] if word else "train"].append(name)
         return tree, {split: own for split, own in found.items() if own}
 
-    def _indexed(self, tree: LocalTree | RemoteTree, tar: str) -> tuple[list[TarSample], bool]:
+    def _indexed(self, tree: LocalTree | RemoteTree, tar: str) -> tuple[list[TarItem], bool]:
         """Returns the samples of a tar, and whether it ends without a mark."""
-        samples: list[TarSample] = []
-        keys: set[str] = set()
+        samples: list[TarItem] = []
+        keys, revision = set[str](), tree.revision(tar)
         with tree.open(tar) as file:
             index = TarIndex(file, tar)
             for key, group in groupby(index, key=itemgetter(0)):
@@ -185,28 +168,28 @@ class WebDatasetSource:
                         "of a sample one after another, as tar --sort=name does"
                     )
                 keys.add(key)
-                samples.append(self._sample(file, tar, key, members, index.bytes))
+                samples.append(self._item(file, TarItem(tar, key, members, None, revision, ""), index.bytes))
         if index.fault:
-            samples.append(TarSample(tar, f"byte {index.end}", [], None, f"{tar} {index.fault}"))
+            samples.append(TarItem(tar, f"byte {index.end}", [], None, revision, f"{tar} {index.fault}"))
         return samples, index.is_open
 
-    def _sample(self, file: BinaryIO, tar: str, key: str, members: list[Member], most: int) -> TarSample:
-        """Returns a sample with its image first, and its label."""
+    def _item(self, file: BinaryIO, item: TarItem, most: int) -> TarItem:
+        """Returns a sample of a tar of so many bytes with its image first, and its label."""
         wanted = [self.image] if self.image else [ending[1:] for ending in EXTENSIONS]
-        images = [each for each in members if each[0] in wanted]
-        label, fault = None, ""
+        images, label, fault = [each for each in item.members if each[0] in wanted], None, ""
         if len(images) != 1:
-            there = ", ".join(extension for extension, _, _ in members)
+            there = ", ".join(extension for extension, _, _ in item.members)
             fault = f"has {len(images) or 'no'} images among its members {there}; name the extension of one in image"
-        for extension, start, size in members:
+        for extension, start, size in item.members:
             if start + size > most:
-                fault = f"{tar} was cut off within it"
+                fault = f"{item.tar} was cut off within it"
             elif extension == _LABEL and size <= _MOST_LABEL_BYTES:
                 file.seek(start)
                 label = file.read(size).decode("utf-8", "replace").strip()
-        return TarSample(tar, key, images + [each for each in members if each not in images], label, fault)
+        others = [each for each in item.members if each not in images]
+        return item._replace(members=[*images, *others], label=label, fault=fault)
 
-    def _targets(self, samples: Mapping[str, list[TarSample]]) -> Targets:
+    def _targets(self, samples: Mapping[str, list[TarItem]]) -> Targets:
         """Returns the meaning of all labels; a sample without one, where others of its split have one, gets a fault."""
         is_used, classes = "targets" not in (self.fields or {}), tuple(self.classes or ())
         for own in samples.values():
@@ -223,7 +206,7 @@ class WebDatasetSource:
         labeled_rows = (
             ListRow(each.key, each.label, split, each.key, None, each.tar)
             for split, each in every
-            if not each.fault and each.label
+            if not each.fault and isinstance(each.label, str)
         )
         rows = Listing(ListRow, labeled_rows)
         return targets_of(rows, classes or None) if rows else Targets(lambda label: label, classes)
@@ -282,9 +265,8 @@ class TarIndex:
             yield parts[1], parts[2].lower(), member.offset_data, member.size
 
 
-def _item(sample: TarSample, revision: str, targets: Targets) -> TarItem:
-    target = None if sample.fault or sample.label is None else targets.read(sample.label)
-    return TarItem(sample.tar, sample.key, sample.members, target, revision, sample.fault)
+def _with_target(item: TarItem, targets: Targets) -> TarItem:
+    return item._replace(label=None if item.fault or item.label is None else targets.read(item.label))
 
 
 def _matching(tree: LocalTree | RemoteTree, pattern: str) -> Iterator[str]:
@@ -320,7 +302,7 @@ def _expanded(pattern: str) -> Iterator[str]:
         yield from _expanded(pattern[: braces.start()] + word + pattern[braces.end() :])
 
 
-class TarSplit(ListedSplit[TarItem]):
+class TarSplit(ValuesSplit[TarItem]):
     """One split: samples in the order of the tars and of their members."""
 
     def __init__(
@@ -334,15 +316,11 @@ class TarSplit(ListedSplit[TarItem]):
         first = next((item for item in items if not item.fault), items[0])
         there = {extension for extension, _, _ in first.members}
         default = {field: extension for extension, field in _DEFAULTS.items() if extension in there}
-        self._fields = default if source.fields is None else dict(source.fields)
-        stored = {*self._fields.values(), _LABEL, first.members[0][0] if first.members else ""}
+        self.fields = default if source.fields is None else dict(source.fields)
+        stored = {*self.fields.values(), _LABEL, first.members[0][0] if first.members else ""}
         if rest := sorted(there - {key.split(".")[0] for key in stored} - stored):
             notes += (f"files that are not stored: {', '.join(rest)}; name those to store in fields",)
-        super().__init__(place, source.decoder, items, classes, notes, boxes="boxes" in self._fields)
-
-    def part(self, samples: Sequence[int]) -> Self:
-        _ = self._schema  # of samples of the whole split
-        return super().part(samples)
+        super().__init__(place, source.decoder, items, classes, notes, boxes="boxes" in self.fields)
 
     def id(self, index: int) -> str:
         """Returns the tar, the key and the extension of the image."""
@@ -354,7 +332,7 @@ class TarSplit(ListedSplit[TarItem]):
         item = self.items[index]
         words = item.revision.split()
         of_tar = words[-1:] if isinstance(self.place, Path) else words
-        return " ".join([str(item.target), *(str(size) for _, _, size in item.members), *of_tar])
+        return " ".join([str(item.label), *(str(size) for _, _, size in item.members), *of_tar])
 
     def check(self, index: int) -> None:
         if fault := self.items[index].fault:
@@ -368,30 +346,28 @@ class TarSplit(ListedSplit[TarItem]):
 
     def _used(self, item: TarItem) -> dict[str, Member]:
         """Returns the files of a sample whose values are stored, by extension, in a fixed order."""
-        files = (_file_of(key, item.members) for key in self._fields.values())
+        files = (_file_of(key, item.members) for key in self.fields.values())
         return {file[0]: file for file in files if file is not None}
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the label as ``targets``, and the values of the other files."""
         import torch
 
-        target = self.items[index].target
+        label, beside = self.items[index].label, super().beside(index, files, image)
         dtype = torch.int64 if self.classes else torch.float32
-        fields = {} if target is None else {"targets": torch.tensor(target, dtype=dtype, device="cpu")}
-        if self._schema is None:
-            return Beside(fields)
-        return Beside({**fields, **self._schema(self._values(index, files), image)}, {}, frozenset(self._schema.lists))
+        target = {} if label is None else {"targets": torch.tensor(label, dtype=dtype, device="cpu")}
+        return beside._replace(fields={**target, **beside.fields})
 
-    def _values(self, index: int, files: SampleFiles) -> dict[str, Any]:
+    def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
         """Returns the values of a sample by field."""
         item = self.items[index]
         contents = {}
         for extension, start, size in self._used(item).values():
             name = part_of_file(item.tar, start, size)
-            is_mask = self._fields.get("masks") == extension
+            is_mask = self.fields.get("masks") == extension
             contents[extension] = read_mask(files, name) if is_mask else _decoded(extension, files.read(name))
         values = {}
-        for field, key in self._fields.items():
+        for field, key in self.fields.items():
             file = _file_of(key, item.members)
             if file is None:
                 raise ValueError(f"has no file .{key}")
@@ -402,17 +378,6 @@ class TarSplit(ListedSplit[TarItem]):
                 value = value[part]
             values[field] = value
         return values
-
-    @lazy_property
-    def _schema(self) -> Schema | None:
-        """Meaning of the fields, by some samples of the split."""
-        from mmload.sources.schema import schema_of
-
-        def values(index: int) -> dict[str, Any]:
-            self.check(index)
-            return self._values(index, SampleFiles(self.place, self.id(index)))
-
-        return schema_of(values, len(self), self.decoder, self._fields) if self._fields else None
 
 
 def _file_of(key: str, members: Sequence[Member]) -> Member | None:

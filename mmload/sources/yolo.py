@@ -90,7 +90,7 @@ class YoloSource:
     def __post_init__(self) -> None:
         if self.task not in (None, *TASKS):
             raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
-        if not isinstance(self.file, str) or (inner_name(self.file) is None and not self.allow_outside):
+        if inner_name(self.file) is None and not self.allow_outside:
             raise RecipeError(f"file is {self.file!r}; write the path of the description in the root")
         chosen = Path(self.root)
         self._root, self._path = (chosen, chosen / self.file) if chosen.is_dir() else (chosen.parent, chosen)

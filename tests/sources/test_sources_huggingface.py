@@ -167,7 +167,7 @@ def test_update_builds_what_is_new(tmp_path: Path) -> None:
     [
         ({"box_format": "yxyx"}, "box_format is 'yxyx'"),
         ({"fields": {"targets": "lable"}}, "fields names 'lable' for targets; .* has image, label"),
-        ({"split": 3}, "split no text"),
+        ({"split": 3}, "split is 3; use a split"),
     ],
 )
 def test_huggingface_options_that_are_wrong_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:

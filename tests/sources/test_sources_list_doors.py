@@ -114,8 +114,8 @@ def test_folders_of_images_and_masks_note_what_has_no_partner(tmp_path: Path) ->
     ("options", "message"),
     [
         ({"folder": "images", "masks": "masks", "file": "list.csv"}, "masks takes the place of a list"),
-        ({"masks": 3}, "masks is 3; write a path"),
-        ({"separator": ""}, "separator is ''; write a text"),
+        ({"masks": 3}, "masks is 3; use a path"),
+        ({"separator": ""}, "separator is ''; use a text"),
         ({"folder": "images", "masks": "../masks"}, "no folder below"),
         ({}, "is a folder; give the list in it as file"),
     ],

@@ -25,9 +25,9 @@ def two_splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out"
 
 
-def test_every_row_and_its_file_name_each_other(two_splits: Path) -> None:
+def test_a_row_and_its_file_name_each_other(two_splits: Path) -> None:
     for name, split in open_dataset(two_splits).items():
-        for row in range(len(split)):
+        for row in (0, len(split) // 2, len(split) - 1):
             source = split.source(row)
 
             line = f"{name} {row}: {source.id}, {source.size[1]} x {source.size[0]} pixels\n"
