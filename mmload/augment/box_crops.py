@@ -15,6 +15,7 @@ from mmload.augment.draws import Boxes, Draws, Flags, Floats, whole_numbers
 from mmload.augment.step import Step
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
+from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import inlined
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
@@ -145,7 +146,7 @@ class RandomIoUCrop(Step):
 
 _TRY_WINDOWS = (
     "void(uint64[:, ::1], float64[::1], {0}[::1], {0}[:, :, ::1], boolean[:, ::1], boolean[::1], int64[:, ::1], "
-    "boolean[:, ::1])"
+    "boolean[:, ::1], arena)"
 )
 
 
@@ -159,6 +160,7 @@ def _try_windows(
     settled: Flags,
     windows: Numbers,
     dropped: Flags,
+    arena: Arena,
 ) -> None:
     """Settles the samples of which one of n windows reaches the overlap with a box: the first that does.
 
@@ -171,10 +173,11 @@ def _try_windows(
         settled: whether a sample has its window, [B].
         windows: top, left, rows and cols, [4, B]; the complete image until a sample is settled.
         dropped: whether a box is dropped, [B, M].
+        arena: working memory.
     """
     count = words.shape[1] // 4
     low, span, narrowest, widest = bounds[0], bounds[1], bounds[2], bounds[3]
-    window = np.empty(4, boxes.dtype)
+    window = carve(arena, 4, boxes.dtype)
     for k in range(len(words)):
         high, wide = windows[2, k], windows[3, k]
         for trial in range(0 if settled[k] else count):

@@ -274,7 +274,8 @@ def _keep_boxes(
     for k in range(len(boxes)):
         found = 0
         for place in range(min(counts[k], most)):
-            x0, y0, x1, y1 = boxes[k, place]
+            box = boxes[k, place]
+            x0, y0, x1, y1 = box[0], box[1], box[2], box[3]
             shorter, longer = min(x1 - x0, y1 - y0), max(x1 - x0, y1 - y0)
             stays = shorter >= least and (max_aspect == np.inf or longer <= max_aspect * shorter)
             stays = (stays and share[k, place] >= min_visible) or not (cut[k, place] or cut[k, most])

@@ -26,7 +26,7 @@ from mmload.render.level_program import (
 )
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
-from mmload.runtime.declarations import Signature, divides, inlined, tuple_type, void
+from mmload.runtime.declarations import Signature, called, inlined, tuple_type, void
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled, variant
 
@@ -172,7 +172,7 @@ def _matrix(kind: int, numbers: Any, wide: float, high: float, points: Array) ->
     return a, b, c, d, e, f, g, h, i
 
 
-@divides
+@called
 def _moved(kind: int, numbers: Any, wide: float, high: float, x: float, y: float) -> Any:
     """Moves a point, by numbers of :func:`_matrix`; a flip mirrors in a frame of this size."""
     if kind == SHIFT:
@@ -200,7 +200,7 @@ def _move_points(points: Array, inside: Flags, motion: Any, pixel: float) -> Non
     """Moves points in place as :func:`moved_points` does; ``pixel`` is taken off the frame of a flip."""
     for k in range(len(points)):
         for s in range(motion.kinds.shape[1]):
-            kind, (wide, high) = motion.kinds[k, s], motion.frames[k, s]
+            kind, wide, high = motion.kinds[k, s], motion.frames[k, s, 0], motion.frames[k, s, 1]
             if kind == NONE:
                 continue
             numbers = _matrix(kind, motion.numbers[k, s], wide, high, points)
@@ -221,7 +221,7 @@ def _move_boxes(boxes: Array, cut: Flags, share: Array, motion: Any) -> None:
     """
     for k in range(len(boxes)):
         for s in range(motion.kinds.shape[1]):
-            kind, (wide, high) = motion.kinds[k, s], motion.frames[k, s]
+            kind, wide, high = motion.kinds[k, s], motion.frames[k, s, 0], motion.frames[k, s, 1]
             if kind == NONE:
                 continue
             numbers = _matrix(kind, motion.numbers[k, s], wide, high, boxes)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mmload.augment.motion import SCALE, SHIFT, VIEW, Motion, Move
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
-from mmload.runtime.declarations import RecordArray, Signature, divides, inlined, tuple_type, void
+from mmload.runtime.declarations import RecordArray, Signature, called, inlined, tuple_type, void
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -233,7 +233,7 @@ def _frame(tile: Any, need: Any, least: tuple[float, float], most: tuple[float, 
     need.first, need.stop = first, stop
 
 
-@divides
+@called
 def _show(tile: Any, need: Any, ranges: Any, size: Numbers) -> None:
     """Finds what of a tile's image shows in the output, whose corners are mapped into the image."""
     least_x, least_y, most_x, most_y = np.inf, np.inf, -np.inf, -np.inf
@@ -280,13 +280,14 @@ def _place_tiles(
         sides = 1 if rows.alone[t] else 2
         for axis in range(2):
             meeting = int((0.5 + drawn[axis]) * frame[axis]) - (inner[axis] // 2 if len(layout) == 9 else 0)
-            before, within = layout[rows.places[t], axis]
+            before, within = layout[rows.places[t], axis, 0], layout[rows.places[t], axis, 1]
             corner = meeting - before * placed[axis] + within * inner[axis]
             moving.corners[t, 1 - axis] = (frame[axis] - placed[axis]) // 2 if rows.alone[t] else corner
             moving.factors[t, 1 - axis] = placed[axis] / size[axis]
             moving.canvas[t, 1 - axis] = sides * frame[axis]
         moving.heights[t] = size[0]
-        (x, y), (wide, high) = moving.corners[t], moving.canvas[t]
+        x, y = moving.corners[t, 0], moving.corners[t, 1]
+        wide, high = moving.canvas[t, 0], moving.canvas[t, 1]
         forward = _map_of(drawn, ranges, high, wide)
         for number in range(9):
             moving.maps[t, number // 3, number % 3] = forward[number]

@@ -169,7 +169,7 @@ def _past_caches(task: Task) -> bool:
 
 
 def _filled(buffer: Tensor) -> Tensor:
-    from mmload.render import cpu_kernels as kernels  # imports numba, which other processes do not need
+    from mmload.render import cpu_kernels as kernels
 
     kernels.fill(buffer.view(-1).numpy(), 1.0)
     return buffer

@@ -233,7 +233,7 @@ LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
 """Names of the lists of a split, which each shard has its lines of."""
 
 
-_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numba", "numpy")
+_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
 
 
 def made_by() -> dict[str, str]:

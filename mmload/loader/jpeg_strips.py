@@ -37,12 +37,11 @@ def decode_lines(
         DamagedError: if it is no sound JPEG of this size; the message does not name the row.
     """
     check_jpeg(data, size)
-    used, first, lines = 0, 0, size[0]
+    used, part = 0, np.empty(2, np.int64)
     if needed[1] - needed[0] < WORTH * size[0]:
-        used, first, lines = cut_strip(data, *needed, spare)
+        used = cut_strip(data, *needed, spare, part)
     jpeg = spare[:used] if used else data
-    if not used:
-        first, lines = 0, size[0]
+    first, lines = part.tolist() if used else (0, size[0])
     try:
         sides = -(-lines // shrink), -(-size[1] // shrink)
         least = {} if shrink == 1 else {"min_height": sides[0], "min_width": sides[1], "min_factor": shrink}

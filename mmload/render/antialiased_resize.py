@@ -19,8 +19,9 @@ import numpy.typing as npt
 from mmload.render.kernel_arguments import NEEDED, Places
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Resampling
+from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, fused, inlined
-from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, transpose
+from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, reshaped, transpose
 from mmload.runtime.numba_compile import numba_compiled
 
 Bytes = npt.NDArray[np.uint8]
@@ -72,7 +73,7 @@ def _weight(x: float, reach: int) -> float:
 
 
 @called
-def taps(length: int, wanted: int, reach: int, begin: int, end: int) -> Taps:
+def taps(length: int, wanted: int, reach: int, begin: int, end: int, arena: Arena) -> Taps:
     """Returns the weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp does.
 
     Args:
@@ -81,12 +82,15 @@ def taps(length: int, wanted: int, reach: int, begin: int, end: int) -> Taps:
         reach: one of :data:`REACHES`.
         begin: first output line whose weights are returned.
         end: one past the last.
+        arena: memory for them.
     """
-    return window_taps(0, length, wanted, reach, 1, begin, end)
+    return window_taps(0, length, wanted, reach, 1, begin, end, arena)
 
 
 @called
-def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int, begin: int, end: int) -> Taps:
+def window_taps(
+    start: int, length: int, wanted: int, reach: int, shrink: int, begin: int, end: int, arena: Arena
+) -> Taps:
     """Returns the weights of a window of an axis that was made ``shrink`` times shorter.
 
     ``start`` and ``length`` of the window are in lines of the original axis, input lines are counted from the beginning
@@ -98,8 +102,9 @@ def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int, b
     support, inverse = reach * max(scale, 1.0), 1.0 / scale if scale >= 1.0 else 1.0
     size = int(math.ceil(support)) * 2 + 3
     returned = end - begin
-    shares = np.zeros((returned + 1, size))  # the last for those that are not returned
-    firsts, counts = np.empty(returned + 1, np.int64), np.empty(returned + 1, np.int64)
+    shares = carve(arena, (returned + 1, size), np.float64)  # the last for those that are not returned
+    shares[:] = 0.0
+    firsts, counts = carve(arena, returned + 1, np.int64), carve(arena, returned + 1, np.int64)
     most = 0.0
     for line in range(wanted):
         i = line - begin if begin <= line < end else returned
@@ -117,7 +122,7 @@ def window_taps(start: int, length: int, wanted: int, reach: int, shrink: int, b
     bits = 0
     while bits < 22 and int(0.5 + most * (1 << (bits + 1))) < 1 << 15:
         bits += 1
-    weights = np.empty((returned, size), np.int32)
+    weights = carve(arena, (returned, size), np.int32)
     for i in range(returned):
         for j in range(size):
             share = shares[i, j] * (1 << bits)
@@ -227,6 +232,7 @@ def resample(
     part: tuple[int, int, int, int],
     out: Bytes,
     place: tuple[int, int],
+    arena: Arena,
 ) -> None:
     """Resizes a part of an image.
 
@@ -238,7 +244,9 @@ def resample(
         part: first line among those of ``over``, first column among those of ``aside``, height and width of the part.
         out: uint8 [C, h, w].
         place: line and column of ``out`` where the part goes.
+        arena: working memory.
     """
+    begun = arena[USED]
     row, column = corner
     top, left, height, width = part
     down, right = place
@@ -246,11 +254,11 @@ def resample(
     first, before = over.firsts[top], aside.firsts[left] * channels
     rows = over.firsts[top + height - 1] + over.counts[top + height - 1] - first
     used = (aside.firsts[left + width - 1] + aside.counts[left + width - 1]) * channels - before
-    band = np.empty((_BAND, _padded(used, TRANSPOSED_COLUMNS)), np.uint8)
-    columns = np.empty((band.shape[1], _BAND), np.uint8)
-    narrow = np.empty((_padded(width, TRANSPOSED_ROWS), _BAND), np.uint8)
-    resized = np.empty((channels, _padded(rows, _BAND), len(narrow)), np.uint8)
-    sums = np.empty(max(_BAND, width), np.int32)
+    band = carve(arena, (_BAND, _padded(used, TRANSPOSED_COLUMNS)), np.uint8)
+    columns = carve(arena, (band.shape[1], _BAND), np.uint8)
+    narrow = carve(arena, (_padded(width, TRANSPOSED_ROWS), _BAND), np.uint8)
+    resized = carve(arena, (channels, _padded(rows, _BAND), len(narrow)), np.uint8)
+    sums = carve(arena, max(_BAND, width), np.int32)
     for start in range(0, rows, _BAND):
         y, x = _U(row + first + start), _U(column + before)
         for i in range(_U(min(_BAND, rows - start))):
@@ -262,10 +270,11 @@ def resample(
             _transpose(narrow, resized[c, start : start + _BAND])
     for c in range(channels):
         _blend(_Lines(resized[c], -first, 1), over, top, width, sums, out[c, down : down + height], right)
+    arena[USED] = begun
 
 
-@numba_compiled("void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1])")
-def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes) -> None:
+@numba_compiled("void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1], arena)")
+def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes, arena: Arena) -> None:
     """Resizes an image and keeps a window of the result.
 
     Args:
@@ -276,13 +285,14 @@ def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach:
         left: column of it where the window begins.
         reach: one of :data:`REACHES`.
         out: uint8 [P, K, h, w].
+        arena: working memory.
     """
     count, height, width, channels = planes.shape
-    over = taps(height, high, reach, top, top + out.shape[2])
-    aside = taps(width, wide, reach, left, left + out.shape[3])
+    over = taps(height, high, reach, top, top + out.shape[2], arena)
+    aside = taps(width, wide, reach, left, left + out.shape[3], arena)
     for p in range(_U(count)):
-        lines = planes[p].reshape(height, width * channels)
-        resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0))
+        lines = reshaped(planes[p], (height, width * channels))
+        resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0), arena)
 
 
 def needed_lines(plan: Plan) -> Places:

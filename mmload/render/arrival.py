@@ -11,12 +11,13 @@ import numpy as np
 
 from mmload.render.jpeg_strips import WORTH, cut_strip
 from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, UNREADABLE, Arrival
+from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import CallBy, CallC, called, inlined
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resident_pages import bring_in
 from mmload.runtime.turbojpeg import DECODE, DESTROY, GRAY, HANDLE, HEADER, INIT, MOST_COLORS, RGB
 
-_arrive = CallBy(ARRIVE)
+_arrive = CallBy((ARRIVE,))
 _INIT = CallC("uintp()")
 _DESTROY = CallC("int32(uintp)")
 _HEADER = CallC("int32(uintp, uintp, uintp, uintp, uintp, uintp, uintp)")
@@ -26,18 +27,20 @@ _I = np.int32
 
 
 @inlined
-def is_there(arrival: Arrival, row: int) -> bool:
+def is_there(arrival: Arrival, row: int, arena: Arena) -> bool:
     """Waits until a row is in memory, decoded; returns False if it cannot be read or decoded."""
     if arrival.address:
-        _arrive(arrival.address, (arrival, row))
+        begun = arena[USED]
+        _arrive(arrival.address, (arrival, row, arena))
+        arena[USED] = begun
         return bool(arrival.failed[0] < 0)
     return True
 
 
 @called
-def _is_jpeg(arrival: Arrival, address: int, size: int, high: int, wide: int) -> bool:
+def _is_jpeg(arrival: Arrival, address: int, size: int, high: int, wide: int, arena: Arena) -> bool:
     """Returns whether the bytes at an address are a JPEG of this size, in colors that TurboJPEG converts."""
-    facts = np.empty(4, np.int32)
+    facts = carve(arena, 4, np.int32)
     into, decoder = np.uintp(facts.ctypes.data), arrival.decoder
     places = into, into + np.uintp(4), into + np.uintp(8), into + np.uintp(12)
     failed = _HEADER(decoder[HEADER], (decoder[HANDLE], np.uintp(address), np.uintp(size), *places))
@@ -46,19 +49,20 @@ def _is_jpeg(arrival: Arrival, address: int, size: int, high: int, wide: int) ->
 
 
 @called
-def _is_decoded(arrival: Arrival, row: int) -> bool:
+def _is_decoded(arrival: Arrival, row: int, arena: Arena) -> bool:
     """Decodes the lines of a JPEG that are needed, and perhaps others; returns False if it is no sound JPEG."""
     place, needed, decoder = arrival.places[row], arrival.needed[row], arrival.decoder
     start, size = arrival.starts[row], arrival.lengths[row]
     address = arrival.memory.ctypes.data + start
-    if not _is_jpeg(arrival, address, size, place.height, place.width):
+    if not _is_jpeg(arrival, address, size, place.height, place.width, arena):
         return False
     first, lines = 0, place.height
     if needed.stop - needed.first < WORTH * lines:
-        strip = cut_strip(arrival.memory[start : start + size], needed.first, needed.stop, arrival.spare)
-        if strip[0]:
-            address, size, first, lines = arrival.spare.ctypes.data, strip[0], strip[1], strip[2]
-            if not _is_jpeg(arrival, address, size, lines, place.width):
+        part = carve(arena, 2, np.int64)
+        used = cut_strip(arrival.memory[start : start + size], needed.first, needed.stop, arrival.spare, part)
+        if used:
+            address, size, first, lines = arrival.spare.ctypes.data, used, part[0], part[1]
+            if not _is_jpeg(arrival, address, size, lines, place.width, arena):
                 return False
     shrink = needed.shrink
     high, wide = (lines + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
@@ -75,14 +79,14 @@ def _is_decoded(arrival: Arrival, row: int) -> bool:
 
 
 @numba_compiled(ARRIVE)
-def arrive(arrival: Arrival, row: int) -> None:
+def arrive(arrival: Arrival, row: int, arena: Arena) -> None:
     """Waits until a row is in memory, and decodes it if it is a JPEG.
 
     After a JPEG that is refused the decoder is made anew, as its state is undefined.
     """
     if arrival.absent[row]:
         base, start, length = arrival.memory.ctypes.data, arrival.starts[row], arrival.lengths[row]
-        if not bring_in(base, arrival.ranges, arrival.files[row], start, length):
+        if not bring_in(base, arrival.ranges, arrival.files[row], start, length, arena):
             arrival.failed[0], arrival.failed[1] = row, UNREADABLE
             return
     if not arrival.jpeg[row]:
@@ -90,15 +94,15 @@ def arrive(arrival: Arrival, row: int) -> None:
     decoder = arrival.decoder
     if not decoder[HANDLE]:
         decoder[HANDLE] = _INIT(decoder[INIT], ())
-    if not _is_decoded(arrival, row):
+    if not _is_decoded(arrival, row, arena):
         arrival.failed[0], arrival.failed[1] = row, REFUSED
         _DESTROY(decoder[DESTROY], (decoder[HANDLE],))
         decoder[HANDLE] = 0
 
 
 @numba_compiled(BRING)
-def bring(arrival: Arrival, stop: int) -> None:
+def bring(arrival: Arrival, stop: int, arena: Arena) -> None:
     """Waits for the rows before ``stop``, or until one cannot arrive."""
     for row in range(arrival.first, stop):
-        if not is_there(arrival, row):
+        if not is_there(arrival, row, arena):
             break

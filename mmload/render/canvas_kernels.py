@@ -37,8 +37,9 @@ from mmload.render.straight_tiles import (
     rectangle_of,
     weight_of,
 )
-from mmload.runtime.declarations import called, divides, inlined
-from mmload.runtime.intrinsics import never_inline, pair
+from mmload.runtime.arena import USED, Arena, carve
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.intrinsics import never_inline, pair, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
@@ -108,15 +109,17 @@ def _level(a: np.uint32, b: np.uint32, c: np.uint32, d: np.uint32, right: np.int
     return mean_of(one, other, right)
 
 
-@divides
-def _paint_tile(packed: Words, tile: Any, shrink: int, part: tuple[int, int, int, int], out: Bytes) -> None:
+@called
+def _paint_tile(
+    packed: Words, tile: Any, shrink: int, part: tuple[int, int, int, int], out: Bytes, arena: Arena
+) -> None:
     """Paints a tile of a packed part of an image that is ``shrink`` times smaller on a canvas [C, H, W]."""
     never_inline()
     channels, height, width = out.shape
     top, left, rows, columns = part
-    u, v = np.empty(width, np.float32), np.empty(width, np.float32)
-    offsets, rights, lows = np.empty(width, np.int32), np.empty(width, np.int32), np.empty(width, np.int32)
-    pairs, corners = np.empty((2, width), np.uint64), np.empty((4, width), np.uint32)
+    u, v, offsets = carve(arena, width, np.float32), carve(arena, width, np.float32), carve(arena, width, np.int32)
+    rights, lows = carve(arena, width, np.int32), carve(arena, width, np.int32)
+    pairs, corners = carve(arena, (2, width), np.uint64), carve(arena, (4, width), np.uint32)
     pitch, most_right, most_low = np.int32(columns + 1), _F(columns - 1), _F(rows - 1)
     size = 1.0 / shrink
     is_perspective = tile.g != 0 or tile.h != 0
@@ -191,15 +194,15 @@ def _part_of(tile: Any, place: Any) -> tuple[int, int, int, int]:
     return top, left, bottom - top, right - left
 
 
-@divides
-def _clear(tiles: Records, places: Places, ground: Bytes, canvas: Bytes) -> None:
+@called
+def _clear(tiles: Records, places: Places, ground: Bytes, canvas: Bytes, arena: Arena) -> None:
     """Clears what no straight tile of the first one's layer will cover.
 
     To clear all of the canvas took a seventh of the time of painting.
     """
     never_inline()
     channels, height, width = canvas.shape
-    rectangles, count = np.empty((len(tiles), 4), np.int64), 0
+    rectangles, count = carve(arena, (len(tiles), 4), np.int64), 0
     for k in range(len(tiles)):
         if k > 0 and tiles[k].begins:
             break
@@ -238,6 +241,7 @@ def paint(
     tiles: Records,
     ground: Bytes,
     out: Bytes,
+    arena: Arena,
 ) -> None:
     """Paints the tiles of a sample, in order, until one cannot arrive.
 
@@ -252,15 +256,17 @@ def paint(
         ground: uint8 [C], the canvas beside the tiles.
         out: uint8 [L, C, H, W], a canvas for each layer, C at most 4. A tile that begins a layer clears what
             straight tiles do not cover.
+        arena: working memory.
     """
-    channels = out.shape[1]
+    channels, begun = out.shape[1], arena[USED]
     for k in range(len(tiles)):
-        if not is_there(arrival, first + k):
+        arena[USED] = begun
+        if not is_there(arrival, first + k, arena):
             break
         tile, place = tiles[k], places[k]
         canvas = out[tile.layer]
         if tile.begins:
-            _clear(tiles[k:], places[k:], ground, canvas)
+            _clear(tiles[k:], places[k:], ground, canvas, arena)
         shrink = int(place.shrink)
         high, wide = (place.height + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
         top, left, rows, columns = _part_of(tile, place)
@@ -277,17 +283,17 @@ def paint(
         shown = top, left, rows, columns
         if _is_straight(tile):
             base = place.start + part[0] * below + left * after
-            paint_straight(pixels, base, steps, tile, shrink, shown, canvas)
+            paint_straight(pixels, base, steps, tile, shrink, shown, canvas, arena)
         else:
-            packed = np.empty((rows + 1) * (columns + 1), np.uint32)
+            packed = carve(arena, (rows + 1) * (columns + 1), np.uint32)
             _pack(pixels, place.start, steps, part, channels, packed)
-            _paint_tile(packed, tile, shrink, shown, canvas)
+            _paint_tile(packed, tile, shrink, shown, canvas, arena)
 
 
 @numba_compiled(BLEND)
 def blend(layers: Bytes, share: np.float32) -> None:
     """Replaces the first of two layers, uint8 [2, C, H, W], by share * first + (1 - share) * second, rounded."""
-    first, second = layers[0].reshape(-1), layers[1].reshape(-1)
+    first, second = reshaped(layers[0], layers[0].size), reshaped(layers[1], layers[1].size)
     rest = _F(1) - share
     for i in range(_U(first.size)):
         first[i] = np.uint8(np.int32(np.rint(_F(first[i]) * share + _F(second[i]) * rest)))

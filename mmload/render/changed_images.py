@@ -24,14 +24,15 @@ from mmload.render.kernel_arguments import (
     Operations,
     Places,
     Records,
-    Scratch,
 )
 from mmload.render.level_program import Program
-from mmload.runtime.declarations import CallBy, RecordArray, called, void
+from mmload.runtime.arena import USED, Arena
+from mmload.runtime.declarations import ARENA, CallBy, RecordArray, called, void
+from mmload.runtime.intrinsics import reshaped
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
 
-_run = CallBy(RUN)
+_run = CallBy((RUN,))
 
 
 def complete_images(sizes: Numbers) -> Places:
@@ -61,14 +62,11 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
     for name in PLACE.names or ():
         made[name] = places[name]
     made["start"], made["layout"] = np.cumsum(sizes) - sizes, PLANES
-    levels, largest = scratch("first_levels", (int(sizes.sum()),)), int(sizes.max(initial=0))
-    working = Scratch(
-        scratch("spare", (largest,)), scratch("floats", (largest,), np.float32), scratch("packed", (1,), np.uint32)
-    )
+    levels = scratch("first_levels", (int(sizes.sum()),))
     operations = operations_of(program, channels)
     own = operations._replace(codes=operations.codes[samples], numbers=operations.numbers[samples])
     window, address = np.zeros(1, WINDOW), address_of(run_operations, RUN)
-    _change(lines.memory, lines.decoded, places, made, own, working, window, address, channels, levels)
+    _change(lines.memory, lines.decoded, places, made, own, window, address, channels, levels)
     return ImageLines(levels, made)
 
 
@@ -90,18 +88,21 @@ def _copy(memory: Bytes, place: Any, image: Bytes) -> None:
 
 @numba_compiled(
     void(
-        "uint8[::1]", "uint8[::1]", RecordArray(PLACE), RecordArray(PLACE), *RUN.arguments[2:], RecordArray(WINDOW),
-        "uintp", "int64", "uint8[::1]",
+        "uint8[::1]", "uint8[::1]", RecordArray(PLACE), RecordArray(PLACE), RUN.arguments[2], RecordArray(WINDOW),
+        "uintp", "int64", "uint8[::1]", ARENA,
     )
 )  # fmt: skip
 def _change(
-    memory: Bytes, decoded: Bytes, places: Places, made: Places, operations: Operations, working: Scratch,
-    window: Records, address: int, channels: int, levels: Bytes,
+    memory: Bytes, decoded: Bytes, places: Places, made: Places, operations: Operations, window: Records,
+    address: int, channels: int, levels: Bytes, arena: Arena,
 ) -> None:  # fmt: skip
     """Copies images to new places and runs their operations there, by the address of ``run_operations``."""
+    begun = arena[USED]
     for k in range(len(places)):
+        arena[USED] = begun
         start, height, width = made[k].start, made[k].height, made[k].width
-        image = levels[start : start + channels * height * width].reshape(1, channels, height, width)
+        pixels = levels[start : start + channels * height * width]
+        image = reshaped(pixels, (1, channels, height, width))
         _copy(decoded if places[k].layout == PIXELS else memory, places[k], image[0])
         own = Operations(operations.codes[k : k + 1], operations.numbers[k : k + 1], operations.fills)
-        _run(address, (image, window, own, working))
+        _run(address, (image, window, own, arena))

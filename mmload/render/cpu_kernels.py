@@ -5,8 +5,7 @@ and multiplication are separate, in float32, as in torch: no fused multiply-add,
 position in a line. Nothing is checked here: :mod:`mmload.render.cpu_rendering` does.
 
 Indices are unsigned in inner loops (``_U``): negative indices count from the end, and code for them keeps a loop from
-being vectorized, which takes twice as long. Index elements, do not slice: numba counts references to slices atomically,
-30 ns per line, which took four times as long for lines of 32 pixels.
+being vectorized, which takes twice as long.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from mmload.render.kernel_arguments import (
     Bytes,
     Crops,
     Floats,
-    Holes,
     Numbers,
     Paint,
     Pixels,
@@ -35,8 +33,9 @@ from mmload.render.kernel_arguments import (
     outputs,
 )
 from mmload.render.plan_parts import PADDING_MODES
+from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import inlined
-from mmload.runtime.intrinsics import LINE, borrowed, colored, finish_streams, stream
+from mmload.runtime.intrinsics import LINE, colored, finish_streams, reshaped, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 Index = int | np.uintp
@@ -50,6 +49,7 @@ _BAND = 2 * 2**10
 Bands of 16 KB fill the write buffers of a core in bursts: loaders made 1.1 times as many crops by them, 1.2 by these.
 """
 
+_FLOATS = _BAND // 4
 _U = np.uintp
 
 
@@ -146,7 +146,7 @@ def _copy_inside(
 
 
 @numba_compiled(*map(crop_signature, outputs(4)))
-def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
+def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
 
     Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
@@ -156,10 +156,9 @@ def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
     shift, scale, streamed = paint.shift, paint.scale, paint.streamed
     count, channels, height, width = out.shape
     lines = _lines_at_once(height, width * out.itemsize) if streamed else height
-    flat, band = out.reshape(-1), np.empty(lines * width if streamed else 0, out.dtype)
-    target = borrowed(band if streamed else flat)
-    row_sources, column_sources = np.empty(height, np.int64), np.empty(width, np.int64)
-    holes = Holes(borrowed(paint.holes.sides), borrowed(paint.holes.values), borrowed(paint.holes.noise))
+    flat, band = reshaped(out, out.size), carve(arena, lines * width if streamed else 0, out.dtype)
+    target, holes = band if streamed else flat, paint.holes
+    row_sources, column_sources = carve(arena, height, np.int64), carve(arena, width, np.int64)
     for k in range(_U(count)):
         window = windows[k]
         index = _U(window.index)
@@ -172,8 +171,8 @@ def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
         for c in range(_U(channels)):
             less, times = shift[c], scale[c]
             blank = colored(fill[c], less, times, flat)
-            for start in range(0, height, lines):
-                stop = min(start + lines, height)
+            for step in range((height + lines - 1) // lines):
+                start, stop = step * lines, min(step * lines + lines, height)
                 begun = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
                 for y in range(_U(start), _U(stop)):
                     at = (y - _U(start)) * _U(width) + (_U(0) if streamed else begun)
@@ -182,8 +181,6 @@ def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
                     row = _U(row_sources[y])
                     if shown:
                         _copy_inside(images, (index, c, row), columns, (less, times), target, at)
-                    # The margins are no inlined functions: called from branches, these count references in every line,
-                    # with which streamed crops took twice as long.
                     if mode == CONSTANT:
                         for x in range(left):
                             target[at + x] = blank
@@ -195,19 +192,20 @@ def crop(crops: Crops, paint: Paint, out: Pixels) -> None:
                             level = images[index, c, row, _U(column_sources[beside])]
                             target[at + beside] = colored(level, less, times, target)
                 if begin_erased < stop and end_erased > start:
-                    erase(holes, k, LineRange(c, 1, start, stop, width), target, _U(0) if streamed else begun)
+                    erase(holes, k, LineRange(c, 1, start, stop, width), target, _U(0) if streamed else begun, arena)
                 if streamed:
                     stream(band, flat, begun, (stop - start) * width)
     if streamed:
         finish_streams()
 
 
-@numba_compiled("void(float32[::1], float32)")
-def fill(out: Floats, value: float) -> None:
+@numba_compiled("void(float32[::1], float32, arena)")
+def fill(out: Floats, value: float, arena: Arena) -> None:
     """Fills ``out``, whose size is a multiple of a cache line, by streams: as fast as memory can be written."""
-    band = np.full(_BAND // out.itemsize, value, out.dtype)
-    for at in range(0, out.size, band.size):
-        stream(band, out, at, min(band.size, out.size - at))
+    band = carve(arena, _FLOATS, np.float32)
+    band[:] = value
+    for at in range(0, out.size, _FLOATS):
+        stream(band, out, at, min(_FLOATS, out.size - at))
     finish_streams()
 
 
@@ -238,7 +236,7 @@ def interleave(images: Bytes, index: Index, row: Index, columns: Span, lines: By
 
 
 @numba_compiled(*map(crop_signature, outputs(3)))
-def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
+def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
     streamed = paint.streamed
@@ -246,14 +244,13 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
     channels = images.shape[1]
     width = across // channels
     lines = _lines_at_once(height, across * out.itemsize) if streamed else height
-    flat, band = out.reshape(-1), np.empty(lines * across if streamed else 0, out.dtype)
-    target, line = borrowed(band if streamed else flat), np.empty(across, np.uint8)
+    flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
+    target, line = band if streamed else flat, carve(arena, across, np.uint8)
     # The color map is repeated for every value of a line, so that the last pass is one plain loop.
-    less, times = np.empty(across, np.float32), np.empty(across, np.float32)
+    less, times = carve(arena, across, np.float32), carve(arena, across, np.float32)
     for i in range(across):
         less[i], times[i] = paint.shift[i % channels], paint.scale[i % channels]
-    row_sources, column_sources = np.empty(height, np.int64), np.empty(width, np.int64)
-    holes = Holes(borrowed(paint.holes.sides), borrowed(paint.holes.values), borrowed(paint.holes.noise))
+    row_sources, column_sources, holes = carve(arena, height, np.int64), carve(arena, width, np.int64), paint.holes
     for k in range(_U(count)):
         window = windows[k]
         index = _U(window.index)
@@ -262,8 +259,8 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
         begin_erased, end_erased = erased_lines(holes, k)
         find_sources(rows, images.shape[2], mode, row_sources)
         find_sources(columns, images.shape[3], mode, column_sources)
-        for start in range(0, height, lines):
-            stop = min(start + lines, height)
+        for step in range((height + lines - 1) // lines):
+            start, stop = step * lines, min(step * lines + lines, height)
             begun = (k * _U(height) + _U(start)) * _U(across)
             for y in range(_U(start), _U(stop)):
                 shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
@@ -282,7 +279,9 @@ def crop_interleaved(crops: Crops, paint: Paint, out: Pixels) -> None:
                 for i in range(_U(across)):
                     target[base + i] = colored(line[i], less[i], times[i], flat)
             if begin_erased < stop and end_erased > start:
-                erase(holes, k, LineRange(0, channels, start, stop, across), target, _U(0) if streamed else begun)
+                erase(
+                    holes, k, LineRange(0, channels, start, stop, across), target, _U(0) if streamed else begun, arena
+                )
             if streamed:
                 stream(band, flat, begun, (stop - start) * across)
     if streamed:

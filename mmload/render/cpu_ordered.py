@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.cpu_kernels import lines_at_once, written
-from mmload.render.holes import holes_in, holes_of
+from mmload.render.holes import holes_of
 from mmload.render.kernel_arguments import (
     Bytes,
     Composed,
@@ -175,6 +175,6 @@ class CpuMixing:
         from mmload.render.mixing_kernels import mix
 
         lines = pixels[:, None] if pixels.ndim == 3 else pixels
-        paint = Paint(*batch.colors, holes_in(self._holes, slice(None), self._shape[3]), streamed)
+        paint = Paint(*batch.colors, self._holes, streamed)
         mixtures = Mixtures(self._shares, self._boxes, batch.levels, first, last)
         compiled_for(lines, mix, mix_signature)(crops, paint, mixtures, lines)

@@ -17,7 +17,7 @@ from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
 from mmload.render.cpu_kernels import KERNEL_DTYPES, written
 from mmload.render.cpu_ordered import CpuCanvas, CpuMixing, targets
-from mmload.render.holes import holes_in, holes_of
+from mmload.render.holes import holes_of
 from mmload.render.kernel_arguments import (
     ANYWHERE,
     FLIPPED_X,
@@ -26,15 +26,16 @@ from mmload.render.kernel_arguments import (
     INSIDE,
     RESIZED,
     WINDOW,
-    Addresses,
     Arrival,
     Bytes,
+    Calls,
     Composed,
     Crops,
     Floats,
     Holes,
     ImageLines,
     Operations,
+    Output,
     Paint,
     Pixels,
     Places,
@@ -134,7 +135,7 @@ class CpuRendering:
         if self._canvas is None:
             raise ValueError("the images are not composed of tiles")
         self._check_output(slice(0, self._plan.count), out)
-        from mmload.render.sample_kernels import compose_addresses, compose_into
+        from mmload.render.sample_kernels import calls_for, render_composed
 
         samples, composed = self._canvas.take(first, lines)
         done = out[samples]
@@ -142,9 +143,9 @@ class CpuRendering:
         own = pixels is not None
         if pixels is None:
             pixels = scratch("composed", done.shape, np.float32)
-        addresses, streamed = compose_addresses(pixels, self._operations is not None), own and self._streams(out)
-        source = composed, lines.arrival
-        self._finish_at_once(compose_into(pixels), source, samples, full, streamed, addresses, pixels)
+        calls = calls_for(pixels, render_composed, changing=self._operations is not None)
+        source, streamed = (composed, lines.arrival), own and self._streams(out)
+        self._finish_at_once(render_composed, source, samples, full, streamed, calls, pixels)
         if not own and isinstance(done, Tensor):
             done.copy_(torch.from_numpy(pixels))
 
@@ -170,16 +171,16 @@ class CpuRendering:
         shape = self._plan.source[0], resampling.height, resampling.width
         by_kernel = is_by_kernel(resampling)
         if by_kernel and self._mixing is None:
-            from mmload.render.sample_kernels import resize_addresses, resize_into
+            from mmload.render.sample_kernels import calls_for, render_resized
 
             full = scratch("resized", (1, *shape))
             for part, pixels, is_own in targets(out):
                 here = slice(samples.start + part.start, samples.start + part.stop)
                 own = lines.part(part)
                 source = self._resizes(here, own, resampling), own.arrival
-                addresses = resize_addresses(pixels, self._operations is not None)
+                calls = calls_for(pixels, render_resized, changing=self._operations is not None)
                 streamed = is_own and self._streams(out)
-                self._finish_at_once(resize_into(pixels), source, here, full, streamed, addresses, pixels)
+                self._finish_at_once(render_resized, source, here, full, streamed, calls, pixels)
             return
         for part in chunks(len(out), shape, RESIZED_BYTES):
             full = scratch("resized", (part.stop - part.start, *shape))
@@ -204,7 +205,7 @@ class CpuRendering:
         samples: slice,
         full: Bytes,
         streamed: bool,
-        addresses: Addresses,
+        calls: Calls,
         out: Pixels,
     ) -> None:
         """Makes samples, each in the image ``full``, cuts them out, changes and colors them by one call."""
@@ -217,9 +218,9 @@ class CpuRendering:
             *source,
             self._crops(samples, full),
             self._paint(samples, streamed),
-            changes_of(operations, samples, levels, origin, out),
-            addresses,
-            out,
+            changes_of(operations, samples, levels, origin),
+            calls,
+            Output.of_pixels(out),
         )
 
     def _resizes(self, samples: slice, lines: ImageLines, resampling: Resampling) -> Resizes:
@@ -248,7 +249,8 @@ class CpuRendering:
         return Crops(images, windows, self._fill, self._mode)
 
     def _paint(self, samples: slice, streamed: bool) -> Paint:
-        return Paint(*self._color_map, holes_in(self._holes, samples, self._plan.width), streamed)
+        holes = self._holes._replace(sides=self._holes.sides[samples])
+        return Paint(*self._color_map, holes, streamed)
 
     def _change(self, samples: slice, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
         """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
@@ -262,26 +264,27 @@ class CpuRendering:
             if operations is None:
                 kernels.crop_into(pixels)(own, paint, pixels)
                 continue
-            from mmload.render.sample_kernels import change_into, changes_of  # compiled only by those who have them
+            from mmload.render.sample_kernels import calls_for, changes_of, render_changed
 
-            room = scratch("levels", (1, *self._plan.shape[1:]))
-            change_into(pixels)(own, paint, changes_of(operations, here, room, origin, pixels), pixels)
+            changes = changes_of(operations, here, scratch("levels", (1, *self._plan.shape[1:])), origin)
+            calls = calls_for(pixels, render_changed, changing=True)
+            render_changed(own, paint, changes, calls, Output.of_pixels(pixels))
 
     def _store(self, samples: slice, arrival: Arrival, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
         """Renders samples as :meth:`_change` does, each when its image has arrived."""
-        from mmload.render.sample_kernels import changes_of, no_operations, store_addresses, store_into
+        from mmload.render.sample_kernels import calls_for, changes_of, no_operations, render_stored
 
         operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
         room = scratch("levels", (1, *self._plan.shape[1:]))
         for part, pixels, is_own in targets(out):
             here = slice(samples.start + part.start, samples.start + part.stop)
-            store_into(pixels)(
+            render_stored(
                 arrival._replace(first=arrival.first + part.start),
                 crops._replace(windows=crops.windows[part]),
                 self._paint(here, is_own and self._streams(out)),
-                changes_of(operations, here, room, origin, pixels),
-                store_addresses(pixels, self._operations is not None),
-                pixels,
+                changes_of(operations, here, room, origin),
+                calls_for(pixels, render_stored, changing=self._operations is not None),
+                Output.of_pixels(pixels),
             )
 
     def _mix(self, mixing: CpuMixing, samples: slice, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
@@ -290,14 +293,15 @@ class CpuRendering:
         if operations is None:
             mixing.mix(samples.start, crops, out)
             return
-        from mmload.render.sample_kernels import change_into, changes_of
+        from mmload.render.sample_kernels import calls_for, changes_of, render_changed
 
         for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
             first, count = samples.start + part.start, part.stop - part.start
             room = scratch("levels", (count, *self._plan.shape[1:]))
             here = crops._replace(windows=crops.windows[part])
-            changes = changes_of(operations, slice(first, first + count), room, origin, None)
-            change_into(_NO_OUTPUT)(here, changes.plain, changes, _NO_OUTPUT)
+            changes = changes_of(operations, slice(first, first + count), room, origin)
+            calls = calls_for(None, render_changed, changing=True)
+            render_changed(here, changes.plain, changes, calls, _NO_OUTPUT)
             if origin != IN_PLACE:
                 here = here._replace(images=room)
                 here.windows["index"] = np.arange(count)
@@ -399,7 +403,7 @@ class CpuRendering:
         return holes_of(self._plan)
 
 
-_NO_OUTPUT = np.empty((0, 0, 0, 0), np.float32)
+_NO_OUTPUT = Output(0, 0, 0, 0, 0, 0)
 
 
 @lru_cache(maxsize=64)

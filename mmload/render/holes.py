@@ -20,9 +20,10 @@ from torch import Tensor
 from mmload.render.kernel_arguments import HOLE, Holes, Pixels
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Hole
+from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import rounded
-from mmload.runtime.memory_pool import constant, scratch
+from mmload.runtime.memory_pool import constant
 from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
 # Coefficients of Cephes' logf, sinf and cosf, highest power first.
@@ -125,11 +126,8 @@ def _by_horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     return value
 
 
-_NO_MEMORY = np.empty(0, np.float32)
-
-
 def holes_of(plan: Plan) -> Holes:
-    """Returns the holes of all samples of a plan, without working memory."""
+    """Returns the holes of all samples of a plan."""
     if not plan.holes:
         return no_holes(plan.count, plan.source[0])
     sides = np.zeros((plan.count, len(plan.holes)), HOLE)
@@ -140,18 +138,13 @@ def holes_of(plan: Plan) -> Holes:
                 sides[name][:, n] = numbers
         if hole.value is not None:
             values[n] = hole.value
-    return Holes(sides, values, _NO_MEMORY)
+    return Holes(sides, values)
 
 
 @lru_cache(maxsize=64)
 def no_holes(count: int, channels: int) -> Holes:
     """Returns that no sample has a hole."""
-    return Holes(np.zeros((count, 0), HOLE), np.zeros((0, channels), np.float32), _NO_MEMORY)
-
-
-def holes_in(holes: Holes, samples: slice, width: int) -> Holes:
-    """Returns the holes of some samples, with the calling thread's working memory for lines of this width."""
-    return Holes(holes.sides[samples], holes.values, scratch("noise", (width + 1,), np.float32))
+    return Holes(np.zeros((count, 0), HOLE), np.zeros((0, channels), np.float32))
 
 
 class LineRange(NamedTuple):
@@ -184,7 +177,7 @@ def erased_lines(holes: Holes, sample: int) -> tuple[int, int]:
 
 
 @called
-def erase(holes: Holes, sample: int, lines: LineRange, target: Pixels, at: Any) -> None:
+def erase(holes: Holes, sample: int, lines: LineRange, target: Pixels, at: Any, arena: Arena) -> None:
     """Overwrites a sample's holes in some of its lines.
 
     A line of noise takes the words after those of the hole's lines above it, and of the channels before.
@@ -195,9 +188,11 @@ def erase(holes: Holes, sample: int, lines: LineRange, target: Pixels, at: Any) 
         lines: lines that are in ``target``.
         target: flat; float32, uint8 or the bits of half precision.
         at: index of the first line's first value.
+        arena: working memory.
     """
     plane, at, depth = _U(lines.plane), np.int64(at), lines.depth  # uint64 and int64 together make floats
-    values, noise = holes.values, holes.noise
+    values, begun = holes.values, arena[USED]
+    noise = carve(arena, lines.across + 1, np.float32)
     for n in range(holes.sides.shape[1]):
         hole = holes.sides[sample, n]
         top, left, height, width, key = hole.top, hole.left, hole.height, _U(hole.width), np.uint64(hole.noise)
@@ -221,6 +216,7 @@ def erase(holes: Holes, sample: int, lines: LineRange, target: Pixels, at: Any) 
                     value = rounded(values[n, plane + c], target)
                     for x in range(width):
                         target[line + x * _U(depth) + c] = value
+    arena[USED] = begun
 
 
 def punch_batch(hole: Hole, images: Tensor) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Floats
+from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import HSV_BITS, HSV_BLOCK, HUES, change_hsv_block
 from mmload.runtime.memory_pool import constant
@@ -51,7 +52,7 @@ def _is_constant(planes: Planes, at: np.uintp) -> bool:
 
 
 @called
-def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats) -> None:
+def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats, arena: Arena) -> None:
     """Rotates hues and multiplies saturation and value of an image in place.
 
     Args:
@@ -60,6 +61,7 @@ def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats) -> None:
         blue: uint8 [n].
         numbers: the rotation in 180ths of a turn, a whole number from 0 to 179, and the factors of saturation and
             value.
+        arena: working memory.
     """
     # Hues are from -30 to 150: after this turn they are from 0 to 359, and half of one rounds them to the nearest.
     turn = numbers[0] + (_F(HUES) if numbers[0] < _F(HUES / 6) else _F(0)) + _F(0.5)
@@ -79,7 +81,8 @@ def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats) -> None:
                 color, changed = before, _color_at(planes, at)
         at += _U(HSV_BLOCK)
     if at < size:
-        rest = np.zeros((3, HSV_BLOCK), np.uint8)
+        rest = carve(arena, (3, HSV_BLOCK), np.uint8)
+        rest[:] = 0
         for i in range(size - at):
             rest[0, i], rest[1, i], rest[2, i] = red[at + i], green[at + i], blue[at + i]
         change_hsv_block(rest[0], rest[1], rest[2], _U(0), turn, stronger, brighter)

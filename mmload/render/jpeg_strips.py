@@ -17,6 +17,7 @@ from mmload.runtime.declarations import called, inlined
 from mmload.runtime.numba_compile import numba_compiled
 
 Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 
 WORTH = 0.9
 """The largest share of an image's lines that is decoded as a strip: to cut one out takes a twentieth of the time."""
@@ -50,8 +51,8 @@ def _find_marker(data: Bytes, at: int) -> int:
     return size
 
 
-@numba_compiled("UniTuple(int64, 3)(uint8[::1], int64, int64, uint8[::1])")
-def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int, int]:
+@numba_compiled("int64(uint8[::1], int64, int64, uint8[::1], int64[::1])")
+def cut_strip(data: Bytes, first: int, stop: int, out: Bytes, lines: Numbers) -> int:
     """Cuts the lines from ``first`` to ``stop`` out of a JPEG, as a JPEG of their own.
 
     Args:
@@ -59,26 +60,26 @@ def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int,
         first: the first line that is needed.
         stop: the line after the last.
         out: uint8, at least n + 2 bytes: where the strip is written.
+        lines: int64 [2]: where its first line is written, and how many lines it has.
 
     Returns:
-        How many bytes it has, its first line, and how many lines it has; zeros if the JPEG has to be decoded whole.
+        How many bytes it has; 0 if the JPEG has to be decoded whole.
     """
-    none = 0, 0, 0
     size, at, end = len(data), 2, 2
     high = wide = tall = broad = interval = parts = place = 0
     if size < 4 or data[0] != 0xFF or data[1] != _SOI:
-        return none
+        return 0
     out[0], out[1] = data[0], data[1]
     while True:
         if at + 4 > size or data[at] != 0xFF:
-            return none
+            return 0
         code, length = data[at + 1], _word(data, at + 2)
         if length < 2 or at + 2 + length > size:
-            return none
+            return 0
         if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC):
             parts = int(data[at + 9]) if length >= 8 else 0
             if code not in (_SOF0, _SOF1) or high or length < 8 + 3 * parts or parts < 1:
-                return none
+                return 0
             high, wide, place = _word(data, at + 5), _word(data, at + 7), end + 5
             for part in range(parts):
                 factors = int(data[at + 11 + 3 * part])
@@ -88,7 +89,7 @@ def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int,
         elif code == _DRI:
             interval = _word(data, at + 4) if length >= 4 else 0
         elif code == _SOS and (not high or length < 3 or data[at + 4] != parts):
-            return none
+            return 0
         if code < 0xE1 or code == 0xEE:  # colors may depend on those of JFIF and Adobe; all other notes are left out
             for i in range(2 + length):
                 out[end + i] = data[at + i]
@@ -98,11 +99,11 @@ def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int,
             break
     tall, broad = 8 * tall, 8 * broad
     if not (tall and broad and wide) or interval != (wide + broad - 1) // broad:
-        return none
+        return 0
     last = (high + tall - 1) // tall
     begin, after = max(first - 1, 0) // tall, min((stop + 1 + tall - 1) // tall, last)
     if begin >= after:
-        return none
+        return 0
     for line in range(after):
         marker = _find_marker(data, at)
         if line >= begin:
@@ -112,12 +113,12 @@ def cut_strip(data: Bytes, first: int, stop: int, out: Bytes) -> tuple[int, int,
         if line == last - 1:
             break
         if marker + 1 >= size or data[marker + 1] != _RST0 + line % 8:
-            return none
+            return 0
         if begin <= line < after - 1:
             out[end], out[end + 1] = 0xFF, _RST0 + (line - begin) % 8
             end += 2
         at = marker + 2
     out[end], out[end + 1] = 0xFF, _EOI
-    lines = min(after * tall, high) - begin * tall
-    out[place], out[place + 1] = lines >> 8, lines & 255
-    return end + 2, begin * tall, lines
+    lines[0], lines[1] = begin * tall, min(after * tall, high) - begin * tall
+    out[place], out[place + 1] = lines[1] >> 8, lines[1] & 255
+    return end + 2

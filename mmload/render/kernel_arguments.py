@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.runtime.declarations import RecordArray, Signature, Type, tuple_type, void
+from mmload.runtime.declarations import ARENA, RecordArray, Signature, Type, tuple_type, void
 from mmload.runtime.numba_compile import variant
 from mmload.runtime.resident_pages import NO_FILES, RANGES, FileRanges
 
@@ -291,12 +291,10 @@ class Holes(NamedTuple):
     Attributes:
         sides: :data:`HOLE` [B, n].
         values: float32 [n, C], what they are overwritten with; NaN: noise.
-        noise: float32 [w + 1], working memory.
     """
 
     sides: Records
     values: Floats
-    noise: Floats
 
 
 class Paint(NamedTuple):
@@ -330,34 +328,46 @@ class Operations(NamedTuple):
     fills: Numbers
 
 
-class Scratch(NamedTuple):
-    """Working memory of operations on levels: ``spare`` and ``floats`` [C * h * w], ``packed`` [(h + 2) * (w + 2)]."""
-
-    spare: Bytes
-    floats: Floats
-    packed: Words
-
-
 class Changes(NamedTuple):
     """Operations on levels, with all that their kernel needs.
 
     Attributes:
         operations: operations of the samples.
-        scratch: working memory.
         levels: uint8 [n, C, h, w], memory for the levels of one sample after the other.
         still: :data:`WINDOW` [1] of zeros, working memory: the window that shows levels as they are.
         plain: changes no color and overwrites nothing.
         origin: origin of the levels: :data:`IN_PLACE`, :data:`INSIDE` or :data:`ANYWHERE`.
-        addresses: uintp, the kernels that :func:`~mmload.render.sample_kernels.render_changed` calls.
     """
 
     operations: Operations
-    scratch: Scratch
     levels: Bytes
     still: Records
     plain: Paint
     origin: int
-    addresses: Addresses
+
+
+class Calls(NamedTuple):
+    """Addresses of the kernels that others call for a sample; 0: it is not called.
+
+    Attributes:
+        cut: :func:`~mmload.render.level_kernels.copy_windows`.
+        pad: a crop to bytes.
+        run: :func:`~mmload.render.level_kernels.run_operations`.
+        change: :func:`~mmload.render.sample_kernels.render_changed` to the output.
+        color: a crop to the output.
+        resize: :func:`~mmload.render.resized_windows.resize`.
+        paint: :func:`~mmload.render.canvas_kernels.paint`.
+        blend: :func:`~mmload.render.canvas_kernels.blend`.
+    """
+
+    cut: int = 0
+    pad: int = 0
+    run: int = 0
+    change: int = 0
+    color: int = 0
+    resize: int = 0
+    paint: int = 0
+    blend: int = 0
 
 
 class Resizes(NamedTuple):
@@ -409,6 +419,33 @@ class Composed(NamedTuple):
     shares: Floats
 
 
+class Output(NamedTuple):
+    """Memory of an output, of any dtype, for kernels that only pass it on: in a record it begins as an array does.
+
+    Attributes:
+        address: address of the first sample.
+        samples: their number.
+        first: the second side of the array.
+        second: its third side.
+        third: its fourth side; not used if there is none.
+        step: bytes from sample to sample.
+    """
+
+    address: Any
+    samples: int
+    first: int
+    second: int
+    third: int
+    step: int
+
+    @classmethod
+    def of_pixels(cls, pixels: Pixels) -> Output:
+        """Returns the memory of a contiguous array [B, C, h, w] or [B, h, w * C]."""
+        count, first, second, third = (*pixels.shape, 0)[:4]
+        step = first * second * (third if pixels.ndim == 4 else 1) * pixels.itemsize
+        return cls(pixels.ctypes.data, count, first, second, third, step)
+
+
 class Mixtures(NamedTuple):
     """Settings of a mixing of samples, and the levels that are cached from call to call.
 
@@ -441,14 +478,15 @@ OUTPUTS = {
 
 _BYTES, _FLOATS, _ADDRESSES, _WINDOWS = "uint8[::1]", "float32[::1]", "uintp[::1]", RecordArray(WINDOW)
 _NUMBERS = "int64[::1]"
-_HOLES = tuple_type(Holes, RecordArray(HOLE, 2), "float32[:, ::1]", _FLOATS)
+_HOLES = tuple_type(Holes, RecordArray(HOLE, 2), "float32[:, ::1]")
 _CROPS = tuple_type(Crops, BYTES, _WINDOWS, _BYTES, "int64")
 _PAINT = tuple_type(Paint, _FLOATS, _FLOATS, _HOLES, "boolean")
 _LINE_PAINT = tuple_type(Paint, "float32[:, ::1]", "float32[:, ::1]", _HOLES, "boolean")
 _OPERATIONS = tuple_type(Operations, "int64[:, ::1]", "float32[:, :, ::1]", "int64[:, ::1]")
-_SCRATCH = tuple_type(Scratch, _BYTES, _FLOATS, "uint32[::1]")
-_CHANGES = tuple_type(Changes, _OPERATIONS, _SCRATCH, BYTES, _WINDOWS, _PAINT, "int64", _ADDRESSES)
+_CHANGES = tuple_type(Changes, _OPERATIONS, BYTES, _WINDOWS, _PAINT, "int64")
+_CALLS = tuple_type(Calls, *["uintp"] * len(Calls._fields))
 _STORED = _BYTES, RecordArray(PLACE), _BYTES
+_OUTPUT = tuple_type(Output, "uintp", *["int64"] * 5)
 _RESIZES = tuple_type(Resizes, *_STORED, RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
 _COMPOSED = tuple_type(Composed, *_STORED, RecordArray(TILE), _NUMBERS, _BYTES, BYTES, _FLOATS)
 _ARRIVAL = tuple_type(
@@ -473,13 +511,18 @@ _ARRIVAL = tuple_type(
 )
 _MIXTURES = tuple_type(Mixtures, _FLOATS, "int64[:, ::1]", _BYTES, "int64", "boolean")
 
-ARRIVE = void(_ARRIVAL, "int64")
-BRING = void(_ARRIVAL, "int64")
-PAINT = void(*_STORED, _ARRIVAL, "int64", RecordArray(TILE), _BYTES, BYTES)
+ARRIVE = void(_ARRIVAL, "int64", ARENA)
+BRING = void(_ARRIVAL, "int64", ARENA)
+PAINT = void(*_STORED, _ARRIVAL, "int64", RecordArray(TILE), _BYTES, BYTES, ARENA)
 BLEND = void(BYTES, "float32")
 COPY_WINDOWS = void(BYTES, _WINDOWS, BYTES)
-RUN = void(BYTES, _WINDOWS, _OPERATIONS, _SCRATCH)
-RESIZE = void(_RESIZES, BYTES)
+RUN = void(BYTES, _WINDOWS, _OPERATIONS, ARENA)
+RESIZE = void(_RESIZES, BYTES, ARENA)
+COLOR = void(_CROPS, _PAINT, ARENA, _OUTPUT)
+CHANGE = void(_CROPS, _PAINT, _CHANGES, _CALLS, ARENA, _OUTPUT)
+FINISH_STORED = void(_ARRIVAL, *CHANGE.arguments)
+FINISH_RESIZED = void(_RESIZES, _ARRIVAL, *CHANGE.arguments)
+FINISH_COMPOSED = void(_COMPOSED, _ARRIVAL, *CHANGE.arguments)
 
 _Signatures = Callable[[Type], Signature]
 
@@ -497,15 +540,11 @@ def _compiled_for(
 
 
 def _before_output(*arguments: Type) -> _Signatures:
-    """Returns the signatures of kernels with these arguments and an output of some type."""
-    return lambda output: void(*arguments, output)
+    """Returns the signatures of kernels with these arguments, working memory, and an output of some type."""
+    return lambda output: void(*arguments, ARENA, output)
 
 
 crop_signature = _before_output(_CROPS, _PAINT)
-changed_signature = _before_output(_CROPS, _PAINT, _CHANGES)
-stored_signature = _before_output(_ARRIVAL, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
-resized_signature = _before_output(_RESIZES, _ARRIVAL, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
-composed_signature = _before_output(_COMPOSED, _ARRIVAL, _CROPS, _PAINT, _CHANGES, _ADDRESSES)
 mix_signature = _before_output(_CROPS, _LINE_PAINT, _MIXTURES)
 
 

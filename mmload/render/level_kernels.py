@@ -19,8 +19,6 @@ from mmload.render.kernel_arguments import (
     Numbers,
     Operations,
     Records,
-    Scratch,
-    Words,
 )
 from mmload.render.level_program import (
     AFFINE_NEAREST,
@@ -50,8 +48,9 @@ from mmload.render.level_program import (
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.render.warp_kernels import flip, mirror, upside_down, warp_bilinear, warp_nearest
-from mmload.runtime.declarations import called, divides, inlined
-from mmload.runtime.intrinsics import fma
+from mmload.runtime.arena import USED, Arena, carve
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.intrinsics import fma, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
@@ -103,7 +102,7 @@ def _saturate(red: Bytes, green: Bytes, blue: Bytes, factor: np.float32, rest: n
         blue[i] = clamped_level(fma(luma, rest, b * factor))
 
 
-@divides
+@called
 def _rotate_hue(red: Bytes, green: Bytes, blue: Bytes, turn: np.float32) -> None:
     """Rotates hues through HSV with torchvision's bits, but without what these do not depend on.
 
@@ -163,7 +162,7 @@ def _posterize(levels: Bytes, bits: int) -> None:
         levels[i] &= mask
 
 
-@divides
+@called
 def _autocontrast(plane: Bytes) -> None:
     least, most = np.uint8(255), np.uint8(0)
     for i in range(_U(plane.size)):
@@ -175,12 +174,13 @@ def _autocontrast(plane: Bytes) -> None:
 
 
 @called
-def _equalize(plane: Bytes) -> None:
+def _equalize(plane: Bytes, arena: Arena) -> None:
     """Equalizes by Pillow's scheme, as torchvision does.
 
     There are four histograms, as equal neighbors would wait for each other's counts.
     """
-    counts = np.zeros((4, 256), np.int32)
+    counts = carve(arena, (4, 256), np.int32)
+    counts[:] = 0
     size = plane.size
     fours = size // 4 * 4
     for i in range(_U(0), _U(fours), _U(4)):
@@ -198,7 +198,7 @@ def _equalize(plane: Bytes) -> None:
     step = (size - counts[0, last]) // 255
     if step == 0:
         return
-    table, below = np.empty(256, np.uint8), 0
+    table, below = carve(arena, 256, np.uint8), 0
     for level in range(256):
         table[level] = min((below + step // 2) // step, 255)
         below += counts[0, level]
@@ -207,9 +207,9 @@ def _equalize(plane: Bytes) -> None:
 
 
 @called
-def _permute(planes: Bytes, numbers: Floats, copies: Bytes) -> None:
+def _permute(planes: Bytes, numbers: Floats, arena: Arena) -> None:
     """Puts three planes into another order, by way of copies."""
-    size = _U(planes.shape[1])
+    size, copies = _U(planes.shape[1]), carve(arena, planes.size, np.uint8)
     for c in range(_U(3)):
         for i in range(size):
             copies[c * size + i] = planes[c, i]
@@ -246,7 +246,7 @@ def _changes_nothing(code: int, factor: np.float32) -> bool:
 
 
 @called
-def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, spare: Bytes) -> None:
+def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, arena: Arena) -> None:
     """Runs an operation that moves no pixel on one image."""
     if code == BRIGHTNESS:
         _brighten(levels, numbers[0])
@@ -257,7 +257,7 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, spare: Byte
     elif code == HUE and len(planes) == 3:
         _rotate_hue(planes[0], planes[1], planes[2], numbers[0])
     elif code == HSV and len(planes) == 3:
-        change_hsv(planes[0], planes[1], planes[2], numbers)
+        change_hsv(planes[0], planes[1], planes[2], numbers, arena)
     elif code == HSV:
         _brighten(levels, numbers[2])
     elif code == GRAY and len(planes) == 3:
@@ -273,30 +273,30 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, spare: Byte
             _autocontrast(planes[c])
     elif code == EQUALIZE:
         for c in range(len(planes)):
-            _equalize(planes[c])
+            _equalize(planes[c], arena)
     elif code == PERMUTE:
-        _permute(planes, numbers, spare)
+        _permute(planes, numbers, arena)
 
 
 @called
-def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, floats: Floats, packed: Words) -> None:
+def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, arena: Arena) -> None:
     """Runs an operation that reads other pixels on one image."""
-    channels, height, width = image.shape
-    if code == SHARPNESS:
-        for c in range(channels):
-            sharpen(image[c], numbers[1])
-    elif code == BLUR:
-        work = floats[: height * width].reshape(height, width)
-        for c in range(channels):
-            blur(image[c], int(numbers[0]), int(numbers[1]), numbers[2], work)
+    begun = arena[USED]
+    if code in (SHARPNESS, BLUR):
+        for c in range(len(image)):
+            arena[USED] = begun
+            if code == SHARPNESS:
+                sharpen(image[c], numbers[1], arena)
+            else:
+                blur(image[c], int(numbers[0]), int(numbers[1]), numbers[2], arena)
     elif code == FLIP_X:
-        mirror(image)
+        mirror(image, arena)
     elif code == FLIP_Y:
-        upside_down(image)
+        upside_down(image, arena)
     elif code in (AFFINE_NEAREST, PERSPECTIVE_NEAREST):
-        warp_nearest(image, numbers, code == PERSPECTIVE_NEAREST, fill, packed)
+        warp_nearest(image, numbers, code == PERSPECTIVE_NEAREST, fill, arena)
     else:
-        warp_bilinear(image, numbers, code == PERSPECTIVE_BILINEAR, fill, packed)
+        warp_bilinear(image, numbers, code == PERSPECTIVE_BILINEAR, fill, arena)
 
 
 @called
@@ -321,39 +321,41 @@ def copy_windows(images: Bytes, windows: Records, out: Bytes) -> None:
 
 
 @numba_compiled(RUN)
-def run_operations(images: Bytes, windows: Records, operations: Operations, scratch: Scratch) -> None:
+def run_operations(images: Bytes, windows: Records, operations: Operations, arena: Arena) -> None:
     """Runs each sample's operations on its image, in place.
 
     The flips of the windows are due before the operations. Those that give the same after the operations stay there,
     for the caller.
     """
     codes, numbers, fills = operations.codes, operations.numbers, operations.fills
-    spare, floats, packed = scratch.spare, scratch.floats, scratch.packed
     count, channels, height, width = images.shape
     size = channels * height * width
+    original, mixture = carve(arena, size, np.uint8), carve(arena, size, np.float32)
+    begun = arena[USED]
     for k in range(_U(count)):
         image = images[k]
-        levels, planes = image.reshape(size), image.reshape(channels, height * width)
+        levels, planes = reshaped(image, size), reshaped(image, (channels, height * width))
         if windows[k].flips and _warps(codes[k]):
-            flip(image, windows[k].flips)
+            flip(image, windows[k].flips, arena)
             windows[k].flips = 0
         has_ended = False
         for place in range(_U(codes.shape[1])):
             code, own = codes[k, place], numbers[k, place]
+            arena[USED] = begun
             if _changes_nothing(code, own[0]):
                 continue
             if code == MIX_BEGIN:
-                _begin_mixture(levels, own[0], spare, floats)
+                _begin_mixture(levels, own[0], original, mixture)
             elif code == MIX_ADD:
                 has_ended = bool(place + _U(1) < _U(codes.shape[1]) and codes[k, place + _U(1)] == MIX_END)
                 if has_ended:
-                    _end_mixture(levels, own[0], floats)
+                    _end_mixture(levels, own[0], mixture)
                 else:
-                    _add_to_mixture(levels, own[0], spare, floats)
+                    _add_to_mixture(levels, own[0], original, mixture)
             elif code == MIX_END:
                 if not has_ended:
-                    _end_mixture(levels, _NOTHING, floats)
+                    _end_mixture(levels, _NOTHING, mixture)
             elif code <= EQUALIZE or code == PERMUTE:
-                _color(code, planes, levels, own, spare)
+                _color(code, planes, levels, own, arena)
             else:
-                _move(code, image, own, fills[place], floats, packed)
+                _move(code, image, own, fills[place], arena)

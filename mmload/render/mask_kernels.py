@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mmload.render import level_program as levels
 from mmload.render.kernel_arguments import Bytes, Floats, Numbers
@@ -15,10 +16,14 @@ from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.render.torch_sampling import Axis, axes_of
-from mmload.runtime.declarations import called, divides, tuple_type, void
+from mmload.runtime.arena import Arena, carve
+from mmload.runtime.declarations import ARENA, called, tuple_type, void
+from mmload.runtime.intrinsics import reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _CONSTANT, _EDGE, _REFLECT, _SYMMETRIC = range(len(PADDING_MODES))
+
+Offsets = npt.NDArray[np.int32]
 
 _U = np.uintp
 
@@ -102,7 +107,7 @@ def _inside(position: int, length: int, mode: int) -> int:
     return min(max(position, 0), length - 1)
 
 
-@divides
+@called
 def _find_sources(side: Any, k: int, mode: int, middle: bool, found: Numbers) -> None:
     """Writes the source of each position of the output along one axis of mask ``k``."""
     size, length = side.size[k], side.resized[k]
@@ -127,8 +132,8 @@ def _copy(mask: Bytes, source: Bytes) -> None:
             source[y, x] = mask[y, x]
 
 
-@divides
-def _warp(mask: Bytes, is_perspective: bool, numbers: Floats, fill: int, source: Bytes) -> None:
+@called
+def _warp(mask: Bytes, is_perspective: bool, numbers: Floats, fill: int, source: Bytes, offsets: Offsets) -> None:
     """Warps a mask [h, w] in place to the nearest pixels, with a copy of it as working memory.
 
     Coordinates are those of torch's operations in :mod:`mmload.render.torch_levels`, in their order, without fused
@@ -142,7 +147,7 @@ def _warp(mask: Bytes, is_perspective: bool, numbers: Floats, fill: int, source:
     left = half if is_perspective else np.float32((1.0 - width) * 0.5)
     top = half if is_perspective else np.float32((1.0 - height) * 0.5)
     _copy(mask, source)
-    pixels, offsets = source.reshape(height * width), np.empty(width, np.int32)
+    pixels = reshaped(source, height * width)
     for y in range(height):
         down = np.float32(y) + top
         for x in range(_U(width)):  # a loop by itself: the one that picks pixels is not vectorized
@@ -174,24 +179,26 @@ _SIDE = tuple_type(_Side, *["int64[::1]"] * 5, "boolean[::1]", "boolean[::1]")
 @numba_compiled(
     void(
         "uint8[::1]", "int64[::1]", _SIDE, _SIDE, "int64", "boolean", "int64", "int64", "int64[:, ::1]",
-        "float32[:, :, ::1]", "int64[::1]", "uint8[:, :, ::1]",
+        "float32[:, :, ::1]", "int64[::1]", "uint8[:, :, ::1]", ARENA,
     )
 )  # fmt: skip
 def _move(
     memory: Bytes, starts: Numbers, over: Any, across: Any, mode: int, middle: bool, fill: int, ground: int,
-    codes: Numbers, numbers: Floats, fills: Numbers, out: Bytes,
+    codes: Numbers, numbers: Floats, fills: Numbers, out: Bytes, arena: Arena,
 ) -> None:  # fmt: skip
     """Picks the source of each output pixel, and runs the operations that move pixels.
 
     ``fill`` is outside of the masks, ``ground`` beside placed windows, and ``fills`` outside of warped masks.
     """
     count, height, width = out.shape
-    rows, columns = np.empty(height, np.int64), np.empty(width, np.int64)
-    source = np.empty((height, width), np.uint8)
+    rows, columns = carve(arena, height, np.int64), carve(arena, width, np.int64)
+    source, offsets = carve(arena, (height, width), np.uint8), carve(arena, width, np.int32)
     for k in range(count):
         _find_sources(over, k, mode, middle, rows)
         _find_sources(across, k, mode, middle, columns)
-        is_inside = columns.size == 0 or columns.min() >= 0
+        is_inside = True
+        for x in range(width):
+            is_inside &= columns[x] >= 0
         for y in range(height):
             line = starts[k] + rows[y] * across.source[k]
             if is_inside and rows[y] >= 0:
@@ -208,4 +215,4 @@ def _move(
                 _mirror(out[k], source, code)
             elif levels.AFFINE_NEAREST <= code <= levels.PERSPECTIVE_BILINEAR:
                 is_perspective = code >= levels.PERSPECTIVE_NEAREST
-                _warp(out[k], is_perspective, numbers[k, place], fills[place], source)
+                _warp(out[k], is_perspective, numbers[k, place], fills[place], source, offsets)

@@ -28,8 +28,9 @@ from mmload.render.kernel_arguments import (
     mix_signature,
     outputs,
 )
+from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called
-from mmload.runtime.intrinsics import borrowed, finish_streams, rounded, stream
+from mmload.runtime.intrinsics import finish_streams, reshaped, rounded, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 SLOTS = 3
@@ -133,13 +134,8 @@ def _is_erased(holes: Holes, sample: int, begin: int, end: int) -> bool:
     return False
 
 
-@called
-def _hold(memory: Floats, sources: Numbers) -> None:
-    """Does nothing, but keeps its arguments alive until it is called."""
-
-
 @numba_compiled(*map(mix_signature, outputs(4)))
-def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
+def mix(crops: Crops, paint: Paint, mixtures: Mixtures, arena: Arena, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images, and mixes each with the one of the sample before.
 
     The batch's first sample is only cached, and mixed in a call of its own after the last. ``out`` is [b, P, h, V], its
@@ -149,24 +145,19 @@ def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
     count, planes, height, across = out.shape
     depth = crops.images.shape[1] // planes
     lines, streamed = paint.shift.shape[1] // across, paint.streamed
-    flat = out.reshape(-1)
-    band = np.empty(lines * across if streamed else 0, out.dtype)
+    flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
     has_holes = paint.holes.sides.shape[1] > 0
-    memory = np.empty((2, lines * across if has_holes else 0), np.float32)
-    sources = np.empty((2, max(height, across // depth)), np.int64)
-    # Nothing in the loop over bands may count references.
-    target = borrowed(band if streamed else flat)
-    images, windows, levels, mode = borrowed(crops.images), crops.windows, borrowed(mixtures.levels), crops.mode
-    shift, scale, boxes = borrowed(paint.shift), borrowed(paint.scale), mixtures.boxes
-    cropped = Crops(images, borrowed(crops.windows), borrowed(crops.fill), mode)
-    holes = Holes(borrowed(paint.holes.sides), borrowed(paint.holes.values), borrowed(paint.holes.noise))
-    own_lines, other_lines = borrowed(memory[0]), borrowed(memory[1])
-    row_sources, column_sources = borrowed(sources[0, :height]), borrowed(sources[1, : across // depth])
-    size = _U(planes * height * across)
+    size = lines * across if has_holes else 0
+    own_lines, other_lines = carve(arena, size, np.float32), carve(arena, size, np.float32)
+    row_sources, column_sources = carve(arena, height, np.int64), carve(arena, across // depth, np.int64)
+    target, holes = band if streamed else flat, paint.holes
+    images, windows, levels, mode = crops.images, crops.windows, mixtures.levels, crops.mode
+    shift, scale, boxes = paint.shift, paint.scale, mixtures.boxes
+    slot = _U(planes * height * across)
     for k in range(count):
         sample = mixtures.first + k
         before = (sample if sample else len(mixtures.shares)) - 1
-        own, other = _U(_slot_of(sample)) * size, _U(_slot_of(before)) * size
+        own, other = _U(_slot_of(sample)) * slot, _U(_slot_of(before)) * slot
         window = windows[k]
         rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
         columns = span_of(window.left, across // depth, images.shape[3], window.flips & FLIPPED_X != 0)
@@ -178,24 +169,25 @@ def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
         top, bottom = boxes[sample, 1], boxes[sample, 3]
         for p in range(_U(planes)):
             plane, colors = p * _U(height * across), _Colors(shift, scale, p)
-            for start in range(0, height, lines):
+            for step in range((height + lines - 1) // lines):
+                start = step * lines
                 if not mixtures.last and start % (_CUT * lines) == 0:
                     cut = LineRange(p, _U(depth), start, min(start + _CUT * lines, height), across)
-                    _cut(cropped, _U(window.index), axes, cut, levels, own + plane)
+                    _cut(crops, _U(window.index), axes, cut, levels, own + plane)
                 if not mixtures.last and sample == 0:
                     continue
                 stop = min(start + lines, height)
                 values = _U((stop - start) * across)
                 skipped = plane + _U(start * across)
-                begun = _U(k) * size + skipped
+                begun = _U(k) * slot + skipped
                 at = _U(0) if streamed else begun
                 pasted = range(max(start, top), min(stop, bottom) if right > left else 0)
                 if has_holes and (_is_erased(holes, sample, start, stop) or _is_erased(holes, before, start, stop)):
                     erased = LineRange(p, depth, start, stop, across)
                     _color(colors, levels, own + skipped, values, own_lines, _U(0))
                     _color(colors, levels, other + skipped, values, other_lines, _U(0))
-                    erase(holes, sample, erased, own_lines, 0)
-                    erase(holes, before, erased, other_lines, 0)
+                    erase(holes, sample, erased, own_lines, 0, arena)
+                    erase(holes, before, erased, other_lines, 0, arena)
                     rest = np.float32(1) - share
                     for i in range(values):
                         blended = own_lines[i] * share + other_lines[i] * rest
@@ -215,4 +207,3 @@ def mix(crops: Crops, paint: Paint, mixtures: Mixtures, out: Pixels) -> None:
                     stream(band, flat, begun, values)
     if streamed:
         finish_streams()
-    _hold(memory, sources)

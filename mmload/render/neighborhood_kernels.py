@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from mmload.render.kernel_arguments import Bytes, Floats, Numbers
+from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import fma, never_inline
 
@@ -29,7 +30,7 @@ def clamped_level(value: np.float32) -> np.uint8:
 
 
 @called
-def sharpen(plane: Bytes, rest: np.float32) -> None:
+def sharpen(plane: Bytes, rest: np.float32, arena: Arena) -> None:
     """Blends [H, W] with a share ``rest`` of its 3 x 3 mean, whose center counts five times; pixels at the edge stay.
 
     The mean is a whole sum over 13, so it is never half way between two levels, and rounds in whole numbers:
@@ -38,8 +39,10 @@ def sharpen(plane: Bytes, rest: np.float32) -> None:
     height, width = plane.shape
     if height <= 2 or width <= 2:
         return
-    above, here = plane[0].copy(), np.empty(width, np.uint8)
-    sums, means = np.empty(width, np.uint16), np.empty(width, np.uint8)
+    above, here = carve(arena, width, np.uint8), carve(arena, width, np.uint8)
+    sums, means = carve(arena, width, np.uint16), carve(arena, width, np.uint8)
+    for x in range(_U(width)):
+        above[x] = plane[0, x]
     for y in range(_U(1), _U(height - 1)):
         below = y + _U(1)
         for x in range(_U(width)):
@@ -59,15 +62,19 @@ def sharpen(plane: Bytes, rest: np.float32) -> None:
 
 
 @called
-def _weights(size: int, sigma: float) -> Floats:
-    """Returns the middle weight of a Gaussian of ``size`` taps and those to one side of it, as far as they count."""
-    reach = min(size // 2, int(math.ceil(_REACH * sigma)))
-    weights, total = np.empty(reach + 1, np.float32), 0.0
+def _reach(size: int, sigma: float) -> int:
+    """Returns how many weights to one side of a Gaussian of ``size`` taps count."""
+    return min(size // 2, int(math.ceil(_REACH * sigma)))
+
+
+@called
+def _find_weights(sigma: float, weights: Floats) -> None:
+    """Writes the middle weight of a Gaussian, and those to one side of it."""
+    reach, total = len(weights) - 1, 0.0
     for j in range(-reach, reach + 1):
         total += math.exp(-0.5 * (j / sigma) ** 2)
     for j in range(reach + 1):
         weights[j] = math.exp(-0.5 * (j / sigma) ** 2) / total
-    return weights
 
 
 @inlined
@@ -100,11 +107,11 @@ def _add_one(total: Floats, line: Floats, left: np.uintp, right: np.uintp, weigh
 
 
 @called
-def _across(plane: Bytes, weights: Floats, work: Floats) -> None:
+def _across(plane: Bytes, weights: Floats, work: Floats, arena: Arena) -> None:
     """Blurs each line into ``work``."""
     height, width = plane.shape
     reach = len(weights) - 1
-    line, total = np.empty(width + 2 * reach, np.float32), np.empty(width, np.float32)
+    line, total = carve(arena, width + 2 * reach, np.float32), carve(arena, width, np.float32)
     for y in range(_U(height)):
         for x in range(_U(width)):
             line[x + _U(reach)] = _F(plane[y, x])
@@ -136,11 +143,11 @@ def _add_four_lines(total: Floats, work: Floats, lines: Numbers, weights: Floats
 
 
 @called
-def _over(work: Floats, weights: Floats, plane: Bytes) -> None:
+def _over(work: Floats, weights: Floats, plane: Bytes, arena: Arena) -> None:
     """Blurs the columns of ``work`` into levels, rounded to the nearest."""
     height, width = plane.shape
     reach = len(weights) - 1
-    total, lines = np.empty(width, np.float32), np.empty((2, reach + 1), np.int64)
+    total, lines = carve(arena, width, np.float32), carve(arena, (2, reach + 1), np.int64)
     for y in range(height):
         for j in range(1, reach + 1):
             lines[0, j], lines[1, j] = _reflected(y - j, height), _reflected(y + j, height)
@@ -157,7 +164,7 @@ def _over(work: Floats, weights: Floats, plane: Bytes) -> None:
 
 
 @called
-def blur(plane: Bytes, wide: int, high: int, sigma: float, work: Floats) -> None:
+def blur(plane: Bytes, wide: int, high: int, sigma: float, arena: Arena) -> None:
     """Blurs [H, W] by a Gaussian, mirrored at the edges, one axis after the other; within a level of torchvision's.
 
     Args:
@@ -165,8 +172,13 @@ def blur(plane: Bytes, wide: int, high: int, sigma: float, work: Floats) -> None
         wide: taps across, odd.
         high: taps from top to bottom, odd.
         sigma: standard deviation in pixels.
-        work: float32 [H, W].
+        arena: working memory.
     """
     never_inline()
-    _across(plane, _weights(wide, sigma), work)
-    _over(work, _weights(high, sigma), plane)
+    work = carve(arena, plane.shape, np.float32)
+    across = carve(arena, _reach(wide, sigma) + 1, np.float32)
+    over = carve(arena, _reach(high, sigma) + 1, np.float32)
+    _find_weights(sigma, across)
+    _find_weights(sigma, over)
+    _across(plane, across, work, arena)
+    _over(work, over, plane, arena)

@@ -11,7 +11,9 @@ import numpy as np
 from mmload.render.antialiased_resize import Taps, resample, taps, window_taps
 from mmload.render.cpu_kernels import CONSTANT, reflected
 from mmload.render.kernel_arguments import LINES, PIXELS, PLANES, RESIZE, Bytes, Resizes
+from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
+from mmload.runtime.intrinsics import reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
@@ -127,7 +129,7 @@ def _copy_colors(lines: Bytes, start: tuple[int, int], out: Bytes, to: tuple[int
 
 
 @numba_compiled(RESIZE)
-def resize(resizes: Resizes, out: Bytes) -> None:
+def resize(resizes: Resizes, out: Bytes, arena: Arena) -> None:
     """Resizes windows of images to a canvas each, ``out`` uint8 [B, C, h, w].
 
     Of a window that is mostly beyond its image only what shows the image is computed, of one that is larger than the
@@ -135,14 +137,16 @@ def resize(resizes: Resizes, out: Bytes) -> None:
     """
     fill, mode, ground, reach = resizes.fill, resizes.mode, resizes.ground, resizes.reach
     count, channels, height, width = out.shape
+    begun = arena[USED]
     for k in range(_U(count)):
+        arena[USED] = begun
         canvas, place, window = out[k], resizes.places[k], resizes.windows[k]
         layout, shrink, row = place.layout, place.shrink, -place.first
         high, wide = shrunk(place.height, shrink), shrunk(place.width, shrink)
         size = place.count * channels * wide
         pitch = wide if layout == PLANES else channels * wide
         memory = resizes.decoded if layout == PIXELS else resizes.memory
-        lines = memory[place.start : place.start + size].reshape(size // max(pitch, 1), pitch)
+        lines = reshaped(memory[place.start : place.start + size], (size // max(pitch, 1), pitch))
         # Line 0 of channel c is line row + c * apart: every step-th byte of it from byte c * beside on.
         apart, beside, step = place.count, 0, 1
         if layout != PLANES:
@@ -172,12 +176,12 @@ def resize(resizes: Resizes, out: Bytes) -> None:
                     _copy(lines, start, step, canvas, c, target)
                 continue
         if shrink > 1:
-            over = window_taps(top, window.rows, rows, reach, shrink, begin, end)
-            aside = window_taps(left, window.columns, columns, reach, shrink, before, after)
+            over = window_taps(top, window.rows, rows, reach, shrink, begin, end, arena)
+            aside = window_taps(left, window.columns, columns, reach, shrink, before, after, arena)
             top = left = 0
         else:
-            over = taps(window.rows, rows, reach, begin, end)
-            aside = taps(window.columns, columns, reach, before, after)
+            over = taps(window.rows, rows, reach, begin, end, arena)
+            aside = taps(window.columns, columns, reach, before, after, arena)
         down, right = down + begin, right + before
         begin, end, before, after = 0, end - begin, 0, after - before  # among the weights from here on
         if mode == CONSTANT:
@@ -194,13 +198,13 @@ def resize(resizes: Resizes, out: Bytes) -> None:
         is_inside = is_inside and left + farthest + spread <= wide
         part, goal = (begin, before, end - begin, after - before), (down + begin, right + before)
         if is_inside and step > 1:
-            resample(lines, (row + top, left * step), over, aside, part, canvas, goal)
+            resample(lines, (row + top, left * step), over, aside, part, canvas, goal, arena)
             continue
-        near = np.empty((0, 0) if is_inside else (used, spread), np.uint8)
+        near = carve(arena, (0, 0) if is_inside else (used, spread), np.uint8)
         for c in range(channels):
             one, start = canvas[_U(c) : _U(c + 1)], (row + c * apart, c * beside)
             if is_inside:
-                resample(lines, (start[0] + top, start[1] + left), over, aside, part, one, goal)
+                resample(lines, (start[0] + top, start[1] + left), over, aside, part, one, goal, arena)
             else:
                 _around(lines, start, step, (high, wide), (top + first, left + farthest), fill[c], mode, near)
-                resample(near, (-first, -farthest), over, aside, part, one, goal)
+                resample(near, (-first, -farthest), over, aside, part, one, goal, arena)

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.render.kernel_arguments import Bytes, Numbers
-from mmload.runtime.declarations import divides, inlined
+from mmload.runtime.arena import Arena, carve
+from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import (
     LINE,
     LINE_BLOCK,
@@ -23,10 +24,10 @@ from mmload.runtime.intrinsics import (
     NEIGHBORS,
     blend_lines,
     blend_neighbors,
-    borrowed,
     never_inline,
     picks_any_pair,
     prefetch,
+    reshaped,
 )
 
 Columns = npt.NDArray[np.int32]
@@ -122,16 +123,16 @@ class _Columns(NamedTuple):
     near: int
 
 
-@divides
-def _columns(step: np.float32, start: np.float32, count: int, most: np.float32, stride: int) -> _Columns:
+@called
+def _columns(step: np.float32, start: np.float32, count: int, most: np.float32, stride: int, arena: Arena) -> _Columns:
     """Returns the neighbors of columns ``step`` apart from ``start`` on, which are from 0 to ``most``.
 
     Picks count numbers of a line that has ``stride`` of them for each column.
     """
     blocks = (count + NEIGHBORS - 1) // NEIGHBORS
     size = blocks * NEIGHBORS
-    offsets, bases = np.empty(size, np.int32), np.empty(blocks, np.int64)
-    picks, weights = np.empty(2 * size, np.uint16), np.empty(2 * size, np.int16)
+    offsets, bases = carve(arena, size, np.int32), carve(arena, blocks, np.int64)
+    picks, weights = carve(arena, 2 * size, np.uint16), carve(arena, 2 * size, np.int16)
     for x in range(_U(size)):
         place = min(max(step * _F(min(np.int32(x), np.int32(count - 1))) + start, _NOTHING), most)
         offsets[x] = np.int32(np.floor(place))
@@ -148,7 +149,7 @@ def _columns(step: np.float32, start: np.float32, count: int, most: np.float32, 
     return _Columns(offsets, bases, picks, weights, near)
 
 
-@divides
+@called
 def paint_straight(
     memory: Bytes,
     base: int,
@@ -157,6 +158,7 @@ def paint_straight(
     shrink: int,
     part: tuple[int, int, int, int],
     out: Bytes,
+    arena: Arena,
 ) -> None:
     """Paints a tile that is neither turned nor sheared, with the bits of :mod:`mmload.render.canvas_kernels`.
 
@@ -170,6 +172,7 @@ def paint_straight(
         shrink: number of times by which the image is smaller.
         part: top, left, rows and columns of the part of the image.
         out: uint8 [C, H, W].
+        arena: working memory.
     """
     never_inline()
     channels, height, width = out.shape
@@ -182,18 +185,19 @@ def paint_straight(
         return
     start = _F((tile.a * (first + 0.5) + tile.c) * scale - 0.5 - left)
     step, most = _F(tile.a * scale), _F(columns - 1)
-    across = _columns(step, start, count, most, after)
+    across = _columns(step, start, count, most, after, arena)
     # Of channels that alternate, neighbors are picked among all; if they are too far apart, or the processor picks only
     # what is side by side, channels are divided first.
     divided = after > 1 and (across.near > NEAR_WORDS or not picks_any_pair())
     if divided:
-        across = _columns(step, start, count, most, 1)
+        across = _columns(step, start, count, most, 1, arena)
     offsets, bases, picks, weights = across.offsets, across.bases, across.picks, across.weights
     pitch = columns + NEAR_WORDS if divided or after == 1 else 1
-    lines = np.zeros(channels * (columns + NEAR_WORDS), np.int16)
-    mixed = np.empty(channels * columns, np.int16) if divided else lines
+    lines = carve(arena, channels * (columns + NEAR_WORDS), np.int16)
+    lines[:] = 0
+    mixed = carve(arena, channels * columns, np.int16) if divided else lines
     parts, length = (channels, columns) if after == 1 else (1, channels * columns)
-    canvas, rest = borrowed(out.reshape(-1)), np.empty(channels * NEIGHBORS, np.uint8)
+    canvas, rest = reshaped(out, out.size), carve(arena, channels * NEIGHBORS, np.uint8)
     near, are_near = across.near, across.near <= NEAR_WORDS
     whole = count // NEIGHBORS if are_near else 0
     asked = 0  # lines that were asked for, or are behind

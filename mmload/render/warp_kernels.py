@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers, Words
-from mmload.runtime.declarations import called, divides, inlined
-from mmload.runtime.intrinsics import fma, never_inline, pair
+from mmload.runtime.arena import Arena, carve
+from mmload.runtime.declarations import called, inlined
+from mmload.runtime.intrinsics import array_at, fma, never_inline, pair
 
 _U = np.uintp
 _F = np.float32
@@ -24,7 +25,7 @@ _WHOLE = 1024
 """Pixels of a side up to which a move by whole pixels is a copy: a grid in float32 is exact to 1.3e-4 of a pixel."""
 
 
-@divides
+@called
 def _coordinates(numbers: Floats, is_perspective: bool, y: int, height: int, width: int, u: Floats, v: Floats) -> None:
     """Computes the position in the image of each pixel of a line: columns into ``u``, lines into ``v``.
 
@@ -84,7 +85,7 @@ def _is_move(numbers: Floats, height: int, width: int) -> bool:
 
 
 @called
-def _move(image: Bytes, across: int, down: int, fill: Numbers) -> None:
+def _move(image: Bytes, across: int, down: int, fill: Numbers, arena: Arena) -> None:
     """Replaces each pixel of an image by the one ``across`` columns and ``down`` lines on, or by the fill.
 
     Both warps give the same for such moves, in ten times the time: three in five of AugMix's warps are moves, and two
@@ -94,7 +95,7 @@ def _move(image: Bytes, across: int, down: int, fill: Numbers) -> None:
         return
     channels, height, width = image.shape
     begin, end = min(max(-across, 0), width), max(min(width - across, width), 0)
-    line = np.empty(width, np.uint8)
+    line = carve(arena, width, np.uint8)
     for c in range(_U(channels)):
         blank = np.uint8(max(fill[c], 0))
         for i in range(height):
@@ -112,8 +113,8 @@ def _move(image: Bytes, across: int, down: int, fill: Numbers) -> None:
                 image[c, _U(y), x] = blank
 
 
-@divides
-def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numbers, packed: Words) -> None:
+@called
+def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numbers, arena: Arena) -> None:
     """Warps an image [C, H, W] in place to the nearest pixels.
 
     Args:
@@ -121,16 +122,17 @@ def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numb
         numbers: float32 [8], as :mod:`mmload.render.level_program` has them.
         is_perspective: whether the warp is perspective; else it is affine.
         fill: levels [C] outside of the image; -1: 0.
-        packed: uint32 [(H + 2) * (W + 2)], working memory.
+        arena: working memory.
     """
     never_inline()
     channels, height, width = image.shape
     if not is_perspective and _is_move(numbers, height, width):
-        _move(image, int(numbers[2]), int(numbers[5]), fill)
+        _move(image, int(numbers[2]), int(numbers[5]), fill, arena)
         return
-    u, v = np.empty(width, np.float32), np.empty(width, np.float32)
-    offsets, words = np.empty(width, np.int32), np.empty(width, np.uint32)
-    levels = words.view(np.uint8)
+    packed = carve(arena, (height + 2) * (width + 2), np.uint32)
+    u, v = carve(arena, width, np.float32), carve(arena, width, np.float32)
+    offsets, words = carve(arena, width, np.int32), carve(arena, width, np.uint32)
+    levels = array_at(words.ctypes.data, 4 * width, np.uint8)
     pitch, wide, high = np.int32(width + 2), _F(width), _F(height)
     for first in range(0, channels, 4):
         _pack(image, first, packed)
@@ -188,8 +190,8 @@ def _find_shares(u: Floats, v: Floats, wide: np.float32, high: np.float32, share
         shares[x] = sides * ends
 
 
-@divides
-def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numbers, packed: Words) -> None:
+@called
+def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numbers, arena: Arena) -> None:
     """Warps an image in place to weighted means of the four nearest pixels, rounded; arguments as `warp_nearest`.
 
     Pixels outside are 0. With a fill the sum is blended with it once more by the share that lies inside, as torchvision
@@ -198,11 +200,12 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Num
     never_inline()
     channels, height, width = image.shape
     if not is_perspective and _is_move(numbers, height, width):
-        _move(image, int(numbers[2]), int(numbers[5]), fill)
+        _move(image, int(numbers[2]), int(numbers[5]), fill, arena)
         return
-    u, v = np.empty(width, np.float32), np.empty(width, np.float32)
-    offsets, shares = np.empty(width, np.int32), np.empty(width, np.float32)
-    pairs, corners = np.empty((2, width), np.uint64), np.empty((4, width), np.uint32)
+    packed = carve(arena, (height + 2) * (width + 2), np.uint32)
+    u, v = carve(arena, width, np.float32), carve(arena, width, np.float32)
+    offsets, shares = carve(arena, width, np.int32), carve(arena, width, np.float32)
+    pairs, corners = carve(arena, (2, width), np.uint64), carve(arena, (4, width), np.uint32)
     pitch, wide, high = np.int32(width + 2), _F(width), _F(height)
     is_filled = fill[0] >= 0  # all channels have a fill, or none
     for first in range(0, channels, 4):
@@ -246,10 +249,10 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Num
 
 
 @called
-def mirror(image: Bytes) -> None:
+def mirror(image: Bytes, arena: Arena) -> None:
     """Mirrors an image left to right, by way of a copy of each line: a loop that swaps pixels is not vectorized."""
     channels, height, width = image.shape
-    line, last = np.empty(width, np.uint8), _U(width - 1)
+    line, last = carve(arena, width, np.uint8), _U(width - 1)
     for c in range(_U(channels)):
         for y in range(_U(height)):
             for x in range(_U(width)):
@@ -259,10 +262,10 @@ def mirror(image: Bytes) -> None:
 
 
 @called
-def upside_down(image: Bytes) -> None:
+def upside_down(image: Bytes, arena: Arena) -> None:
     """Turns an image upside down, by way of a copy of each line, too."""
     channels, height, width = image.shape
-    line, last = np.empty(width, np.uint8), _U(height - 1)
+    line, last = carve(arena, width, np.uint8), _U(height - 1)
     for c in range(_U(channels)):
         for y in range(_U(height // 2)):
             for x in range(_U(width)):
@@ -274,9 +277,9 @@ def upside_down(image: Bytes) -> None:
 
 
 @called
-def flip(image: Bytes, flips: int) -> None:
+def flip(image: Bytes, flips: int, arena: Arena) -> None:
     """Flips an image as the bits ``FLIPPED_X`` and ``FLIPPED_Y`` say."""
     if flips & FLIPPED_X:
-        mirror(image)
+        mirror(image, arena)
     if flips & FLIPPED_Y:
-        upside_down(image)
+        upside_down(image, arena)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -10,6 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+ARENA = "arena"
+"""Type of the argument of kernels that need working memory: a :mod:`mmload.runtime.arena`, which is added to the
+arguments of each call from Python."""
+
+_TYPE = re.compile(r"\w+(?:\[[:, 1]+\])?")
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class TupleType:
 
 
 Type = str | RecordArray | TupleType
-"""Type of an argument; a string is in numba's notation, such as ``"uint8[:, ::1]"``."""
+"""Type of an argument; a string is a number or array in numba's notation, such as ``"uint8[:, ::1]"``, or ARENA."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Signature:
     """Types of what a kernel takes and returns.
 
     Attributes:
-        result: type of the result, in numba's notation; no array.
+        result: type of the result: void, an integer or a boolean.
         arguments: types of the arguments.
     """
 
@@ -64,6 +71,18 @@ class Signature:
 
     def __str__(self) -> str:
         return f"{self.result}({', '.join(map(str, self.arguments))})"
+
+    @classmethod
+    def parsed(cls, text: str) -> Signature:
+        """Returns the signature in a text such as ``"void(uint8[:, ::1], int64)"``."""
+        result, *arguments = _TYPE.findall(text)
+        return cls(result, tuple(arguments))
+
+
+def array_of(kind: str) -> tuple[str, int, bool]:
+    """Returns the dtype of a number or array, its number of dimensions, and whether it is contiguous."""
+    dtype, _, sides = kind.partition("[")
+    return dtype, sides.count(":") - sides.count("::"), "::1" in sides
 
 
 def tuple_type(kind: type, *fields: Type) -> TupleType:
@@ -107,11 +126,6 @@ def fused(function: F) -> F:
     return _part(function, fastmath={"contract"})
 
 
-def divides(function: F) -> F:
-    """Acts as :func:`called`, but does not check divisors for 0, as the check prevents vectorization."""
-    return _part(function, error_model="numpy")
-
-
 def _part(function: F, **options: Any) -> F:
     part: Any = Part(function, **options)
     marked: F = part
@@ -120,7 +134,7 @@ def _part(function: F, **options: Any) -> F:
 
 @dataclass(frozen=True)
 class External:
-    """Function of the C library, or of another library of the process, that kernels call.
+    """Function of the C library that kernels call.
 
     Attributes:
         name: its name.
@@ -151,6 +165,25 @@ class CallC:
 
 
 @dataclass(frozen=True)
+class CallBy:
+    """In compiled functions, ``call(address, arguments)`` calls a kernel of one of the signatures.
+
+    Kernels that call each other by address are not compiled anew into each other. A function that calls another is
+    compiled together with it, each time for several seconds if that one is large. An address is an argument at run
+    time, so it costs nothing to compile. The types of the arguments must be those of a signature; the caller must make
+    sure that a kernel of this signature is at the address.
+
+    Attributes:
+        signatures: of the kernels.
+    """
+
+    signatures: tuple[Signature, ...]
+
+    def __call__(self, address: Any, arguments: Any) -> Any:
+        raise RuntimeError("kernels are called by address by compiled functions only")
+
+
+@dataclass(frozen=True)
 class Intrinsic:
     """Function of :mod:`mmload.runtime.numba_intrinsics`, whose code is generated, that kernels call.
 
@@ -162,22 +195,3 @@ class Intrinsic:
 
     def __call__(self, *arguments: Any) -> Any:
         raise RuntimeError(f"{self.name} is called by compiled functions only")
-
-
-class CallBy:
-    """In compiled functions, ``call(address, arguments)`` calls a kernel of one of the signatures.
-
-    Kernels that call each other by address are not compiled anew into each other. A function that calls another is
-    compiled together with it, each time for several seconds if that one is large. An address is an argument at run
-    time, so it costs nothing to compile. The signature is the one whose types are exactly those of the tuple of
-    arguments; the caller must make sure that a kernel of this signature is at the address.
-
-    Args:
-        signatures: as :func:`~mmload.runtime.numba_compile.numba_compiled` takes them.
-    """
-
-    def __init__(self, *signatures: Signature | str) -> None:
-        self.signatures = signatures
-
-    def __call__(self, address: Any, arguments: Any) -> Any:
-        raise RuntimeError("kernels are called by address by compiled functions only")

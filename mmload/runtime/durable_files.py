@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -59,8 +60,6 @@ def is_partial(name: str, of: str) -> bool:
 
 def remove_partials(path: Path) -> None:
     """Removes temporary files of killed writers of this file; the caller holds the lock that all writers hold."""
-    if os.name != "posix":
-        return  # no lock is held there, see folder_lock
     for entry in path.parent.iterdir():
         if is_partial(entry.name, path.name) and entry.is_file() and not entry.is_symlink():
             entry.unlink(missing_ok=True)
@@ -74,8 +73,7 @@ def sync(file: BinaryIO) -> None:
 
 def sync_everything() -> None:
     """Makes all files of the system durable: for thousands of files, much faster than one by one."""
-    if hasattr(os, "sync"):  # not Windows
-        os.sync()
+    os.sync()
 
 
 def begin_sync(handle: int, start: int, length: int) -> None:
@@ -85,9 +83,7 @@ def begin_sync(handle: int, start: int, length: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename in this folder durable, if the system can open folders."""
-    if os.name != "posix":
-        return
+    """Makes a rename in this folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -120,8 +116,6 @@ def exchange(first: Path, second: Path) -> bool:
 @cache
 def _system_exchange() -> Callable[[bytes, bytes], int] | None:
     """Returns ``renameat2`` of Linux or ``renamex_np`` of macOS; None if neither exists."""
-    if os.name != "posix":
-        return None
     library = ctypes.CDLL(None)
     name, number = ctypes.c_char_p, ctypes.c_uint
     if sys.platform == "linux" and hasattr(library, "renameat2"):
@@ -141,19 +135,6 @@ def lock(file: BinaryIO, *, shared: bool = False) -> bool:
     A shared lock is always had where the file system has none: it only keeps away those that need the lock alone.
     """
     try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        if shared:
-            return True  # Windows has no shared locks; workers there end with their build
-        file.seek(2**30)  # other processes cannot read a locked byte, so lock one beyond the content
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError:
-            return False
-        return True
-    try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         return shared and error.errno in _NO_LOCKS
@@ -164,16 +145,11 @@ def lock(file: BinaryIO, *, shared: bool = False) -> bool:
 def folder_lock(folder: Path) -> Iterator[None]:
     """Waits for the lock of a folder and holds it: nobody else exchanges the folder or writes its manifest.
 
-    If folders cannot be locked (Windows, some network file systems), no lock is held.
+    If folders cannot be locked (some network file systems), no lock is held.
 
     Raises:
         OSError: if the folder does not exist.
     """
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
     while True:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -192,7 +168,7 @@ def open_lock(path: Path) -> BinaryIO:
     Raises:
         OSError: if it cannot be created, or is not a regular file.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.fdopen(open_regular(path, flags), "ab+")
 
 

@@ -6,66 +6,57 @@ The functions are those of the C library. They keep the interpreter lock: they t
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.runtime.declarations import divides
+from mmload.runtime.declarations import called
 from mmload.runtime.numba_compile import numba_compiled
 
 Floats = NDArray[np.float64]
 
 
+_EXP, _SIN, _COS, _TAN = range(4)
+
+
 def exp(values: Floats) -> Floats:
     """Returns the exponentials of float64 values of any shape."""
-    return _each(_write_exp, values)
+    return _each(_EXP, values)
 
 
 def sin(values: Floats) -> Floats:
     """Returns the sines of float64 angles of any shape, in radians."""
-    return _each(_write_sin, values)
+    return _each(_SIN, values)
 
 
 def cos(values: Floats) -> Floats:
     """Returns the cosines of float64 angles of any shape, in radians."""
-    return _each(_write_cos, values)
+    return _each(_COS, values)
 
 
 def tan(values: Floats) -> Floats:
     """Returns the tangents of float64 angles of any shape, in radians."""
-    return _each(_write_tan, values)
+    return _each(_TAN, values)
 
 
-def _each(write: Any, values: Floats) -> Floats:
+def _each(function: int, values: Floats) -> Floats:
     flat = np.ascontiguousarray(values, np.float64).reshape(-1)
     out = np.empty_like(flat)
-    write(flat, out)
+    _write(function, flat, out)
     return out.reshape(np.shape(values))
 
 
-@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
-def _write_exp(values: Floats, out: Floats) -> None:
+@numba_compiled("void(int64, float64[::1], float64[::1])", nogil=False)
+def _write(function: int, values: Floats, out: Floats) -> None:
     for k in range(len(values)):
-        out[k] = math.exp(values[k])
-
-
-@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
-def _write_sin(values: Floats, out: Floats) -> None:
-    for k in range(len(values)):
-        out[k] = math.sin(values[k])
-
-
-@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
-def _write_cos(values: Floats, out: Floats) -> None:
-    for k in range(len(values)):
-        out[k] = math.cos(values[k])
-
-
-@numba_compiled("void(float64[::1], float64[::1])", nogil=False)
-def _write_tan(values: Floats, out: Floats) -> None:
-    for k in range(len(values)):
-        out[k] = math.tan(values[k])
+        if function == _EXP:
+            out[k] = math.exp(values[k])
+        elif function == _SIN:
+            out[k] = math.sin(values[k])
+        elif function == _COS:
+            out[k] = math.cos(values[k])
+        else:
+            out[k] = math.tan(values[k])
 
 
 def solve(systems: Floats, wanted: Floats) -> Floats:
@@ -82,7 +73,7 @@ def _eliminate(systems: Floats, solved: Floats) -> None:
         _eliminate_one(systems[k], solved[k])
 
 
-@divides
+@called
 def _eliminate_one(system: Floats, solved: Floats) -> None:
     """Replaces a right-hand side by the solution: Gaussian elimination with partial pivoting."""
     size = len(system)

@@ -42,12 +42,14 @@ Inside of a large function LLVM no longer recognizes that loops may be vectorize
 prefetch: Any = Intrinsic("prefetch")
 """In compiled functions, ``prefetch(bytes, at)`` asks for the cache line of a byte of a flat uint8 array."""
 
-borrowed: Any = Intrinsic("borrowed")
-"""In compiled functions, ``borrowed(array)`` is the array without counted references: another variable must hold it.
+array_at: Any = Intrinsic("array_at")
+"""In compiled functions, ``array_at(address, shape, dtype)`` is the contiguous array at an address.
 
-References are counted atomically, and an atomic instruction waits until all streamed values are written. A call that
-counts them between two bands of lines took 0.4 us.
+The shape is a number or a tuple.
 """
+
+reshaped: Any = Intrinsic("reshaped")
+"""In compiled functions, ``reshaped(array, shape)`` is the memory of a contiguous array in another shape."""
 
 stream: Any = Intrinsic("stream")
 """In compiled functions, ``stream(source, out, at, count)`` copies with stores that bypass the caches.

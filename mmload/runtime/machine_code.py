@@ -1,11 +1,11 @@
-"""Machine code of kernels: object files that come with the package, or that this machine has compiled and cached.
+"""Machine code of kernels: a library that comes with the package, or what this machine has compiled and cached.
 
-A file has one function for one signature and one kind of processor. It needs the C library and Python's stable
-interface only, so neither numba's nor Python's version matters. Its name has the digest of all that it was made from,
-so that a file of another source is never found, and it begins with the digest of its content: damaged code is compiled
-again and never run.
+The package's libraries are in ``machine_code``, one for each kind of processor; ``scripts/machine_code`` makes them of
+object files, one per kernel. A kernel is found by a symbol that has a digest of all that it was made from, so that no
+code of another source is run. What a library does not have is compiled, and the object files are cached, each beginning
+with the digest of its content: a damaged one is compiled again. llvmlite links them in memory, where no other linker is
+needed.
 
-The package's files are in ``machine_code``, a folder for each kind of processor; ``scripts/machine_code`` makes them.
 The cache is beside the source, or in the user's cache folder if that is not writable (``NUMBA_CACHE_DIR`` overrides
 both); if neither is writable, each process compiles for itself. A cache that other users can write to is not used, as
 whoever writes there has code run.
@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import mmap
 import os
 import pkgutil
+import platform
 import re
 import sys
 import time
@@ -27,9 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from mmload.errors import UsageError, choices
 from mmload.runtime.resources import processor_name
@@ -37,50 +37,35 @@ from mmload.runtime.resources import processor_name
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
 
 LEVELS = {"x86-64-v4": f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl", "x86-64-v3": _V3, "aarch64": ""}
-"""Kinds of processors that the package may have machine code for, the best first, and the features that each needs."""
+"""Kinds of processors that the package may have a library for, the best first, and the features that each needs."""
 
-TRIPLES = {level: f"{'aarch64' if level == 'aarch64' else 'x86_64'}-unknown-linux-gnu" for level in LEVELS}
-"""Kind of processor -> the system that its files are for, as LLVM names it."""
-
-ENTRY, NATIVE = "mmload_entry", "mmload_native"
-"""Symbols of an object file: the function that Python calls, and the one that other kernels call."""
+BOUNDS_CHECK = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
+"""Whether kernels are compiled with checks of their indices, for tests."""
 
 PACKAGE = Path(__file__).parents[1]
 
+_FLAGS = {"abm": "lzcnt", "bmi1": "bmi", "sse4_2": "sse4.2"}
+"""Features that /proc/cpuinfo names otherwise than LLVM."""
+
+_COMPILER = "kernel_compiler", "numba_intrinsics"
 _IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
-_SETTINGS = ("NUMBA_BOUNDSCHECK", "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+_SETTINGS = "NUMBA_BOUNDSCHECK", "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 _DIGEST = hashlib.sha256().digest_size
-_FASTCALL = 0x80  # METH_FASTCALL of Python's stable interface
 _PATIENCE_S, _POLL_S = 60.0, 0.01  # the largest kernel compiles in some seconds
 
 
-class MachineCode(NamedTuple):
-    """Function in memory.
-
-    Attributes:
-        call: calls it with Python's objects.
-        address: address at which other kernels call it, with their own values.
-    """
-
-    call: Callable[..., Any]
-    address: int
-
-
-def load(function: Callable[..., Any], signature: str, nogil: bool, compile_: Callable[[], bytes]) -> MachineCode:
-    """Returns the machine code of a function; compiles it if neither the package nor the cache has it.
+def load(symbol: str, compile_: Callable[[], bytes]) -> int:
+    """Returns the address of a kernel's C function; compiles it if neither the package nor the cache has it.
 
     Several processes that need the same code compile it once.
     """
-    if "<locals>" in function.__qualname__:  # what it is made from cannot be told
-        return _link(compile_(), function)
-    name = file_name(function, signature, nogil)
-    shipped = shipped_code(name)
-    if shipped is not None:
-        return _link(shipped, function)
-    folder, name = cache_folder(), f"{name}.{_processor()}"
-    if folder is None:
+    for library in map(_shipped_library, levels()):
+        if library is not None and hasattr(library, symbol):
+            return ctypes.cast(library[symbol], ctypes.c_void_p).value or 0
+    folder, name = cache_folder(), f"{symbol}.{_processor()}.o"
+    if folder is None or "<locals>" in symbol:  # what it is made from cannot be told
         _announce()
-        return _link(compile_(), function)
+        return _link(compile_(), symbol)
     found = read_code(folder / name)
     if found is None:
         with _locked(folder, name):
@@ -91,24 +76,24 @@ def load(function: Callable[..., Any], signature: str, nogil: bool, compile_: Ca
                 with suppress(OSError):  # a full disk: later processes compile again
                     _remove_unfinished(folder / name)
                     write_code(folder / name, found)
-    return _link(found, function)
+    return _link(found, symbol)
 
 
-def file_name(function: Callable[..., Any], signature: str, nogil: bool) -> str:
-    """Returns the name of a function's file: its own, and a digest of sources, signature and settings."""
+def symbol_of(function: Callable[..., Any], signature: str) -> str:
+    """Returns the name of a kernel's C function: its own, and a digest of sources, signature and the size of pages."""
     module = function.__module__
-    settings = [os.environ.get(name, "") for name in _SETTINGS[:2]]
-    origin = repr((_sources(module), function.__qualname__, signature, nogil, settings, _layout()))
-    return f"{module}.{function.__qualname__}.{hashlib.sha256(origin.encode()).hexdigest()[:24]}.o"
+    origin = repr((_sources(module), function.__qualname__, signature, mmap.PAGESIZE))
+    return f"{module}.{function.__qualname__}.{hashlib.sha256(origin.encode()).hexdigest()[:24]}"
 
 
-def shipped_code(name: str) -> bytes | None:
-    """Returns a file of the package for this processor; None if there is none."""
-    for level in levels():
-        found = read_code(PACKAGE / "machine_code" / level / name)
-        if found is not None:
-            return found
-    return None
+def library_path(level: str) -> Path:
+    """Returns the path of the package's library for a kind of processor."""
+    return PACKAGE / "machine_code" / f"{level}.so"
+
+
+@cache
+def _shipped_library(level: str) -> ctypes.CDLL | None:
+    return ctypes.CDLL(str(library_path(level))) if library_path(level).exists() else None
 
 
 @cache
@@ -117,27 +102,26 @@ def levels() -> tuple[str, ...]:
 
     ``MMLOAD_MACHINE_CODE`` names the only one that is taken; "own" takes none and compiles for this processor.
     """
-    wanted = os.environ.get("MMLOAD_MACHINE_CODE")
-    if wanted not in (None, "", "own", *LEVELS):
+    wanted = os.environ.get("MMLOAD_MACHINE_CODE") or None
+    if wanted not in (None, "own", *LEVELS):
         raise UsageError(f"MMLOAD_MACHINE_CODE is {wanted!r:.60}; use one of {choices((*LEVELS, 'own'))}")
     if any(os.environ.get(name) for name in _SETTINGS):
         return ()
-    has = _llvm().get_host_cpu_features()
-    made_for = [name for name in LEVELS if _system(TRIPLES[name]) == _system(_llvm().get_process_triple())]
-    fits = [name for name in made_for if all(map(has.get, LEVELS[name].split()))]
+    fits = [name for name in LEVELS if name.startswith(platform.machine().replace("_", "-"))]
+    fits = [name for name in fits if set(LEVELS[name].split()) <= _features()]
     if wanted in LEVELS and wanted not in fits:
         raise UsageError(f"MMLOAD_MACHINE_CODE is {wanted}, which this processor is not; use {choices((*fits, 'own'))}")
-    return tuple(name for name in fits if wanted in (None, "", name))
+    return tuple(name for name in fits if wanted in (None, name))
 
 
-def _system(triple: str) -> tuple[str, bool]:
-    """Returns the architecture of a triple, and whether its system is Linux; vendors name themselves in others."""
-    return triple.partition("-")[0], "-linux" in triple
-
-
-def shipped_counts() -> dict[str, int]:
-    """Returns the number of files that the package has for each kind of processor."""
-    return {level: sum(1 for _ in (PACKAGE / "machine_code" / level).glob("*.o")) for level in LEVELS}
+def _features() -> set[str]:
+    """Returns the features of this processor as LLVM names them; none if the system is not Linux."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    found = re.search(r"^flags\s*: (.*)$", text, re.MULTILINE)
+    return {_FLAGS.get(name, name) for name in found[1].split()} if found else set()
 
 
 @cache
@@ -157,10 +141,15 @@ def cache_folder() -> Path | None:
 
 def _is_private(folder: Path) -> bool:
     """Returns whether only this user and root can write into a folder."""
-    if sys.platform == "win32":
-        return True
     status = os.stat(folder)
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
+
+
+def _user_caches() -> list[Path]:
+    """Returns the user's cache folder; nothing for a user without a home."""
+    usual = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    chosen = os.path.expanduser(usual)
+    return [] if chosen.startswith("~") else [Path(chosen)]
 
 
 def read_code(path: Path) -> bytes | None:
@@ -191,32 +180,19 @@ def _remove_unfinished(path: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def _user_caches() -> list[Path]:
-    """Returns the user's cache folder; nothing for a user without a home."""
-    local = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    usual = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
-    chosen = usual if sys.platform == "darwin" or not local else local
-    return [] if chosen.startswith("~") else [Path(chosen)]
-
-
 @cache
 def _processor() -> str:
-    """Returns the digest of the processor that numba compiles for."""
-    name, features = (os.environ.get(name) for name in _SETTINGS[2:])
+    """Returns the digest of the processor that numba compiles for, and of its level of optimization."""
+    level, name, features = (os.environ.get(name) for name in _SETTINGS[1:])
     own = name or _llvm().get_host_cpu_name(), features or _llvm().get_host_cpu_features().flatten()
-    return hashlib.sha256(repr((own, _llvm().get_process_triple())).encode()).hexdigest()[:8]
-
-
-def _layout() -> tuple[int, ...]:
-    """Returns the sizes of objects that entries read fields of, and of pages, which aarch64 has in several sizes."""
-    return object.__basicsize__, ctypes.sizeof(ctypes.c_void_p), mmap.PAGESIZE
+    return hashlib.sha256(repr((own, level, _llvm().get_process_triple())).encode()).hexdigest()[:8]
 
 
 @cache
 def _sources(module: str) -> str:
     """Returns the digest of a module and all of mmload that it imports: their functions and constants are inlined."""
     sources = {__name__: b"", "mmload.runtime.numba_compile": b""}  # these decide on no code
-    waiting = ["mmload.runtime.numba_intrinsics", "mmload.runtime.numba_internals", module]
+    waiting = [*(f"mmload.runtime.{name}" for name in _COMPILER), module]
     while waiting:
         name = waiting.pop()
         if name not in sources:
@@ -241,10 +217,8 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
     A process that was stopped while it compiles keeps them for :data:`_PATIENCE_S`.
     """
     try:
-        import fcntl
-
         file = open(folder / "mmload.lock", "ab")  # noqa: SIM115  # closed below
-    except (ImportError, OSError):
+    except OSError:
         yield
         return
     byte, until = int(hashlib.sha256(name.encode()).hexdigest()[:7], 16), time.monotonic() + _PATIENCE_S
@@ -265,12 +239,12 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
 def _announce() -> None:
     """Says once per process why it takes time."""
     own = next((name for name in ("MMLOAD_MACHINE_CODE", *_SETTINGS) if os.environ.get(name)), None)
-    if any(map(shipped_counts().get, levels())):
+    if any(map(_shipped_library, levels())):
         why = "a kernel has changed"
     elif own is not None and not levels():
         why = f"{own} is {os.environ[own]:.40}"
     else:
-        why = "the wheel of a release brings it"
+        why = "an installed package brings it"
     sys.stderr.write(
         f"mmload: compiling machine code for this processor ({processor_name()}), once: about 6 s for a crop, 20 s for "
         f"a resized crop, a minute for color operations ({why})\n"
@@ -279,8 +253,13 @@ def _announce() -> None:
 
 @cache
 def _llvm() -> Any:
-    from llvmlite import binding
-
+    try:
+        from llvmlite import binding
+    except ImportError as error:
+        raise UsageError(
+            "mmload has no machine code for this processor, and numba, which compiles it, is not installed; "
+            "pip install 'mmload[compile]'"
+        ) from error
     return binding
 
 
@@ -295,24 +274,13 @@ def _linker() -> Any:
     return llvm.create_lljit_compiler(use_jit_link=True)
 
 
-class _Method(ctypes.Structure):
-    """``PyMethodDef`` of Python's stable interface."""
-
-    _fields_ = [("name", ctypes.c_char_p), ("call", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
-
-
 _linked: list[Any] = []  # all that must live as long as the process
 
 
-def _link(code: bytes, function: Callable[..., Any]) -> MachineCode:
-    """Brings an object file into memory and returns its function."""
+def _link(code: bytes, symbol: str) -> int:
+    """Brings an object file into memory and returns the address of its function."""
     builder = _llvm().JITLibraryBuilder().add_object_img(code).add_current_process()
-    for symbol in (ENTRY, NATIVE):
-        builder.export_symbol(symbol)
-    library = builder.link(_linker(), f"{function.__module__}.{function.__qualname__}.{len(_linked)}")
-    method = _Method(function.__name__.encode(), library[ENTRY], _FASTCALL, None)
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes, make.restype = (ctypes.POINTER(_Method), ctypes.py_object, ctypes.c_void_p), ctypes.py_object
-    call = make(ctypes.byref(method), np.ndarray, None)  # the entry's first argument is the class of arrays
-    _linked.append((library, method))
-    return MachineCode(call, library[NATIVE])
+    library = builder.export_symbol(symbol).link(_linker(), f"{symbol}.{len(_linked)}")
+    _linked.append(library)
+    address: int = library[symbol]
+    return address

@@ -1,78 +1,105 @@
-"""Functions that numba compiles: declared here without numba, and called as machine code.
+"""Functions that numba compiles: declared here without numba, and called as plain C functions.
 
-Machine code comes with the package or from a cache (:mod:`mmload.runtime.machine_code`). numba is imported only where
-neither has it: a kernel is then compiled by its first call.
+Their machine code comes with the package or from a cache (:mod:`mmload.runtime.machine_code`). numba is imported only
+where neither has it: a kernel is then compiled by its first call.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from mmload.runtime.declarations import Part, Signature
-from mmload.runtime.machine_code import MachineCode, file_name, load
+from mmload.runtime.machine_code import BOUNDS_CHECK, load, symbol_of
+from mmload.runtime.records import packer
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+
+_RESULTS = "void", "boolean", "int64"
 
 
 class Kernel(Part):
-    """Function as machine code, for each of some signatures: a call takes the first that fits its arguments."""
+    """Function that is called as machine code for one signature.
 
-    def __init__(self, function: Callable[..., Any], signatures: tuple[Signature | str, ...], nogil: bool) -> None:
+    Args:
+        function: the plain function.
+        signature: types of its arguments.
+        nogil: whether it releases the interpreter lock.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Signature, nogil: bool) -> None:
         super().__init__(function)
-        self.signatures, self.nogil = signatures, nogil
-        self._first: Callable[..., Any] = self._load_first
-        self._codes: dict[str, MachineCode] = {}
+        if signature.result not in _RESULTS:
+            raise TypeError(f"{function.__name__} returns {signature.result}; a kernel returns one of {_RESULTS}")
+        self.signature, self.nogil = signature, nogil
+        self._address = 0
 
     def __call__(self, *arguments: Any) -> Any:
-        try:
-            return self._first(*arguments)
-        except SystemError as error:
-            raise _raised(error) from None
-        except TypeError:  # nothing has been run
-            if len(self.signatures) == 1:
-                raise
-        for signature in self.signatures[1:-1]:
-            try:
-                return self.code(signature).call(*arguments)
-            except TypeError:
-                continue
-        return self.code(self.signatures[-1]).call(*arguments)
+        if not self._address:
+            self._load()
+        return self._run(self._pack(*arguments))
 
-    def code(self, signature: Signature | str) -> MachineCode:
-        """Returns the machine code for a signature; compiles it if there is none."""
-        text = str(signature)
-        found = self._codes.get(text)
-        if found is None:
-            with _loading:
-                found = self._codes.get(text)
-                if found is None:
-                    found = self._codes[text] = load(self.function, text, self.nogil, lambda: self.compile(signature))
-        return found
+    @property
+    def address(self) -> int:
+        """Address at which other kernels call it, by :class:`~mmload.runtime.declarations.CallBy`."""
+        if not self._address:
+            self._load()
+        return self._address
 
-    def file_name(self, signature: Signature | str) -> str:
-        """Returns the name of the file with the machine code for a signature."""
-        return file_name(self.function, str(signature), self.nogil)
+    @property
+    def symbol(self) -> str:
+        """Name of its C function, which has a digest of its source."""
+        return symbol_of(self.function, str(self.signature))
 
-    def compile(self, signature: Signature | str) -> bytes:
-        """Compiles the function for a signature; returns an object file."""
+    def compile(self) -> bytes:
+        """Compiles it; returns an object file."""
         began = time.perf_counter()
-        from mmload.runtime.numba_internals import compile_object  # imports numba
+        from mmload.runtime.kernel_compiler import compile_object  # imports numba
 
-        code = compile_object(self.function, signature, self.nogil)
+        code = compile_object(self.function, self.signature, self.symbol)
         _spent.append(time.perf_counter() - began)
         return code
 
-    def _load_first(self, *arguments: Any) -> Any:
-        self._first = self.code(self.signatures[0]).call
-        return self._first(*arguments)
+    def _load(self) -> None:
+        with _loading:
+            if self._address:
+                return
+            address = self._checked_address() if BOUNDS_CHECK else load(self.symbol, self.compile)
+            kind = ctypes.CFUNCTYPE if self.nogil else ctypes.PYFUNCTYPE
+            self._run = kind(ctypes.c_int64, ctypes.c_char_p)(address)
+            self._pack = packer(self.function.__name__, self.signature)
+            self._address = address
+
+    def _checked_address(self) -> int:
+        """Compiles it with bounds checks, which say what they find on stderr, by numba's own linker."""
+        from mmload.runtime.kernel_compiler import c_function
+
+        self._checked = c_function(self.function, self.signature)
+        return int(self._checked.address)
 
 
-_kernels: dict[tuple[Callable[..., Any], str], Kernel] = {}
+class _Kernels(Part):
+    """Kernel of several signatures: a call takes the first that fits its arguments."""
+
+    def __init__(self, function: Callable[..., Any], kernels: list[Kernel]) -> None:
+        super().__init__(function)
+        self._kernels = kernels
+
+    def __call__(self, *arguments: Any) -> Any:
+        for kernel in self._kernels[:-1]:
+            try:
+                return kernel(*arguments)
+            except TypeError:  # nothing has been run
+                continue
+        return self._kernels[-1](*arguments)
+
+
+_kernels: dict[tuple[Callable[..., Any], Signature], Kernel] = {}
 _loading = threading.RLock()
 _spent: list[float] = []
 
@@ -80,45 +107,42 @@ if hasattr(os, "register_at_fork"):  # a forked process would wait for a thread 
     os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
-def numba_compiled(*signatures: Signature | str, nogil: bool = True) -> Callable[[F], F]:
+def numba_compiled(*signatures: Signature | str, nogil: bool = True) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Declares a kernel: a function that is compiled for the given signatures.
 
-    A kernel takes numbers, arrays and named tuples of them, and returns numbers or nothing.
+    A kernel takes numbers, arrays and named tuples of them, and returns an integer, a boolean or nothing. It allocates
+    nothing and raises nothing: arrays of its own are carved out of an :mod:`~mmload.runtime.arena`.
 
     Args:
-        signatures: in numba's notation, such as ``"void(uint8[::1], float32)"``, or :class:`Signature`.
+        signatures: such as ``"void(uint8[::1], float32)"``, or :class:`Signature`.
         nogil: whether it releases the interpreter lock; functions that take microseconds should keep it, as another
             thread may acquire it before this one gets it back.
     """
+    parsed = [Signature.parsed(one) if isinstance(one, str) else one for one in signatures]
 
-    def declare(function: F) -> F:
-        kernel: Any = Kernel(function, signatures, nogil)
-        for signature in signatures:
-            one = kernel if len(signatures) == 1 else Kernel(function, (signature,), nogil)
-            _kernels[function, str(signature)] = one
-        declared: F = kernel
-        return declared
+    def declare(function: Callable[..., R]) -> Callable[..., R]:
+        kernels = [Kernel(function, signature, nogil) for signature in parsed]
+        _kernels.update({(function, kernel.signature): kernel for kernel in kernels})
+        return kernels[0] if len(kernels) == 1 else _Kernels(function, kernels)
 
     return declare
 
 
-def variant(kernel: F, signature: Signature | str) -> F:
+def variant(kernel: F, signature: Signature) -> F:
     """Returns a kernel for one of the signatures that it is declared with.
 
     Raises:
         KeyError: if it has no such signature.
     """
     plain: Any = getattr(kernel, "function", kernel)
-    found: Any = _kernels[plain, str(signature)]
+    found: Any = _kernels[plain, signature]
     one: F = found
     return one
 
 
-def kernels() -> Iterator[tuple[Kernel, Signature | str]]:
-    """Yields each kernel of the modules that are imported, with each of its signatures."""
-    for kernel in _kernels.values():
-        for signature in kernel.signatures:
-            yield kernel, signature
+def kernels() -> Iterator[Kernel]:
+    """Yields each kernel of the modules that are imported, for each of its signatures."""
+    yield from _kernels.values()
 
 
 def compile_seconds() -> float:
@@ -126,17 +150,7 @@ def compile_seconds() -> float:
     return sum(_spent)
 
 
-def address_of(kernel: Callable[..., Any], signature: Signature | str) -> int:
-    """Returns the address of a kernel's machine code for a signature; compiled functions call it by that."""
+def address_of(kernel: Callable[..., Any], signature: Signature) -> int:
+    """Returns the address of a kernel for a signature; compiled functions call it by that."""
     one: Any = variant(kernel, signature)
-    return int(one.code(signature).address)
-
-
-def _raised(error: SystemError) -> BaseException:
-    """Returns the exception that a kernel has raised: numba pickles it when it compiles."""
-    [pickled] = error.args
-    if not isinstance(pickled, bytes):
-        return error
-    kind, arguments, *_ = pickle.loads(pickled)  # constants of machine code that was checked
-    raised: BaseException = kind(*arguments)
-    return raised
+    return int(one.address)

@@ -88,9 +88,6 @@ def _interrupts_blocked() -> Iterator[None]:
     signal, it would be raised in the main thread, between the start of a worker and the message that the worker waits
     for, if that is this one.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     resource_tracker.ensure_running()  # if the first worker started it, that would unblock the signal
     interrupts: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
-import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
+_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 """Non-blocking: opening a FIFO would wait for its other end. It has no effect on a regular file."""
 
 _KINDS = {
@@ -79,35 +79,16 @@ def _check_mode(mode: int, path: str | Path) -> None:
         raise OSError(errno.EINVAL, _KINDS.get(kind, "it is not a regular file"), str(path))
 
 
-if hasattr(os, "preadv"):
+def read_at(handle: int, out: memoryview, offset: int) -> int:
+    """Reads a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
+    return os.preadv(handle, [out], offset)
 
-    def read_at(handle: int, out: memoryview, offset: int) -> int:
-        """Reads a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
-        return os.preadv(handle, [out], offset)
 
-    def write_at(handle: int, data: memoryview, offset: int) -> None:
-        """Writes all of ``data`` into a file from ``offset`` on."""
-        while len(data):
-            written = os.pwrite(handle, data, offset)
-            data, offset = data[written:], offset + written
-
-else:  # Windows has no positioned reads: seek and read must be atomic
-    _SEEK_LOCK = threading.Lock()
-
-    def read_at(handle: int, out: memoryview, offset: int) -> int:
-        """Reads a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
-        with _SEEK_LOCK:
-            os.lseek(handle, offset, os.SEEK_SET)
-            data = os.read(handle, len(out))
-        out[: len(data)] = data
-        return len(data)
-
-    def write_at(handle: int, data: memoryview, offset: int) -> None:
-        """Writes all of ``data`` into a file from ``offset`` on."""
-        with _SEEK_LOCK:
-            os.lseek(handle, offset, os.SEEK_SET)
-            while len(data):
-                data = data[os.write(handle, data) :]
+def write_at(handle: int, data: memoryview, offset: int) -> None:
+    """Writes all of ``data`` into a file from ``offset`` on."""
+    while len(data):
+        written = os.pwrite(handle, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def allow_more_files() -> bool:
@@ -115,10 +96,6 @@ def allow_more_files() -> bool:
 
     Each field of each shard is a file: 2 TB in shards of 1 GiB with targets are 4,000 files.
     """
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return False
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS reports a hard limit that it does not grant
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

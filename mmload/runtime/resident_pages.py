@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.declarations import External, Signature, called, tuple_type
+from mmload.runtime.arena import USED, Arena, carve
+from mmload.runtime.declarations import ARENA, External, Signature, called, tuple_type, void
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -253,8 +254,10 @@ def _read(handle: int, offset: int, length: int, spare: Flags) -> None:
 
 # It does not give the lock away, as it waits for nothing: 64 rows take 70 us, of the first that is absent it knows
 # enough. To await the lock afterwards cost crops of 224, two threads, a twelfth of their rate.
-@numba_compiled(Signature("boolean", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS)), nogil=False)
-def _are_resident(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> bool:
+@numba_compiled(Signature("boolean", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, ARENA)), nogil=False)
+def _are_resident(
+    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, arena: Arena
+) -> bool:
     """Returns whether all parts are in memory, or known to be."""
     firsts, _, known, segments, looks, _, _ = ranges
     if not len(known) and not looks:
@@ -262,7 +265,7 @@ def _are_resident(base: int, ranges: FileRanges, files: Numbers, starts: Numbers
     most = 0
     for k in range(len(starts)):
         most = max(most, lengths[k])
-    pages = np.empty(most // _PAGE + 2, np.uint8)
+    pages = carve(arena, most // _PAGE + 2, np.uint8)
     for k in range(len(starts)):
         begin, stop = starts[k] // _PAGE * _PAGE, starts[k] + lengths[k]
         if len(known):
@@ -279,7 +282,7 @@ def _are_resident(base: int, ranges: FileRanges, files: Numbers, starts: Numbers
     return True
 
 
-@numba_compiled(Signature("UniTuple(int64, 2)", (RANGES, "int64", "int64", "int64")))
+@called
 def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int, int]:
     """Returns where the complete pages of a part begin and its last byte ends; with ``known``, its segments."""
     first, end = ranges[0][file], ranges[1][file]
@@ -289,16 +292,16 @@ def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int
     return first + at * SEGMENT_BYTES, min(end, first + (last + 1) * SEGMENT_BYTES)
 
 
-@numba_compiled(Signature("void", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
+@numba_compiled(void("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, ARENA))
 def _announce(
-    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
+    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers, arena: Arena
 ) -> None:
     """Prefetches absent parts for :func:`announce`."""
     firsts, _, known, segments, looks, _, _ = ranges
     most = 0
     for k in range(len(starts)):
         most = max(most, lengths[k])
-    pages = np.empty(most // _PAGE + 2, np.uint8)
+    pages = carve(arena, most // _PAGE + 2, np.uint8)
     for k in range(len(starts)):
         begin, stop = _extent(ranges, files[k], starts[k], lengths[k])
         if len(known):
@@ -319,16 +322,19 @@ def _announce(
 
 
 @called
-def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int) -> bool:
+def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int, arena: Arena) -> bool:
     """Waits until a part of a file that was announced is in memory; returns False if it cannot be read."""
     firsts, _, known, segments, _, reads, handles = ranges
     begin, stop = _extent(ranges, file, start, length)
     at = segments[file] + (begin - firsts[file]) // SEGMENT_BYTES if len(known) else 0
     last = at + (stop - begin + SEGMENT_BYTES - 1) // SEGMENT_BYTES if len(known) else 0
-    if len(known) and np.all(known[at:last] == RESIDENT):  # another row of the batch has brought them in
+    is_resident = last > at
+    for segment in range(at, last):
+        is_resident &= known[segment] == RESIDENT
+    if is_resident:  # another row of the batch has brought them in
         return True
     if reads:
-        _read(handles[file], begin - firsts[file], stop - begin, np.empty(_READ_BYTES, np.uint8))
+        _read(handles[file], begin - firsts[file], stop - begin, carve(arena, _READ_BYTES, np.uint8))
     for _ in range(_TRIES):
         if _MADVISE(base + begin, stop - begin, POPULATE_READ) == 0:
             known[at:last] = RESIDENT
@@ -337,21 +343,23 @@ def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int) 
     return bool(_MADVISE(base + first, start + length - first, POPULATE_READ) == 0)
 
 
-@numba_compiled(Signature("int64", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS)))
+@numba_compiled(Signature("int64", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, ARENA)))
 def make_resident(
-    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers
+    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers, arena: Arena
 ) -> int:
     """Waits for absent parts, as of :func:`announce`; returns the first one that cannot be read, or -1.
 
     ``base`` is the address of the map.
     """
+    begun = arena[USED]
     for k in range(len(starts)):
-        if absent[k] and not bring_in(base, ranges, files[k], starts[k], lengths[k]):
+        arena[USED] = begun
+        if absent[k] and not bring_in(base, ranges, files[k], starts[k], lengths[k], arena):
             return k
     return -1
 
 
-@numba_compiled(Signature("void", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS)))
+@numba_compiled(void("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS))
 def evict(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
     """Evicts the complete pages of parts of files that no other process has mapped.
 

@@ -79,7 +79,10 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
             "set NUMBA_CACHE_DIR to one that is"
         )
     if not code["level"]:
-        lines.append("the package has no machine code for this processor: kernels are compiled by their first call")
+        lines.append(
+            "the package has no machine code for this processor: kernels are compiled by their first call, which needs "
+            "pip install 'mmload[compile]'"
+        )
     if not facts["turbojpeg"]:
         lines.append(
             "TurboJPEG's library is not found: stored JPEGs are decoded by a call for each, which waits for the "
@@ -138,15 +141,14 @@ def _processor() -> dict[str, Any]:
 
 
 def _machine_code() -> dict[str, Any]:
-    """Returns the kind of processor whose kernels are used, how many there are, and the cache of others."""
-    shipped = machine_code.shipped_counts()
-    level = next((level for level in machine_code.levels() if shipped.get(level)), None)
+    """Returns the kind of processor whose kernels are used, those that the package has, and the cache of others."""
+    shipped = [level for level in machine_code.LEVELS if machine_code.library_path(level).exists()]
     cache = machine_code.cache_folder()
     return {
-        "level": level,
+        "level": next((level for level in machine_code.levels() if level in shipped), None),
         "shipped": shipped,
         "cache": None if cache is None else str(cache),
-        "cached": 0 if cache is None else sum(1 for _ in cache.glob("*.o.*")),
+        "cached": 0 if cache is None else sum(1 for _ in cache.glob("*.o")),
     }
 
 

@@ -89,7 +89,7 @@ def test_a_build_does_not_go_on_with_other_decoders(source, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         build(recipe(source, tmp_path / "out"), threads=1, progress=stop)
     now = made_by()
-    assert {"mmload", "torch", "torchvision", "pillow", "simplejpeg", "numba"} <= now.keys()
+    assert {"mmload", "torch", "torchvision", "pillow", "simplejpeg", "numpy"} <= now.keys()
     with monkeypatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now | {"simplejpeg": "99"})
         with pytest.raises(BuildError, match=f"by simplejpeg {now['simplejpeg']}, and this machine has simplejpeg 99"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -244,12 +247,22 @@ def _faulty(values: Any, line: Any, fault: int) -> None:
     finish_streams()
 
 
+@contextmanager
+def out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Expects that a kernel reports an index; C functions cannot raise, so numba gives it to this hook."""
+    found: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "unraisablehook", lambda report: found.append(report.exc_value))
+        yield
+    assert [type(each) for each in found] == [IndexError]
+
+
 @pytest.mark.parametrize("fault", range(4))
-def test_bounds_check_of_a_planted_fault_raises(fault: int) -> None:
+def test_bounds_check_of_a_planted_fault_reports_it(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else none of this checks anything."""
     values = torch.zeros(16).numpy()
-    with pytest.raises(IndexError, match="out of bounds"):
+    with out_of_bounds(monkeypatch):
         _faulty(values[:15] if fault == 2 else values, values.copy(), fault)
-    with pytest.raises(IndexError, match="out of bounds"):
+    with out_of_bounds(monkeypatch):
         _faulty(values[:15], values.copy(), 4)  # a whole line is written
     _faulty(values, values.copy(), 5)

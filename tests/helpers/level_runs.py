@@ -1,4 +1,4 @@
-"""The compiled operations on levels, with the working memory that they need."""
+"""The compiled operations on levels, on a batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mmload.render.kernel_arguments import WINDOW, Operations, Scratch
+from mmload.render.kernel_arguments import WINDOW, Operations
 from mmload.render.level_kernels import run_operations
 
 
@@ -24,16 +24,13 @@ def ran(
         flips: [B] bits, due before the operations; None: none.
     """
     out = images.clone(memory_format=torch.contiguous_format)
-    count, channels, height, width = out.shape
+    count, channels = out.shape[:2]
     windows = np.zeros(count, WINDOW)
     windows["flips"] = 0 if flips is None else flips
-    size = channels * height * width
     fills_of_slots = np.array(fills, np.int64).reshape(-1, channels)
-    framed = np.zeros((height + 2) * (width + 2), np.uint32)
     run_operations(
         out.numpy(),
         windows,
         Operations(np.array(codes, np.int64), np.array(numbers, np.float32), fills_of_slots),
-        Scratch(np.zeros(size, np.uint8), np.zeros(size, np.float32), framed),
     )
     return out, windows["flips"].tolist()

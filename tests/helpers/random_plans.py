@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from numba.core import config
 from torch import Tensor
 
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Hole, Padding
+from mmload.runtime.machine_code import BOUNDS_CHECK
 from mmload.runtime.random_words import Numbers
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -23,7 +23,7 @@ VARIANTS = tuple((dtype, memory_format) for dtype in DTYPES for memory_format in
 
 EXAMPLES = 300
 
-if config.BOUNDSCHECK:
+if BOUNDS_CHECK:
     # Most of the time goes into compiling, and each variant is the same source. A wrong index is wrong in all of them,
     # but for whole cache lines, whose number of values the item size decides. Bytes are written by changes of levels.
     VARIANTS, EXAMPLES = ((torch.float32, FORMATS[0]), (torch.float16, FORMATS[1])), 100

@@ -38,7 +38,7 @@ def compiled(dtype: torch.dtype) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_values_are_rounded_as_by_torch(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, instruction: bool) -> None:
     if not instruction:
-        monkeypatch.setattr(numba_intrinsics, "_has_float16", lambda target: False)
+        monkeypatch.setattr(numba_intrinsics, "_has_float16", lambda: False)
     given = values()
     out = torch.empty(len(given), dtype=dtype)
     function = compiled(dtype)

@@ -13,8 +13,7 @@ from numba import njit, types
 from mmload.runtime import numba_intrinsics
 from mmload.runtime.intrinsics import HSV_BLOCK
 from mmload.runtime.machine_code import LEVELS
-from mmload.runtime.numba_intrinsics import change_hsv_block
-from mmload.runtime.vector_code import vector_bytes
+from mmload.runtime.numba_intrinsics import change_hsv_block, features, vector_bytes
 
 
 def compiled() -> Any:
@@ -27,7 +26,7 @@ def compiled() -> Any:
 
 @pytest.mark.parametrize("size", [64, 32, 16])
 def test_hsv_code_for_vectors_of_each_size_gives_the_reference(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    if size > 16 and (platform.machine() != "x86_64" or size > vector_bytes(numba_features())):
+    if size > 16 and (platform.machine() != "x86_64" or size > vector_bytes(features())):
         pytest.skip(f"this processor has no vectors of {size} bytes that are packed by x86's instructions")
     monkeypatch.setattr(numba_intrinsics, "vector_bytes", lambda features: size)
     side = np.arange(0, 256, 5, dtype=np.uint8)
@@ -42,10 +41,3 @@ def test_hsv_code_for_vectors_of_each_size_gives_the_reference(monkeypatch: pyte
 def test_vector_sizes_are_those_of_the_levels() -> None:
     sizes = {level: vector_bytes([f"+{name}" for name in LEVELS[level].split()]) for level in LEVELS}
     assert sizes == {"x86-64-v4": 64, "x86-64-v3": 32, "aarch64": 16}
-
-
-def numba_features() -> list[str]:
-    from numba.core.registry import cpu_target
-
-    features: list[str] = cpu_target.target_context.codegen()._tm_features.split(",")
-    return features

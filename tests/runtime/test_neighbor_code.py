@@ -9,9 +9,9 @@ import pytest
 
 from mmload.render.canvas_kernels import paint
 from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, PRESENT, TILE
-from mmload.runtime import machine_code, numba_internals, numba_intrinsics
-from mmload.runtime.numba_internals import compile_object
-from mmload.runtime.vector_code import vector_bytes
+from mmload.runtime import kernel_compiler, machine_code, numba_compile, numba_intrinsics
+from mmload.runtime.numba_compile import Kernel
+from mmload.runtime.numba_intrinsics import features, vector_bytes
 
 SCALES = 0.3, 0.9, 1.0, 1.7, 3.9, -1.2
 
@@ -30,18 +30,16 @@ def painted(kernel: Any, scale: float, layout: int, turn: float) -> np.ndarray:
 
 def compiled_for_vectors_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(numba_intrinsics, "vector_bytes", lambda features: size)
-    monkeypatch.setattr(numba_internals, "_parts", {})  # what was compiled for vectors of another size
-    plain = paint.function  # type: ignore[attr-defined]  # a kernel
-    return machine_code._link(compile_object(plain, PAINT, True), plain).call
+    monkeypatch.setattr(kernel_compiler, "_parts", {})  # what was compiled for vectors of another size
+    monkeypatch.setattr(numba_compile, "load", lambda symbol, compile_: machine_code._link(compile_(), symbol))
+    return Kernel(paint.function, PAINT, nogil=True)  # type: ignore[attr-defined]  # a kernel
 
 
 @pytest.mark.parametrize("size", [64, 32, 16])
 def test_straight_tiles_have_the_bits_of_turned_ones_with_vectors_of_each_size(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    from numba.core.registry import cpu_target
-
-    own = vector_bytes(cpu_target.target_context.codegen()._tm_features.split(","))
+    own = vector_bytes(features())
     if size > own:
         pytest.skip(f"this processor has no vectors of {size} bytes")
     kernel = paint if size == own else compiled_for_vectors_of(size, monkeypatch)

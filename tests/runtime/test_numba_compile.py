@@ -1,7 +1,8 @@
-"""Kernels: their arguments and results, calls by address, and the cache of what a machine has compiled."""
+"""Kernels: their arguments and results, working memory, calls by address, and the cache of what was compiled."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pkgutil
 import signal
@@ -17,7 +18,8 @@ import pytest
 from forked_program import Program, run_program
 
 from mmload.runtime import machine_code, numba_compile
-from mmload.runtime.declarations import CallBy, RecordArray, Signature, tuple_type
+from mmload.runtime.arena import carve
+from mmload.runtime.declarations import ARENA, CallBy, RecordArray, Signature, tuple_type, void
 from mmload.runtime.machine_code import read_code, write_code
 from mmload.runtime.numba_compile import Kernel, address_of, numba_compiled
 from mmload.runtime.numba_compile import variant as variant_of
@@ -29,7 +31,7 @@ import numpy as np
 import doubling
 values = np.arange(5, dtype=np.float32)
 doubling.double(values)
-print(values.tolist(), "mmload.runtime.numba_internals" in sys.modules)
+print(values.tolist(), "mmload.runtime.kernel_compiler" in sys.modules)
 """
 
 SOURCE = """
@@ -65,7 +67,7 @@ def run(folder: Path, **variables: str) -> str:
 
 
 def cached(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*.o.*") if path.is_file()]
+    return [path for path in cache.rglob("*.o") if path.is_file()]
 
 
 def test_machine_code_in_the_next_process_comes_from_the_cache(folder: Path, tmp_path: Path) -> None:
@@ -107,34 +109,23 @@ def test_no_changed_byte_of_machine_code_is_read(tmp_path: Path) -> None:
         assert read_code(file) is None
 
 
-def test_the_name_of_a_file_changes_with_all_that_decides_on_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mmload.render import level_kernels
+def test_the_symbol_of_a_kernel_changes_with_all_that_decides_on_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mmload.render.level_kernels import run_operations
 
-    def name(signature: str = "void(int64)", nogil: bool = True) -> str:
+    def symbol(signature: str = "void(int64)") -> str:
         machine_code._source.cache_clear()
         machine_code._sources.cache_clear()
-        return machine_code.file_name(level_kernels.run_operations.function, signature, nogil)  # type: ignore[attr-defined]
+        return machine_code.symbol_of(run_operations.function, signature)  # type: ignore[attr-defined]
 
-    read, before = pkgutil.get_data, name()
-    assert len({before, name("void(int32)"), name(nogil=False)}) == 3
-    for setting in ("NUMBA_BOUNDSCHECK", "NUMBA_OPT"):
-        with monkeypatch.context() as patched:
-            patched.setenv(setting, "1")
-            assert name() != before
-    for changed in ("warp_kernels.py", "level_program.py", "declarations.py", "numba_internals.py", "plan_parts.py"):
+    read, before = pkgutil.get_data, symbol()
+    assert symbol("void(int32)") != before
+    for changed in ("warp_kernels.py", "level_program.py", "declarations.py", "kernel_compiler.py", "plan_parts.py"):
         monkeypatch.setattr(pkgutil, "get_data", lambda *of, at=changed: read(*of) + b"#" * (of[1] == at))
-        assert name() != before, changed
+        assert symbol() != before, changed
     monkeypatch.setattr(pkgutil, "get_data", lambda *of: read(*of) + b"#" * (of[1] in ("collate.py", "mix.py")))
-    assert name() == before
+    assert symbol() == before
     machine_code._source.cache_clear()
     machine_code._sources.cache_clear()
-
-
-def test_machine_code_with_bounds_checks_is_cached_separately(folder: Path, tmp_path: Path) -> None:
-    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    assert run(folder, **cache) == "compiled"
-    assert run(folder, **cache, NUMBA_BOUNDSCHECK="1") == "compiled"
-    assert run(folder, **cache) == "from the cache"
 
 
 def test_nowhere_to_keep_code_is_no_failure(folder: Path, tmp_path: Path) -> None:
@@ -152,19 +143,23 @@ def test_a_full_disk_is_no_failure(folder: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
 
 
+ABSOLUTE = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value or 0
+"""Address of a C function that takes a word and returns it."""
+
+
 def test_a_kernel_is_loaded_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, running = [], threading.Event()
 
-    def load(*arguments: object) -> object:
-        loaded.append(arguments[1])
+    def load(symbol: str, _: object) -> int:
+        loaded.append(symbol)
         running.wait(0.1)
-        return machine_code.MachineCode(lambda value: 2 * value, 0)
+        return ABSOLUTE
 
     monkeypatch.setattr(numba_compile, "load", load)
-    kernel = Kernel(lambda value: None, ("int64(int64)", "float64(float64)"), nogil=True)
+    kernel = Kernel(lambda value: None, Signature("int64", ("int64",)), nogil=True)
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(kernel, range(20))) == list(range(0, 40, 2))
-    assert loaded == ["int64(int64)"]
+        assert all(pool.map(kernel, range(20)))
+    assert loaded == [kernel.symbol]
 
 
 PAIR = np.dtype([("first", np.int64), ("second", np.uint8)], align=True)
@@ -189,17 +184,20 @@ class Inner(NamedTuple):
 THINGS = tuple_type(Things, "float32[:, ::1]", RecordArray(PAIR), "float32", tuple_type(Inner, "int64", "boolean"))
 
 
-@numba_compiled(Signature("UniTuple(int64, 3)", (THINGS, "Array(uint8, 1, 'C', readonly=True)", "uint64")))
-def sum_of_all(things: Any, levels: Any, mask: Any) -> Any:
+@numba_compiled(void(THINGS, "uint8[::1]", "uint64", ARENA, "int64[:, :]"))
+def sum_of_all(things: Any, levels: Any, mask: Any, arena: Any, sums: Any) -> None:
     total = np.float32(0)
     for i in range(things.numbers.shape[0]):
         for j in range(things.numbers.shape[1]):
             total += things.numbers[i, j] * things.scale
-    work = np.zeros(len(levels), np.int64)
+    work = carve(arena, (2, len(levels)), np.int64)
     for k in range(len(levels)):
-        work[k] = levels[k]
-    pairs = things.pairs[0].first + things.pairs[1].second
-    return int(total), work.sum() + pairs, things.inner.count + (1 if things.inner.is_on else 0) + int(mask >> 60)
+        work[1, k] = levels[k]
+    sums[0, 0] = int(total)
+    sums[0, 1] = things.pairs[0].first + things.pairs[1].second
+    for k in range(len(levels)):
+        sums[0, 1] += work[1, k]
+    sums[1, 0] = things.inner.count + (1 if things.inner.is_on else 0) + int(mask >> 60)
 
 
 def things(**changes: Any) -> Things:
@@ -208,40 +206,49 @@ def things(**changes: Any) -> Things:
     return Things(numbers, pairs, np.float32(2), Inner(5, np.True_))._replace(**changes)  # type: ignore[arg-type]
 
 
+def summed(mask: Any, size: int = 10) -> list[int]:
+    sums = np.zeros((2, 2), np.int64).T
+    sum_of_all(things(), np.arange(size, dtype=np.uint8), mask, sums)
+    return [int(each) for each in (sums[0, 0], sums[0, 1], sums[1, 0])]
+
+
 def test_a_kernel_takes_numbers_arrays_records_and_tuples() -> None:
-    levels = np.frombuffer(bytes(range(10)), np.uint8)
-    assert not levels.flags.writeable
-    assert sum_of_all(things(), levels, -1) == (30, 45 + 42, 6 + 15)
-    assert sum_of_all(things(), levels, np.uint64(2**63)) == (30, 87, 14)
+    assert summed(-1) == [30, 45 + 42, 6 + 15]
+    assert summed(np.uint64(2**63)) == [30, 87, 14]
+
+
+def test_working_memory_that_is_too_small_grows() -> None:
+    for size in (10, 1_000_000, 1_000_000, 3_000_000):
+        levels = np.arange(size).astype(np.uint8)
+        sums = np.zeros((2, 2), np.int64)
+        sum_of_all(things(), levels, 0, sums)
+        assert sums[0, 1] == levels.sum(dtype=np.int64) + 42
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"numbers": np.zeros((2, 3))}, "field 1 of argument 1 is no array"),
-        ({"numbers": np.zeros(6, np.float32)}, "field 1 of argument 1"),
-        ({"numbers": np.zeros((3, 2), np.float32).T}, "field 1 of argument 1"),
-        ({"numbers": np.zeros((2, 3), ">f4")}, "field 1 of argument 1"),
-        ({"numbers": [[1.0]]}, "field 1 of argument 1"),
-        ({"pairs": np.zeros(2, np.int64)}, "field 2 of argument 1"),
-        ({"scale": "1"}, "real number"),
-        ({"inner": Inner(1.5, True)}, "int"),  # type: ignore[arg-type]
+        ({"numbers": np.zeros((2, 3))}, "takes float32 in 2 dimensions, and got float64 in 2"),
+        ({"numbers": np.zeros(6, np.float32)}, "got float32 in 1"),
+        ({"numbers": np.zeros((3, 2), np.float32).T}, "not C contiguous"),
+        ({"numbers": np.zeros((2, 3), ">f4")}, "got >f4"),
+        ({"pairs": np.zeros(2, np.int64)}, "got int64"),
     ],
 )
 def test_arguments_of_other_types_are_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(TypeError, match=match):
-        sum_of_all(things(**changes), np.zeros(1, np.uint8), 0)
+        sum_of_all(things(**changes), np.zeros(1, np.uint8), 0, np.zeros((2, 2), np.int64))
 
 
 def test_a_kernel_with_too_few_arguments_is_refused() -> None:
-    with pytest.raises(TypeError, match="sum_of_all takes 3 arguments"):
+    with pytest.raises(TypeError, match=r"sum_of_all\(\) missing 3"):
         sum_of_all(things())  # type: ignore[call-arg]
 
 
-def test_arrays_that_cannot_be_written_are_refused_where_they_are_written() -> None:
+def test_arrays_that_cannot_be_written_are_refused() -> None:
     numbers = np.zeros((2, 2), np.int64)
     numbers.flags.writeable = False
-    with pytest.raises(TypeError, match="argument 1"):
+    with pytest.raises(TypeError, match="not writable"):
         add(numbers, 1)
 
 
@@ -249,25 +256,23 @@ def test_references_to_arguments_are_not_lost() -> None:
     given, levels = things(), np.zeros(4, np.uint8)
     before = [sys.getrefcount(one) for one in (given, given.numbers, given.pairs, levels, None)]
     for _ in range(100):
-        sum_of_all(given, levels, 7)
+        sum_of_all(given, levels, 7, np.zeros((2, 2), np.int64))
     after = [sys.getrefcount(one) for one in (given, given.numbers, given.pairs, levels, None)]
     assert after[:-1] == before[:-1]
     assert abs(after[-1] - before[-1]) < 50
 
 
-ADD = "void(int64[:, ::1], int64)"
+ADD = Signature.parsed("void(int64[:, ::1], int64)")
 
 
 @numba_compiled(ADD)
 def add(array: np.ndarray, number: int) -> None:
-    if number < 0:
-        raise ValueError("a negative number")
     for i in range(array.shape[0]):
         for k in range(array.shape[1]):
             array[i, k] += number
 
 
-call = CallBy("void(float32[::1])", ADD)
+call = CallBy((Signature.parsed("void(float32[::1])"), ADD))
 
 
 @numba_compiled("void(int64[:, ::1], int64[::1], uintp)")
@@ -282,35 +287,52 @@ def test_a_kernel_is_called_by_address_with_its_arguments() -> None:
     assert array.tolist() == [[5, 5], [0, 0], [7, 7]]
 
 
-def test_what_a_kernel_raises_arrives() -> None:
-    array = np.zeros((2, 2), np.int64)
-    with pytest.raises(ValueError, match="a negative number"):
-        add_to_each(array, np.array([1, -1]), address_of(add, ADD))
-    assert array.tolist() == [[1, 1], [0, 0]]
-
-
 def test_other_types_are_refused_when_the_caller_is_compiled() -> None:
     @numba_compiled("void(float64[:, ::1], uintp)")
     def add_floats(array: np.ndarray, address: int) -> None:
         call(address, (array, 1))
 
-    with pytest.raises(Exception, match="no function of these"):
+    with pytest.raises(Exception, match="no kernel of these"):
         add_floats(np.zeros((1, 1)), 0)
 
 
-@numba_compiled("float64(float64[::1])", "float64(float32[::1])")
-def first_of(values: np.ndarray) -> float:
-    return values[0]  # type: ignore[no-any-return]
+def test_a_kernel_that_may_raise_is_refused_when_it_is_compiled() -> None:
+    @numba_compiled("void(int64[::1])")
+    def check(values: np.ndarray) -> None:
+        if values[0] < 0:
+            raise ValueError("a negative number")
+
+    with pytest.raises(RuntimeError, match="numba_do_raise.* kernels allocate and raise nothing"):
+        check(np.zeros(1, np.int64))
+
+
+def test_a_kernel_that_allocates_is_refused_when_it_is_compiled() -> None:
+    @numba_compiled("int64(int64)")
+    def allocate(count: int) -> int:
+        return len(np.empty(count))
+
+    with pytest.raises(Exception, match="empty"):
+        allocate(3)
+
+
+def test_a_kernel_that_returns_a_float_is_refused() -> None:
+    with pytest.raises(TypeError, match="returns float64"):
+        numba_compiled("float64(float64[::1])")(add)
+
+
+@numba_compiled("int64(float64[::1])", "int64(float32[::1])")
+def doubled(values: np.ndarray) -> int:
+    return int(values[0] * 2)
 
 
 def test_a_kernel_of_several_signatures_takes_the_first_that_fits() -> None:
-    assert first_of(np.array([2.5])) == 2.5
-    assert first_of(np.array([0.5], np.float32)) == 0.5
-    with pytest.raises(TypeError, match="first_of: argument 1"):
-        first_of(np.array([1]))
-    assert variant_of(first_of, "float64(float32[::1])")(np.array([1.5], np.float32)) == 1.5
+    assert doubled(np.array([2.5])) == 5
+    assert doubled(np.array([0.5], np.float32)) == 1
+    with pytest.raises(TypeError, match="got int64"):
+        doubled(np.array([1]))
+    assert variant_of(doubled, Signature.parsed("int64(float32[::1])"))(np.array([1.5], np.float32)) == 3
     with pytest.raises(KeyError):
-        variant_of(first_of, "float64(int64[::1])")
+        variant_of(doubled, Signature.parsed("int64(int64[::1])"))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -318,14 +340,14 @@ def test_a_kernel_of_several_signatures_takes_the_first_that_fits() -> None:
 def test_a_process_that_is_forked_while_a_kernel_is_loaded_loads_others(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ends = threading.Event(), threading.Event()
 
-    def load(function: object, signature: str, *_: object) -> object:
-        if signature == "int64(int64)":
+    def load(symbol: str, _: object) -> int:
+        if symbol == slow.symbol:
             begun.set()
             ends.wait(20)
-        return machine_code.MachineCode(lambda value: 2 * value, 0)
+        return ABSOLUTE
 
     monkeypatch.setattr(numba_compile, "load", load)
-    slow, quick = (Kernel(lambda value: None, (f"{kind}({kind})",), nogil=True) for kind in ("int64", "float64"))
+    slow, quick = (Kernel(lambda value: None, Signature("int64", (kind,)), nogil=True) for kind in ("int64", "float64"))
     thread = threading.Thread(target=slow, args=(1,))
     thread.start()
     begun.wait(20)
@@ -333,7 +355,7 @@ def test_a_process_that_is_forked_while_a_kernel_is_loaded_loads_others(monkeypa
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # ends it if it waits
-        os._exit(int(quick(1.5) != 3))
+        os._exit(int(quick(1.5) == 0))
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

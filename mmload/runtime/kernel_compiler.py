@@ -1,0 +1,157 @@
+"""Compiles kernels to object files of plain C functions, by public interfaces of numba and llvmlite.
+
+The C function of a kernel takes the address of its record (:mod:`mmload.runtime.records`) and returns an integer.
+Nothing in it allocates, counts references or raises, so it needs nothing of Python or numba: what it refers to is
+checked, and must be in the C library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import numba
+from llvmlite import binding
+from numba import types
+
+from mmload.runtime import numba_intrinsics
+from mmload.runtime.declarations import (
+    ARENA,
+    CallBy,
+    CallC,
+    External,
+    Intrinsic,
+    Part,
+    RecordArray,
+    Signature,
+    TupleType,
+    Type,
+    array_of,
+)
+
+_numba: Any = numba  # it is only partially typed
+_types: Any = types
+
+_OPTIONS = {"_nrt": False, "error_model": "numpy"}
+"""Arrays count no references, so that none can be allocated, and divisions by 0 do not raise."""
+
+C_LIBRARY = frozenset(
+    (
+        *("free", "malloc", "memcpy", "memmove", "memset", "madvise", "mincore", "posix_fadvise", "pread"),
+        *("cos", "exp", "fmod", "log", "log1p", "pow", "sin", "sincos", "sqrt", "tan"),
+    )
+)
+"""Functions that kernels may refer to."""
+
+_PASSES = "ipsccp", "dead_arg_elimination", "simplify_cfg", "global_dead_code_eliminate"
+
+
+def compile_object(function: Callable[..., Any], signature: Signature, name: str) -> bytes:
+    """Returns an object file with the C function of a kernel under a name.
+
+    Raises:
+        RuntimeError: if it refers to a function that is not in the C library, as where it may raise an error.
+    """
+    compiled = c_function(function, signature)
+    module: Any = binding.parse_assembly(compiled.inspect_llvm())
+    for value in (*module.functions, *module.global_variables):
+        if value.name == compiled.native_name:
+            value.name = name
+        elif not value.is_declaration:
+            value.linkage = "internal"
+    machine = _machine()
+    passes: Any = binding.create_new_module_pass_manager()
+    for each in _PASSES:
+        getattr(passes, f"add_{each}_pass")()
+    passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options()))
+    needed = {one.name for one in module.functions if one.is_declaration and not one.name.startswith("llvm.")}
+    if not needed <= C_LIBRARY:
+        raise RuntimeError(f"{name} needs {', '.join(sorted(needed - C_LIBRARY))}; kernels allocate and raise nothing")
+    module.verify()
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def c_function(function: Callable[..., Any], signature: Signature) -> Any:
+    """Compiles a kernel by ``numba.cfunc``, whose ``address`` this process may call."""
+    kernel = _compiled_part(function)
+    arguments_of = numba_intrinsics.arguments_of(tuple(map(numba_type, signature.arguments)))
+
+    def write(record: int) -> int:
+        kernel(*arguments_of(record))
+        return 0
+
+    def compute(record: int) -> int:
+        return kernel(*arguments_of(record))  # type: ignore[no-any-return]
+
+    chosen = write if signature.result == "void" else compute
+    return _numba.cfunc(_types.int64(_types.uintp), nopython=True, **_OPTIONS)(chosen)
+
+
+def _machine() -> Any:
+    """Returns LLVM's target: the processor that numba compiles for."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    name = _numba.config.CPU_NAME or binding.get_host_cpu_name()
+    features = ",".join(numba_intrinsics.features())
+    target = binding.Target.from_triple(binding.get_process_triple())
+    return target.create_target_machine(name, features, opt=3, reloc="pic")
+
+
+def numba_type(kind: Type) -> Any:
+    """Returns numba's type."""
+    if isinstance(kind, TupleType):
+        return _types.BaseTuple.from_types([numba_type(field) for field in kind.fields], kind.kind)
+    if isinstance(kind, RecordArray):
+        return _types.Array(_numba.from_dtype(kind.dtype), kind.ndim, "C")
+    dtype, ndim, is_contiguous = array_of("int64[::1]" if kind == ARENA else kind)
+    found = getattr(_types, dtype)
+    return _types.Array(found, ndim, "C" if is_contiguous else "A") if ndim else found
+
+
+def _signature(text: str) -> Any:
+    """Returns numba's signature of a C function."""
+    signature = Signature.parsed(text)
+    return numba_type(signature.result)(*map(numba_type, signature.arguments))
+
+
+def _resolved(function: Callable[..., Any]) -> FunctionType:
+    """Returns a function that calls numba's functions where the given one calls those that stand for them."""
+    plain: Any = function
+    names = _names(plain.__code__)
+    known = plain.__globals__ | {name: _resolve(plain.__globals__[name]) for name in names & plain.__globals__.keys()}
+    cells = tuple(CellType(_resolve(cell.cell_contents)) for cell in plain.__closure__ or ())
+    made = FunctionType(plain.__code__, known, plain.__name__, plain.__defaults__, cells)
+    made.__module__, made.__qualname__ = plain.__module__, plain.__qualname__
+    return made
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _resolve(value: Any) -> Any:
+    if isinstance(value, Part):
+        return _compiled_part(value.function, **value.options)
+    if isinstance(value, Intrinsic):
+        return getattr(numba_intrinsics, value.name)
+    if isinstance(value, External):
+        return _types.ExternalFunction(value.name, _signature(value.signature))
+    if isinstance(value, CallC):
+        return numba_intrinsics.call_c(_signature(value.signature))
+    if isinstance(value, CallBy):
+        declared = [tuple(map(numba_type, signature.arguments)) for signature in value.signatures]
+        return numba_intrinsics.call_by(tuple(declared))
+    return value
+
+
+_parts: dict[Callable[..., Any], Any] = {}
+
+
+def _compiled_part(function: Callable[..., Any], **options: Any) -> Any:
+    made = _parts.get(function)
+    if made is None:
+        made = _parts[function] = _numba.njit(**_OPTIONS, **options)(_resolved(function))
+    return made
