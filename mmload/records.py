@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+
+from mmload.errors import RecipeError
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +83,20 @@ ONLY_VOID = (
 
 _MOST_DIMENSIONS = 32
 _MOST_ELEMENTS = 2**56
+
+
+def checked(value: Any, kind: Any, name: str) -> Any:
+    """Returns a value as an annotated type has it, such as a tuple for a list.
+
+    Raises:
+        RecipeError: if it does not fit; says the name, the value, and what to use: the description of the type.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (ValueError, RecursionError, OverflowError) as error:
+        described = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
+        described += ["true or false"] if kind is bool else []
+        raise RecipeError(f"{name} is {value!r:.80}; {f'use {described[-1]}' if described else error}") from error
 
 
 @cache

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from torture_builds import DifferenceError
@@ -31,6 +32,7 @@ from mmload.remote.copies import push
 
 IMAGES, SIZE, READERS = 120, 160, 6
 LIMIT = IMAGES * SIZE * SIZE * 3 // 3
+CHUNK_BYTES = 200_000  # as small as the datasets
 START_S, PATIENCE_S = 400.0, 120.0
 
 
@@ -42,8 +44,9 @@ def torture(folder: Path, seconds: float, seed: int) -> str:
     """
     squares, photographs = datasets(folder)
     urls = [f"file://{folder}/pushed-{path.name}" for path in (squares, photographs)]
-    for path, url in zip((squares, photographs), urls, strict=True):
-        push(path, url)
+    with patch.object(chunks, "CHUNK_BYTES", CHUNK_BYTES):
+        for path, url in zip((squares, photographs), urls, strict=True):
+            push(path, url)
     cache = folder / "cache"
     is_mounted = mount(cache)
     try:
@@ -219,7 +222,7 @@ def read(cache: Path, log: Path, squares: str, squares_url: str, photographs: st
     """Reads rows of both datasets and compares them, until standard input ends; a reader's whole life."""
     import select
 
-    chunks.CHUNK_BYTES, chunk_map.MOST_IDLE, chunk_map.WINDOW = 200_000, 2, 4
+    chunks.CHUNK_BYTES, chunk_map.MOST_IDLE, chunk_map.WINDOW = CHUNK_BYTES, 2, 4
     draw, rows = random.Random(seed), 0
     open_remote = lambda url: mmload.open(url, cache=cache, cache_limit=LIMIT, parallel=4)["train"]  # noqa: E731
     local = [mmload.open(path)["train"] for path in (squares, photographs)]

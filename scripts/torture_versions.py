@@ -29,7 +29,7 @@ import mmload
 from mmload.builder.columns import add_field, remove_field
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build, update
-from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.subsets import remove_subset, save_subset
 from mmload.builder.unused_files import compact, remove_unused

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from cached_datasets import CHUNK_BYTES, end_all
 from devkit import Devkit
 from forked_program import path_of
 from hypothesis import settings
-from parity_stores import make_photos
+from parity_stores import boxed_split, make_photos
 from PIL import Image
 from s3_server import Bucket, Running, running
 from updating import make_old
@@ -38,7 +38,7 @@ from mmload.cli.app import main
 from mmload.remote import chunks, dataset_cache, object_store
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import processes
-from mmload.store.dataset import Dataset
+from mmload.store.dataset import Dataset, Split
 
 # The same examples in each run; `scripts/test --hypothesis-profile explore` draws others.
 settings.register_profile("repeat", deadline=None, derandomize=True)
@@ -85,6 +85,13 @@ def make_folder(
             pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / name / f"{number:02d}.png")
     return root
+
+
+def build_splits(root: Path, side: int = 40, per_class: tuple[int, int] = (2, 2), **more: Any) -> Path:
+    """An ImageFolder ``root/photos`` with train and val, and ``root/built``, which is built from it."""
+    for seed, (split, count) in enumerate(zip(("train", "val"), per_class, strict=True)):
+        make_folder(root / "photos" / split, per_class=count, seed=seed, **more)
+    return build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(side))).out
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +151,18 @@ def dataset(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         BuildRecipe(kind="imagefolder", root=folder, out=out, transforms=square(32), shard_bytes=shard_bytes), threads=2
     )
     return open_dataset(out)
+
+
+@pytest.fixture
+def rows(dataset: Dataset) -> Split:
+    """The split of ``dataset``."""
+    return dataset["train"]
+
+
+@pytest.fixture(scope="session")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    """Ten rows of 40 x 48 with boxes and masks. Read-only: shared by the session."""
+    return boxed_split(tmp_path_factory.mktemp("boxed"))
 
 
 @pytest.fixture
@@ -260,7 +279,7 @@ def script(name: str) -> Iterator[ModuleType]:
     sys.path.insert(0, str(path.parent))
     loader = SourceFileLoader(name, str(path))
     spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
+
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     loader.exec_module(module)

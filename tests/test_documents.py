@@ -6,6 +6,9 @@ import json
 import re
 import shutil
 import warnings
+from functools import reduce
+from importlib import import_module
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,11 @@ from documents import PAGES, ROOT
 from PIL import Image
 from torch import nn
 
+import mmload as package
+from mmload import presets
 from mmload.cli.app import app
 from mmload.remote.opening import open as mmload_open
+from mmload.sources import SOURCES
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,11 +119,14 @@ def test_few_blocks_are_left_out_and_each_says_why() -> None:
         assert block.language in ("python", "sh", "toml", "", "json", "csv"), block
 
 
+GROUP: Any = typer.main.get_command(app)
+"""All commands, as click has them."""
+
+
 def parsed(words: list[str]) -> None:
     """Parse a command's words as the command line does, and run nothing."""
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("mmload", list(words))
-    name, command, rest = group.resolve_command(context, list(words))
+    context = GROUP.make_context("mmload", list(words))
+    name, command, rest = GROUP.resolve_command(context, list(words))
     command.make_context(name, rest, parent=context)
 
 
@@ -135,6 +144,15 @@ def test_every_command_parses(page: Path) -> None:
             raise AssertionError(f"{page.name}: mmload {' '.join(words)}: {error}") from error
 
 
+@pytest.mark.parametrize(
+    "name", ["recipes", "updating", "inspection", "parity", "which-loader", "variable-size", "sources"]
+)
+def test_every_option_named_is_one_of_a_command(name: str) -> None:
+    known = {"--help"} | {flag for command in GROUP.commands.values() for each in command.params for flag in each.opts}
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if documents.commands(page)], ids=lambda page: page.name)
 def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> None:
     """Each with the folders of its page: a command over others, such as DATASET, is only parsed."""
@@ -148,38 +166,88 @@ def test_the_cheap_commands_do_what_the_page_says(page: Path, world: Path) -> No
             assert done.returncode == 0, f"mmload {' '.join(words)}: {done.stderr}"
 
 
-def test_document_check_wrong_command_fails() -> None:
-    with pytest.raises(Exception, match="No such option"):
-        parsed(["build", "imagefolder", "a", "b", "--sise", "3"])
-    with pytest.raises(Exception, match="No such command"):
-        parsed(["biuld"])
+RECORDED = {
+    "DataLoader + torchvision on Pillow images": "DataLoader + torchvision,",
+    "DataLoader + torchvision v2 on tensors": "DataLoader + v2 on tensors",
+    "DataLoader over mmload rows, 0 workers": "DataLoader + mmload dataset",
+    "output filled past the caches: the limit": "output filled past the caches",
+}
+"""Loaders of the tables of measurements whose names in the records are others."""
 
 
-def test_marks_and_blocks_are_read_as_they_are_meant(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "Run `mmload info D` and `mmload build ...`.\n\n    mmload verify D    # all of it\n\n"
-        "```python\na = 1\n```\n\n<!-- not run: it needs a GPU -->\n```python\nb = 1\n```\n"
-        "<!-- needs: no_such_package -->\n```python\nc = 1\n```\n```sh\nmmload parity D --source S\n```\n"
-    )
-    plain, marked, needy, shell = documents.blocks(page)
-    assert (plain.line, plain.code, plain.skipped) == (6, "a = 1\n", False)
-    assert (marked.not_run, marked.skipped) == ("it needs a GPU", True)
-    assert (needy.needs, needy.skipped) == ("no_such_package", True)
-    assert shell.language == "sh"
-    assert documents.commands(page) == [["verify", "D"], ["parity", "D", "--source", "S"]]
-    assert documents.inline_commands(page) == [["info", "D"]]
+def recorded(record: str, loader: str) -> list[str]:
+    """Returns images per second, and CPU seconds per 1,000 images, of a loader's fastest result in a record."""
+    results = json.loads((ROOT / "docs" / "benchmarks" / f"{record}.json").read_text(encoding="utf-8"))["results"]
+    of_loader = [result for result in results if result["name"].startswith(RECORDED.get(loader, loader))]
+    best = max(of_loader, key=lambda result: float(result["images_per_second"]))
+    return [f"{best['images_per_second']:,.0f}", f"{best['cpu_seconds_per_1000']:.2f}"]
+
+
+@pytest.mark.parametrize(("page", "columns"), [("README.md", 1), ("docs/benchmarks/README.md", 2)])
+def test_tables_of_loaders_have_the_numbers_of_their_records(page: str, columns: int) -> None:
+    rows = 0
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        loader, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if len(cells) == 2 * columns and loader.startswith(("DataLoader ", "mmload.Loader, ", "FFCV", "NVIDIA")):
+            rows += 1
+            assert cells == [*recorded("crop", loader)[:columns], *recorded("resized-crop", loader)[:columns]], line
+    assert rows >= 5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor and file.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{page.name}: {target}#{anchor}"
+
+
+def test_reference_has_every_public_name_and_no_other() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: (mmload\S*)$", page, re.MULTILINE))
+    assert {f"mmload.{name}" for name in dir(package)} - {"mmload.__version__"} <= listed
+    for path in listed:
+        reduce(getattr, path.split(".")[1:], package)
+    members = re.findall(r"::: (\S+)\n +options:\n +members: \[(.*)\]", page)
+    for path, names in members:
+        defined = vars(import_module(path)).values()
+        public = {each.__name__ for each in defined if isfunction(each) and each.__module__ == path}
+        assert {name for name in public if not name.startswith("_")} == set(names.split(", ")), path
 
 
 def test_every_room_has_its_line() -> None:
     rooms = {path.parent.name for path in (ROOT / "mmload").glob("*/__init__.py")}
     assert rooms == {name for name in rooms if f"\n| `{name}` |" in ARCHITECTURE}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_sources_section_of_a_kind_has_every_option(kind: str) -> None:
+    page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^## (?:\w+, )?{kind}\b.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+    module, name = SOURCES[kind].split(":")
+    options = list(signature(getattr(import_module(module), name)).parameters)[2:]
+    assert [option for option in options if f"`{option}`" not in section] in ([], ["allow_outside"])
+
+
+@pytest.mark.parametrize("page", ["loading", "presets"])
+def test_page_has_every_argument_or_preset(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    arguments = [name for name in signature(package.Loader).parameters if name not in ("dataset", "others")]
+    names = arguments if page == "loading" else [*presets.__all__, *presets.detection.__all__]
+    assert [name for name in names if not re.search(rf"`{name}[`(]", text)] == []
+
+
+def test_every_module_that_the_architecture_names_exists() -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", ARCHITECTURE)
+    assert len(named) > 30
+    assert [path for path in named if not (ROOT / "mmload" / path).is_file()] == []
+    dotted = re.findall(r"`([a-z_]+\.[a-z_.]+)`", ARCHITECTURE)
+    rooms = {path.parent.name for path in (ROOT / "mmload").glob("*/__init__.py")}
+    for name in {name for name in dotted if name.split(".")[0] in rooms}:
+        assert (ROOT / "mmload" / name.replace(".", "/")).with_suffix(".py").is_file(), name
 
 
 def test_every_document_and_script_named_exists() -> None:
@@ -191,3 +259,5 @@ def test_every_document_and_script_named_exists() -> None:
         text = page.read_text(encoding="utf-8")
         for script in re.findall(r"(?<![\w/(.])((?:scripts|benchmarks)/\w+(?:\.py)?)(?![\w.])", text):
             assert (ROOT / script).exists(), f"{page.name}: {script}"
+        for module in re.findall(r"(?<![\w/(.])((?:mmload|tests)/[a-z_/]+\.py)\b", text):
+            assert (ROOT / module).exists(), f"{page.name}: {module}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -49,8 +50,13 @@ def modules() -> dict[str, Path]:
     return names
 
 
-def imports() -> Iterator[tuple[str, str]]:
+@cache
+def imports() -> frozenset[tuple[str, str]]:
     """(importing module, imported module) for every import of the package by itself, lazy ones included."""
+    return frozenset(_imports())
+
+
+def _imports() -> Iterator[tuple[str, str]]:
     known = modules()
     for name, path in known.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -100,11 +106,6 @@ def drawing() -> str:
     width = max(map(len, ROOMS))
     lines = (f"{name:<{width}} -> {', '.join(sorted(arrows[name], key=ROOMS.index))}" for name in ROOMS)
     return "\n".join(line.removesuffix(" -> ").rstrip() for line in lines)
-
-
-def test_the_drawing_in_the_documents_is_that_of_the_sources() -> None:
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert drawing() in page
 
 
 if __name__ == "__main__":

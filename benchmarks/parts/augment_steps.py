@@ -1,4 +1,4 @@
-"""Every single step against torchvision v2, by CPU time of one thread: the part of bench_augment that --steps runs.
+"""Every single step against torchvision v2, by CPU time of one thread: the work of bench_augment.
 
 Both sides crop 224 out of 256 x 256 uint8 tensors, do the one step to every sample, and normalize to float32, each
 sample with draws of its own, for which torchvision is called one image after another: first without a batch, so that
@@ -183,7 +183,7 @@ def _measured(name: str, contenders: list[Callable[[int], None]], rounds: int, c
 
 
 def told(rows: list[dict[str, Any]]) -> str:
-    """A table for docs/benchmarks."""
+    """Returns the rows as a table."""
     lines = [
         "| step | in the list: us, torchvision's us, ratio | torchvision with a batch: us, ratio | "
         "alone: us, torchvision's us, ratio |",

@@ -26,7 +26,7 @@ class Noise:
 
 
 def make_dataset(path: Path, rows: int, side: int) -> Path:
-    """Builds a dataset of noise by public names alone, so that other versions of mmload can do it, too."""
+    """Builds a dataset of noise."""
     options = {"dataset": "noise_rows:Noise", "arguments": {"rows": rows, "side": side}}
     mmload.build(mmload.BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=path))
     return path

@@ -93,7 +93,7 @@ class RandomIoUCrop(Step):
         ValueError: if an argument is out of range, or (when run) the batch has no boxes.
     """
 
-    needs_boxes = True
+    needs_boxes = "for detection"
     takes_sizes = True
     is_drop_in = False  # a Resize must follow, torchvision's need none
 

@@ -98,9 +98,9 @@ class Trail(NamedTuple):
     dropped: Flags
 
     @classmethod
-    def before(cls, boxes: Tensor, plan: Plan) -> Trail:
+    def before(cls, boxes: Boxes, plan: Plan) -> Trail:
         """Returns the trail of boxes [B, M, 4] before the first pass, of which this is the plan."""
-        given: Boxes = np.ascontiguousarray(boxes.numpy())
+        given: Boxes = np.ascontiguousarray(boxes)
         shape, kind = (len(given), given.shape[1] + 1), given.dtype
         sizes = np.array([plan.source[1:]]) if plan.sizes is None else np.ascontiguousarray(plan.sizes)
         trail = cls(np.empty((*shape, 4), kind), zeros(shape, np.bool_), np.empty(shape, kind), _none_of(given))
@@ -156,7 +156,7 @@ def move_fields(
         batch = batch.replace(masks=_moved_masks(batch.masks, own, plan))
     if batch.boxes is None:
         return batch, trail
-    return batch, (trail or Trail.before(batch.boxes, plan)).moved(plan)
+    return batch, (trail or Trail.before(batch.boxes.numpy(), plan)).moved(plan)
 
 
 def _moved_masks(masks: Tensor | None, own: OwnMasks | None, plan: Plan) -> Tensor:
@@ -187,7 +187,7 @@ def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Boxes, Flag
     """Returns a batch's boxes [B, M, 4] as ``plan`` moves them, and which of them are real and were not dropped."""
     if batch.boxes is None:
         raise ValueError("the batch has no boxes; build the dataset for detection")
-    trail = trail or Trail.before(batch.boxes, plan)
+    trail = trail or Trail.before(batch.boxes.numpy(), plan)
     trail = trail.moved(plan) if plan.moves else trail
     boxes, real = np.empty((*trail.dropped.shape, 4), trail.boxes.dtype), _none_of(trail.dropped)
     variant(_find_real, _real(boxes.dtype.name))(trail.boxes, _counts_of(batch, trail), trail.dropped, boxes, real)

@@ -24,7 +24,7 @@ from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalF
 from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic
 from mmload.augment.resize import Resize
-from mmload.augment.step import AfterStep, LevelStep, Step, check_dtype, check_shape, sees_fields
+from mmload.augment.step import AfterStep, DeclaredStep, LevelStep, Step, check_dtype, check_shape, sees_fields
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.pictures.instance_masks import segment_fields
@@ -55,7 +55,7 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
             raise TypeError(f"{shown(step)} is not an nn.Module: wrap a function in a module with a forward")
         if isinstance(step, Mosaic) and place:
             raise ValueError("Mosaic comes after other steps; put it first, as it composes rows as they are stored")
-        if not isinstance(step, Step | AfterStep | Mosaic):
+        if not isinstance(step, DeclaredStep):
             check_foreign(step)
         if dtype == torch.uint8:
             _check_uint8(step)
@@ -116,7 +116,7 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
         ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.
     """
     for step in steps:
-        if isinstance(step, Step | AfterStep | Mosaic):
+        if isinstance(step, DeclaredStep):
             step.check_fields(boxes=boxes, masks=masks)
         elif (boxes or masks) and moves(step):
             name = type(step).__name__
@@ -190,7 +190,7 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
         check_counts(batch.counts, most)
 
 
-def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Module]) -> None:
+def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:
     """Rejects float images on a CPU whose white is not 1, before steps whose result depends on it.
 
     On other devices nobody looks: the device would be waited for at every batch.
@@ -201,8 +201,7 @@ def check_values(images: Tensor, indices: Tensor | None, steps: Iterable[nn.Modu
     if images.device.type != "cpu" or not images.is_floating_point() or not images.numel():
         return
     if any(isinstance(step, Normalize | LevelStep) for step in steps):
-        selected = images if indices is None else images[indices]
-        least, greatest = (float(end) for end in selected.aminmax()) if selected.numel() else (0.0, 1.0)
+        least, greatest = (float(end) for end in images.aminmax())
         if not (least >= -0.01 and greatest <= 1.01):
             raise ValueError(
                 f"images are {images.dtype} with values from {least:g} to {greatest:g}: give uint8 levels, or floats "

@@ -11,7 +11,6 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from tensordict import lazy_stack
 from torch import Tensor, nn
 
 from mmload.augment.arguments import argument_error, integer, torch_device
@@ -19,64 +18,16 @@ from mmload.augment.boxes import BoxRule
 from mmload.augment.checks import check_batch, check_fields, check_instances, check_steps, check_targets
 from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
-from mmload.augment.given_samples import EXPECTED, images_of, samples_of
+from mmload.augment.given_samples import Given, given_samples
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.prepared_batch import PreparedBatch, on_device
+from mmload.augment.prepared_batch import CollateSettings, PreparedBatch, on_device
 from mmload.augment.step import white
-from mmload.batch import Batch, lazy_rows
-from mmload.errors import counted, shown
-from mmload.render.kernel_arguments import ImageLines
+from mmload.batch import Batch
+from mmload.errors import shown
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.runtime.random_words import Numbers
-
-
-def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
-    """Returns rows as one batch, which is a lazy stack where their images differ in size."""
-    if isinstance(batch, Batch):
-        return batch
-    rows: list[Any] = list(batch)
-    try:
-        stacked: Any = lazy_stack(rows) if variable_size_rows(rows) else torch.stack(rows)
-    except RuntimeError as error:  # of tensordict
-        advice = "as several datasets pad boxes to different numbers; give the datasets to mmload.Loader"
-        raise ValueError(f"rows cannot be stacked, perhaps {advice} ({error})") from error
-    whole: Batch = stacked
-    return whole
-
-
-def batch_given(given: Any) -> tuple[Batch, Sequence[Tensor] | None, OwnMasks | None]:
-    """Returns what a collate is called with as a batch; if images differ in size, they and their masks are apart.
-
-    Raises:
-        TypeError, ValueError: if it is none of :data:`~mmload.augment.given_samples.EXPECTED`.
-    """
-    if isinstance(given, np.ndarray):
-        given = images_of(given)
-    if isinstance(given, Tensor):
-        if given.dim() != 4:
-            raise ValueError(f"images have the shape {tuple(given.shape)}, expected [B, C, H, W]")
-        return Batch(images=given, batch_size=[len(given)]), None, None
-    if not isinstance(given, Batch) and (not isinstance(given, Sequence) or isinstance(given, str) or not given):
-        raise TypeError(f"got {shown(given) if given or given is None else 'an empty list'}, expected {EXPECTED}")
-    if isinstance(given, Batch) or all(isinstance(row, Batch) for row in given):
-        if rows := variable_size_rows(given):
-            return split_rows(rows)
-        return stacked_rows(given), None, None
-    batch, images = samples_of(given)
-    if len({image.shape for image in images}) == 1:
-        return batch.replace(images=torch.stack(images)), None, None
-    if batch.masks is not None:
-        raise ValueError("images differ in size, so their masks cannot be stacked: build a dataset, or resize them")
-    return batch, images, None
-
-
-def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
-    """Returns the rows of a batch or list if their images differ in size; none if they do not."""
-    rows = lazy_rows(batch) if isinstance(batch, Batch) else batch
-    images = [row.images for row in rows if isinstance(row, Batch) and isinstance(row.images, Tensor)]
-    return rows if len(images) == len(rows) and len({image.shape for image in images}) > 1 else ()
 
 
 def _seeds_of(batch: Batch, generator: torch.Generator | None = None) -> Numbers:
@@ -85,55 +36,6 @@ def _seeds_of(batch: Batch, generator: torch.Generator | None = None) -> Numbers
         return fresh_seeds(batch.batch_size[0], generator)
     seeds: Numbers = batch.seeds.numpy()
     return seeds
-
-
-def fields_on_host(batch: Batch, images: Tensor) -> Batch:
-    """Returns a batch whose fields are in host memory, which waits for the images' device; images may be left out."""
-    if images.device.type == "cpu":
-        return batch
-    return on_device(batch.replace(images=None), torch.device("cpu"))
-
-
-def split_rows(rows: Sequence[Batch]) -> tuple[Batch, list[Tensor], OwnMasks | None]:
-    """Divides rows with variable-size images into a batch without images and masks, the images, and the masks.
-
-    Raises:
-        TypeError: if an image or mask is not uint8.
-        ValueError: if an image is not [C, h, w], or has another number of channels than the first; or if some rows have
-            no mask, or one of another size than its image.
-    """
-    images = [row.images for row in rows]
-    for image in images:
-        if image.dtype != torch.uint8:
-            raise TypeError(f"variable-size images are {image.dtype}, expected torch.uint8")
-        if image.dim() != 3 or image.shape[0] != images[0].shape[0]:
-            shapes = tuple(image.shape), tuple(images[0].shape)
-            raise ValueError(f"images have the shapes {shapes[0]} and {shapes[1]}, expected [C, h, w] with the same C")
-    masks = _masks_of(rows)
-    stacked = stacked_rows([row.replace(images=None, masks=None) for row in rows])
-    return stacked.replace(images=None, masks=None), images, masks  # of None, stack makes a list
-
-
-def _masks_of(rows: Sequence[Batch]) -> OwnMasks | None:
-    """Joins the masks of rows whose images are variable-size."""
-    masks: list[Tensor] = []
-    for row in rows:
-        if row.masks is None:
-            continue
-        if row.masks.dtype != torch.uint8:
-            raise TypeError(f"variable-size masks are {row.masks.dtype}, expected torch.uint8")
-        if row.masks.shape != row.images.shape[1:]:
-            raise ValueError(
-                f"masks have the shape {tuple(row.masks.shape)}, but images {tuple(row.images.shape)}; "
-                "give both the same size"
-            )
-        masks.append(row.masks.reshape(-1))
-    if not masks:
-        return None
-    if len(masks) < len(rows):
-        raise ValueError(f"{len(masks)} of {len(rows)} rows have masks: give all of them, or none")
-    ends = torch.tensor([len(mask) for mask in masks], device="cpu").cumsum(0)
-    return OwnMasks(torch.cat(masks), ends - torch.tensor([len(mask) for mask in masks], device="cpu"))
 
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -277,95 +179,32 @@ class Collate(nn.Module):
         Returns:
             Images for images, else a Batch, in the collate's dtype and memory format.
         """
-        given, images, masks = batch_given(batch)
-        if images is not None:
-            return self.render_sizes(given, images, masks, generator=generator)
-        made = self.render(given, given.images, generator=generator)
+        made = self.render(given_samples(batch), generator, self._memory)
         return made.images if isinstance(batch, Tensor | np.ndarray) else made
 
-    def render_sizes(
-        self,
-        batch: Batch,
-        images: Sequence[Tensor],
-        masks: OwnMasks | None = None,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Batch:
-        """Renders variable-size images on a CPU.
+    def render(self, given: Given, generator: torch.Generator | None, memory: MemoryPool) -> Batch:
+        """Renders samples, in memory of a pool if on a CPU; seeds that they do not have are drawn by the generator.
 
-        Args:
-            batch: everything but the images and masks.
-            images: uint8 [C, h, w], one a sample.
-            masks: masks with the sizes of the images; None: there are none.
-            generator: generator of seeds if the batch has none; None: torch's default one.
-
-        Returns:
-            The batch with images in the collate's dtype and memory format, on the collate's device.
+        Variable-size images are rendered on a CPU.
         """
+        device = self.device or given.one.device
+        is_rendered_there = device.type != "cpu" and given.sizes is None and not self.joining_step
+        given = given.moved(device if is_rendered_there else torch.device("cpu"))
+        seeds = _seeds_of(given.batch, generator)
         if self.has_partners:
-            batch, numbers = self._paired(batch, generator)
-            images = [images[k] for k in numbers.tolist()]
-            masks = None if masks is None else masks._replace(starts=masks.starts[numbers])
-        sizes = np.array([image.shape[1:] for image in images], np.int64).reshape(-1, 2)
-        seeds = _seeds_of(batch, generator)
-        prepared = self.prepare(batch, (images[0].shape[0], 0, 0), seeds=seeds, sizes=sizes, masks=masks)
-        if prepared.tile_rows is not None:
-            images = [images[row] for row in prepared.tile_rows.numbers.tolist()]
-        out = self._memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
-        prepared.render_lines(0, ImageLines.of_images(images), out)
-        finished = prepared.finish(out)
-        return finished if self.device is None else on_device(finished, self.device)
-
-    def render(
-        self,
-        batch: Batch,
-        images: Tensor,
-        indices: Tensor | None = None,
-        *,
-        generator: torch.Generator | None = None,
-        memory: MemoryPool | None = None,
-    ) -> Batch:
-        """Renders a batch from images that are somewhere else, such as a complete split.
-
-        Args:
-            batch: everything but the images, which are ignored.
-            images: uint8 [N, C, H, W].
-            indices: int64 [B], the image of each sample; None: image k is sample k.
-            generator: generator of seeds if the batch has none; None: torch's default one.
-            memory: pool of the output on a CPU; None: the collate's own.
-
-        Returns:
-            The batch with images in the collate's dtype and memory format.
-        """
-        if images is None or images.dim() != 4:
-            got = "missing" if images is None else f"of the shape {tuple(images.shape)}"
-            raise ValueError(f"images are {got}, expected [B, C, H, W]")
-        if indices is None and len(images) != batch.batch_size[0]:
-            raise ValueError(
-                f"got {counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}; "
-                "give one per sample"
-            )
-        batch, device = fields_on_host(batch, images), self.device or images.device
-        is_rendered_there = device.type != "cpu" and not self.joining_step
-        images = images.to(device, non_blocking=True) if is_rendered_there else images.cpu()
-        if self.has_partners:
-            batch, numbers = self._paired(batch, generator)
-            indices = numbers if indices is None else indices[numbers]
-        shape = images.shape[1], images.shape[2], images.shape[3]
-        prepared = self.prepare(batch, shape, source=images.dtype, seeds=_seeds_of(batch, generator))
+            count = len(seeds)
+            numbers, seeds = self.with_partners(np.arange(count), seeds, count, lambda drawn: drawn)
+            given = given.chosen(torch.from_numpy(numbers))
+            given.batch.seeds = torch.from_numpy(seeds)
+        batch, images, masks = given
+        source = given.one.dtype
+        prepared = self.prepare(batch, given.shape, source=source, seeds=seeds, sizes=given.sizes, masks=masks)
         if is_rendered_there:
-            return prepared.finish(prepared.render_images(images if indices is None else images[indices], device))
-        out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
-        prepared.render_batch(images, out, indices)
+            return prepared.finish(prepared.render_images(images))
+        out = memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
+        prepared.render_batch(images, out)
         finished = prepared.finish(out)
         return finished if device.type == "cpu" else on_device(finished, device)
-
-    def _paired(self, batch: Batch, generator: torch.Generator | None) -> tuple[Batch, Tensor]:
-        """Returns a batch's samples and partners, which are others of it, and their numbers, int64 [B + P]."""
-        count = batch.batch_size[0]
-        numbers, seeds = self.with_partners(np.arange(count), _seeds_of(batch, generator), count, lambda drawn: drawn)
-        chosen = torch.from_numpy(numbers)
-        return batch.replace(images=None)[chosen].replace(seeds=torch.from_numpy(seeds)), chosen
 
     def prepare(
         self,
@@ -409,4 +248,12 @@ class Collate(nn.Module):
             plan = Plan.unchanged(len(seeds), shape, white(source))
         else:
             plan = Plan.unchanged_sizes(sizes, shape[0])
-        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)
+        settings = CollateSettings(
+            steps=steps,
+            composer=self.composer,
+            dtype=self.dtype,
+            memory_format=self.memory_format,
+            box_rule=self.box_rule,
+            epoch=self.epoch,
+        )
+        return PreparedBatch(settings, batch, seeds, plan, source, masks, framed, tiles)

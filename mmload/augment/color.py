@@ -76,7 +76,7 @@ class Normalize(Step):
 
     def fits(self, plan: Plan) -> bool:
         # One channel map after another is a channel map.
-        return plan.fits_color()
+        return not plan.ends
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Adds the color map of the values as they are stored; nothing is drawn."""

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmload.augment.arguments import chance
 from mmload.augment.boxes import BoxRule
 from mmload.augment.draws import Draws, Flags, branch_seeds, whole_numbers
-from mmload.augment.step import AfterStep, arguments_of
+from mmload.augment.step import AfterStep
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import (
     ALL_SEGMENTS,
@@ -69,18 +69,11 @@ class CopyPaste(AfterStep):
     """
 
     takes_uint8 = True
+    needs_boxes = "with task instances"
 
     def __init__(self, p: float = 1.0) -> None:
         super().__init__()
         self.p = chance(p)
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in arguments_of(self).items())
-
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if there are no boxes."""
-        if not boxes:
-            raise ValueError("CopyPaste needs boxes, and the batches have none; build the dataset with task instances")
 
     def check_objects(self, fields: Mapping[str, Tensor]) -> None:
         """Raises a ValueError if a batch does not have the fields of objects that can be pasted."""

@@ -46,7 +46,7 @@ class RandomErasing(Step):
 
     def fits(self, plan: Plan) -> bool:
         # Only holes and a mixing of samples follow a hole in a pass.
-        return plan.fits_hole()
+        return plan.mixing is None
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws one rectangle per sample: the first of ten that is smaller than the image, else none."""

@@ -256,25 +256,21 @@ class _OfSteps(LevelStep):
         self.transforms = nn.ModuleList(steps)
 
     @property
-    def steps(self) -> list[Step]:
+    def inner(self) -> list[Step]:  # type: ignore[override]  # it is read alone
         """The steps, in order."""
         return [step for step in self.transforms if isinstance(step, Step)]
 
     @property
     def moves_pixels(self) -> bool:
-        return any(step.moves_pixels for step in self.steps)
+        return any(step.moves_pixels for step in self.inner)
 
     def check_images(self, plan: Plan) -> None:
-        for step in self.steps:
+        for step in self.inner:
             step.check_images(plan)
-
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        for step in self.steps:
-            step.check_fields(boxes=boxes, masks=masks)
 
     def programs(self, plan: Plan, draws: Draws) -> list[Program]:
         """Returns the program of each step."""
-        return [_program_of(step, plan, draws.branch(place)) for place, step in enumerate(self.steps)]
+        return [_program_of(step, plan, draws.branch(place)) for place, step in enumerate(self.inner)]
 
 
 def _program_of(step: Step, plan: Plan, draws: Draws) -> Program:

@@ -27,6 +27,7 @@ from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import pasted_pixels
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 _MOST_CLASSES = 1_000_000
@@ -51,7 +52,7 @@ class MixStep(TargetStep, Step):
     def fits(self, plan: Plan) -> bool:
         """Returns whether nothing is mixed in the pass so far, and no holes are to be written into uint8 images."""
         uint8_holes = bool(plan.holes) and plan.peak > 1 and plan.shift is None and not self.makes_floats
-        return plan.fits_mixing() and not uint8_holes
+        return plan.mixing is None and not uint8_holes
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.mixed(self.mixing(plan, draws))
@@ -82,9 +83,7 @@ class MixStep(TargetStep, Step):
         plan = self.describe(plan_for(images), draws)
         share = None if plan.mixing is None else plan.mixing.target_share(plan.height, plan.width)
         mixed = targets if share is None else mixed_targets(targets, share, self.num_classes)
-        out = torch.empty(plan.shape, dtype=images.dtype, device=images.device)
-        Rendering(plan, images.dtype).render_batch(images, out)
-        return out, mixed
+        return Rendering(plan, images.dtype).rendered(images), mixed
 
 
 class _Mix(MixStep):
@@ -127,13 +126,10 @@ class MixUp(_Mix):
 
     makes_floats = True
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        # A blend of them would be meaningless.
-        if boxes or masks:
-            what = "boxes" if boxes else "masks"
-            raise ValueError(
-                f"MixUp blends images but not their {what}; leave MixUp out, or leave {what} out of fields"
-            )
+    leaves_behind = {  # a blend of them would be meaningless
+        what: f"blends images but not their {what}; leave MixUp out, or leave {what} out of fields"
+        for what in ("boxes", "masks")
+    }
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws the shares."""
@@ -158,12 +154,9 @@ class CutMix(_Mix):
         ValueError: if an argument is out of range, or (when run) targets are class indices without ``num_classes``.
     """
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        # It is unknown how much of a box a pasted image hides. Masks are pasted.
-        if boxes:
-            raise ValueError(
-                "CutMix pastes over boxes without changing them; leave CutMix out, or leave boxes out of fields"
-            )
+    leaves_behind = {  # it is unknown how much of a box a pasted image hides; masks are pasted
+        "boxes": "pastes over boxes without changing them; leave CutMix out, or leave boxes out of fields"
+    }
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws the rectangles."""
@@ -218,14 +211,10 @@ class MixChoice(MixStep):
         self.p = weights(p, len(mixing))
         self.per = _per(per)
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        for step in self._steps:
-            step.check_fields(boxes=boxes, masks=masks)
-
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws once per sample or batch, and what the steps draw."""
         chosen = (draws.of_first() if self.per == "batch" else draws).weighted(self.p)
-        parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self._steps)]
+        parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self.inner)]
         found = Mixing()
         for place, part in enumerate(parts):
             here = chosen == place
@@ -238,7 +227,8 @@ class MixChoice(MixStep):
         return found
 
     @property
-    def _steps(self) -> list[MixStep]:
+    def inner(self) -> list[MixStep]:  # type: ignore[override]  # it is read alone
+        """The steps to choose from."""
         return [step for step in self.transforms if isinstance(step, MixStep)]
 
 
@@ -277,33 +267,25 @@ def check_targets(targets: Tensor | None, classes: int | None) -> None:
 
 
 def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) -> Tensor | None:
-    """Blends targets on their device: share * own + (1 - share) * the one before, float32 [B, K].
+    """Blends targets: share * own + (1 - share) * the one before, float32 [B, K] on their device, which is waited for.
 
     Raises:
         ValueError: if targets cannot be blended, as :func:`check_targets` has it.
     """
-    if targets is not None and targets.device.type == "cpu" and targets.dim() == 1 and classes is not None:
-        blended = _blended_indices(targets, share, classes)
-        if blended is not None:
-            return blended
-    check_targets(targets, classes)
     if targets is None:
         return None
-    shares: Any = with_tensors(share, targets.device)
-    own: Tensor = shares[:, None]
-    soft = targets.to(torch.float32)
-    if targets.dim() == 1 and classes is not None:
-        soft = torch.nn.functional.one_hot(targets.to(torch.int64), classes).to(torch.float32)
-    return soft * own + soft.roll(1, 0) * (1 - own)
-
-
-def _blended_indices(indices: Tensor, share: Floats, classes: int) -> Tensor | None:
-    """Blends class indices on a CPU; None if they are none, or out of range."""
-    if indices.dtype.is_floating_point:
-        return None
-    blended = np.empty((len(indices), classes), np.float32)
-    words = np.ascontiguousarray(indices.numpy(), np.int64)
-    return torch.from_numpy(blended) if _blend_indices(words, share, blended) else None
+    is_here = targets.device.type == "cpu"  # torch's copies to where a tensor is give the interpreter lock away, too
+    given = targets if is_here else targets.cpu()
+    check_targets(given, classes)
+    if given.dim() == 1 and classes is not None:
+        soft: Floats = zeros((len(given), classes), np.float32)
+        _set_ones(np.ascontiguousarray(given.numpy(), np.int64), soft)
+    else:
+        soft = given.to(torch.float32).numpy()
+    blended = np.empty_like(soft, order="C")
+    _blend(np.ascontiguousarray(soft), np.ascontiguousarray(share), blended)
+    made = torch.from_numpy(blended)
+    return made if is_here else made.to(targets.device)
 
 
 def _per(per: object) -> str:
@@ -316,14 +298,16 @@ def _classes(number: object) -> int:
     return integer("num_classes", number, least=1, greatest=_MOST_CLASSES, expected=_CLASSES)
 
 
-@numba_compiled("boolean(int64[::1], float32[::1], float32[:, ::1])", nogil=False)
-def _blend_indices(indices: Numbers, shares: Floats, out: Floats) -> bool:
-    """Blends each one-hot vector with the one before it, the first with the last; false if an index is out of range."""
-    out[:] = 0.0
+@numba_compiled("void(int64[::1], float32[:, ::1])", nogil=False)
+def _set_ones(indices: Numbers, out: Floats) -> None:
     for k in range(len(indices)):
-        if not 0 <= indices[k] < out.shape[1]:
-            return False
-    for k in range(len(indices)):
-        out[k, indices[k]] = shares[k]
-        out[k, indices[k - 1]] += np.float32(1) - shares[k]
-    return True
+        out[k, indices[k]] = 1
+
+
+@numba_compiled("void(float32[:, ::1], float32[::1], float32[:, ::1])", nogil=False)
+def _blend(soft: Floats, shares: Floats, out: Floats) -> None:
+    """Blends each row with the one before it, the first with the last."""
+    for k in range(len(soft)):
+        own, other = shares[k], np.float32(1) - shares[k]
+        for place in range(soft.shape[1]):
+            out[k, place] = soft[k, place] * own + soft[k - 1, place] * other

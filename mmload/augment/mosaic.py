@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import Trail
 from mmload.augment.draws import Draws, beta, whole_numbers
-from mmload.augment.step import arguments_of
+from mmload.augment.step import DeclaredStep
 from mmload.augment.tile_fields import composed_boxes
 from mmload.augment.tile_geometry import MAP_NUMBERS, MapRanges, TileRows, listed_tiles, placed_tiles
 from mmload.batch import Batch, fields_of
@@ -65,7 +65,7 @@ def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
     return [name for name in ("boxes", "counts") if name in shapes] + segment_fields(shapes) + per_box
 
 
-class Mosaic(nn.Module):
+class Mosaic(DeclaredStep):
     """Four or nine images side by side, then a random affine or perspective map, and perhaps a blend with another one.
 
     Each image is resized to fit into ``size``, as Letterbox does. Four meet in a point that is uniform in the middle
@@ -102,6 +102,9 @@ class Mosaic(nn.Module):
             channels, or the batch has masks of classes or no boxes, or masks of instances and ``tiles`` is 9.
     """
 
+    needs_boxes = "for detection"
+    leaves_behind = {"masks": "composes images and boxes, but not masks; leave masks out of fields"}
+
     def __init__(
         self,
         size: int | Sequence[int],
@@ -136,16 +139,6 @@ class Mosaic(nn.Module):
         self.alpha = number("alpha", alpha, least=1e-12, greatest=LARGEST, expected="a positive number")
         self.fill = per_channel("fill", fill)
         self.stop_epoch = None if stop_epoch is None else integer("stop_epoch", stop_epoch, least=0)
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in arguments_of(self).items())
-
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if there are masks, or no boxes."""
-        if not boxes:
-            raise ValueError("Mosaic needs boxes, and the batches have none; build the dataset for detection")
-        if masks:
-            raise ValueError("Mosaic composes images and boxes, but not masks; leave masks out of fields")
 
     def tile_rows(self, draws: Draws, own: Numbers, total: int, ids: Callable[[Numbers], Numbers]) -> TileRows:
         """Draws the rows that samples are composed of.

@@ -81,12 +81,11 @@ def _space(shear: float, pixels: float | None, angle: float, blend: float, bits:
 class _Policy(WarpingStep):
     """Draws changes from a space."""
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        if boxes or masks:
-            raise ValueError(
-                f"{type(self).__name__} warps images but not boxes and masks, as in torchvision; use "
-                "RandomAffine and ColorJitter, or leave boxes and masks out of fields"
-            )
+    leaves_behind = dict.fromkeys(
+        ("boxes", "masks"),
+        "warps images but not boxes and masks, as in torchvision; use RandomAffine and ColorJitter, or leave boxes and "
+        "masks out of fields",
+    )
 
     def operations(self, space: Sequence[Change], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
         """Draws one change per sample and its sign; ``bins``: int64 [B], the bin of the magnitude, of ``of``."""

@@ -6,58 +6,37 @@ masks, follow. All that is drawn and described is in host memory; a device gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fields
 from mmload.augment.checks import check_output, check_values
-from mmload.augment.draws import Boxes, Draws, Flags
+from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, sees_fields, white
 from mmload.batch import Batch
-from mmload.render.changed_images import changed_images, complete_images
-from mmload.render.kernel_arguments import ImageLines, Places
+from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.random_words import Numbers
 
 
-def one_pass(
-    steps: Sequence[nn.Module],
-    at: int,
-    plan: Plan,
-    source: torch.dtype,
-    dtype: torch.dtype,
-    draws_of: Callable[[int], Draws],
-    framed: bool = False,
-) -> tuple[Rendering, int]:
-    """Describes one pass from step ``at``; returns it and the place of the first step after it.
+@dataclass(frozen=True, kw_only=True)
+class CollateSettings:
+    """What a collate does with a batch; :class:`~mmload.augment.collate.Collate` says what each of these is."""
 
-    The plan is of images of dtype ``source`` and changes nothing. If ``framed``, images that are variable-size at the
-    first step that needs one size, or at the end, get a canvas.
-    """
-    while at < len(steps):
-        step = steps[at]
-        if not isinstance(step, Step) or not step.fits(plan):
-            break
-        if plan.is_variable_size and not step.takes_sizes:
-            if framed:
-                plan = plan.framed()
-                continue
-            if not isinstance(step, LevelStep) or step.moves_pixels or not plan.fits_levels_first():
-                break
-        plan = step.describe(plan, draws_of(at))
-        at += 1
-    if framed and plan.is_variable_size and not (at < len(steps) and _takes_sizes(steps[at])):
-        plan = plan.framed()
-    if plan.sizes is not None and plan.is_variable_size:
-        raise ValueError(_variable_size_message(steps, at))
-    return Rendering(plan, _dtype_before(steps, at, plan, source, dtype)), at
+    steps: list[nn.Module]
+    composer: Mosaic | None
+    dtype: torch.dtype
+    memory_format: torch.memory_format
+    box_rule: BoxRule
+    epoch: int | None
 
 
 def _takes_sizes(step: nn.Module) -> bool:
@@ -90,13 +69,6 @@ def _dtype_before(
     return source if keeps else dtype
 
 
-def rendered(rendering: Rendering, images: Tensor, memory_format: torch.memory_format) -> Tensor:
-    """Renders a batch into new memory."""
-    out = torch.empty(rendering.plan.shape, dtype=rendering.dtype, device=images.device, memory_format=memory_format)
-    rendering.render_batch(images, out)
-    return out
-
-
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """Copies a batch to a device; from host to GPU by pinned memory, and nobody waits for it.
 
@@ -110,23 +82,6 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
 
     made: Batch = batch.apply(copied, device=device)
     return made
-
-
-class Steps(Protocol):
-    """Attributes of a Collate that its batches need."""
-
-    steps: nn.ModuleList
-    dtype: torch.dtype
-    memory_format: torch.memory_format
-    box_rule: BoxRule
-
-    @property
-    def composer(self) -> Mosaic | None:
-        """Step that composes samples of several rows; None: there is none."""
-
-    @property
-    def epoch(self) -> int | None:
-        """Epoch of the next batches; None: not known."""
 
 
 class PreparedBatch:
@@ -147,7 +102,7 @@ class PreparedBatch:
 
     def __init__(
         self,
-        collate: Steps,
+        settings: CollateSettings,
         batch: Batch,
         seeds: Numbers,
         start: Plan,
@@ -156,16 +111,15 @@ class PreparedBatch:
         framed: bool,
         tiles: Tiles | None,
     ) -> None:
-        self._collate, self._steps = collate, list(collate.steps)  # a ModuleList takes 2 us for each access
+        self._settings, self._steps = settings, settings.steps
         self._own_masks, self._framed = masks, framed
         self._batch = batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
-        self._epoch = collate.epoch
-        self._ids: tuple[Tensor | None, Numbers | None] | None = None  # those of the batch, also as an array
+        self._ids: Numbers | None = None if batch.ids is None else batch.ids.numpy()
         self._trail: Trail | None = None
         self._mixer: MixStep | None = None
-        first = collate.composer
+        first = settings.composer
         if first is not None:
             tiles = tiles or first.tiles_of(batch, self._draws(0), start.source, source, start.sizes)
             start, self._batch, self._trail = first.composed(batch, tiles, self._draws(0), start.source[0])
@@ -174,45 +128,20 @@ class PreparedBatch:
         self._follow(self.rendering.plan)
         self.shape = self.rendering.plan.shape
         self.dtype = self.rendering.dtype
-        self.memory_format = collate.memory_format
+        self.memory_format = settings.memory_format
         self._later = self._described_passes(following, self.shape, self.dtype)
 
-    @property
-    def needed(self) -> Places:
-        """Lines that are needed of variable-size images: :data:`~mmload.render.kernel_arguments.NEEDED` [B]."""
-        plan = self.rendering.plan
-        if plan.first_program is None or plan.sizes is None:
-            return self.rendering.on_cpu.needed
-        return complete_images(plan.sizes)
-
-    @property
-    def waits(self) -> bool:
-        """Whether images may arrive while they are rendered, each when it is needed."""
-        return self.rendering.plan.first_program is None and self.rendering.on_cpu.waits
-
-    def render_lines(self, first: int, lines: ImageLines, out: Tensor) -> None:
-        """Renders samples (composed ones: tiles) from ``first`` on from wherever their lines are, on a CPU.
-
-        Threads may share a batch, unless its samples are mixed or composed: these are rendered in order, by one thread.
-        Of variable-size images, the lines are at least those :attr:`needed`. ``out`` is [b, C, h, w]; of composed
-        samples, all of the batch.
-        """
-        if self.tile_rows is None:
-            program = self.rendering.plan.first_program
-            if program is not None:
-                lines = changed_images(program, first, lines, self.shape[1])
-            self.rendering.on_cpu.render_lines(first, lines, out)
+    def render_batch(self, images: Tensor | Sequence[Tensor], out: Tensor) -> None:
+        """Renders all samples on a CPU, of images [B, C, H, W], or uint8 [C, h, w] each."""
+        rows = None if self.tile_rows is None else self.tile_rows.numbers
+        if not isinstance(images, Tensor):
+            chosen = images if rows is None else [images[row] for row in rows.tolist()]
+            self.rendering.render_lines(0, ImageLines.of_images(chosen), out)
+        elif rows is not None:
+            self.rendering.render_lines(0, ImageLines.of_batch(images.contiguous(), rows), out)
         else:
-            self.rendering.on_cpu.render_tiles(first, lines, out)
-
-    def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
-        """Renders all samples, as :meth:`mmload.render.rendering.Rendering.render_batch` does."""
-        check_values(images, indices, self._steps)
-        if self.tile_rows is not None:
-            rows = self.tile_rows.numbers if indices is None else indices.numpy()[self.tile_rows.numbers]
-            self.render_lines(0, ImageLines.of_batch(images.contiguous(), rows), out)
-            return
-        self.rendering.render_batch(images, out, indices)
+            check_values(images, self._steps)
+            self.rendering.render_batch(images, out)
 
     def copy_to(self, device: torch.device) -> list[Tensor]:
         """Copies the batch to a device, and what rendering there needs; returns the copies.
@@ -223,17 +152,12 @@ class PreparedBatch:
         copies = [copy for rendering in renderings for copy in rendering.copy_to(device)]
         return [*copies, *self._batch_on(device).values(include_nested=True, leaves_only=True)]
 
-    def render_images(self, images: Tensor, device: torch.device) -> Tensor:
-        """Renders fixed-size images [B, C, H, W] on a device by torch's operations; :meth:`copy_to` may come before.
+    def render_images(self, images: Tensor) -> Tensor:
+        """Renders fixed-size images [B, C, H, W] on their device: [B, C, h, w]; :meth:`copy_to` may come before.
 
         Nothing is read back from the device.
-
-        Returns:
-            [B, C, h, w] on the device.
         """
-        out = torch.empty(self.shape, dtype=self.dtype, device=device, memory_format=self.memory_format)
-        self.rendering.by_operations(images.to(device), out, at_once=True)
-        return out
+        return self.rendering.rendered(images, self.memory_format)
 
     def finish(self, out: Tensor) -> Batch:
         """Runs the steps that could not be composed on the rendered images and returns the finished batch.
@@ -244,7 +168,7 @@ class PreparedBatch:
         images, passes = out, self._later
         while True:
             for rendering in passes:
-                images = rendered(rendering, images, self.memory_format)
+                images = rendering.rendered(images, self.memory_format)
             if self._next == len(self._steps):
                 break
             images = self._changed(self._steps[self._next], images)
@@ -268,7 +192,7 @@ class PreparedBatch:
             shape, dtype = rendering.plan.shape, rendering.dtype
         self._next = at
         if at == len(self._steps) or sees_fields(self._steps[at]):
-            self._batch, self._trail = drop_boxes(self._batch, self._trail, self._collate.box_rule), None
+            self._batch, self._trail = drop_boxes(self._batch, self._trail, self._settings.box_rule), None
         if at < len(self._steps) and self._batch.image_sizes is not None:  # such a module may move pixels
             self._batch = self._batch.replace(image_sizes=None)
         return passes
@@ -278,13 +202,14 @@ class PreparedBatch:
         if not (isinstance(step, AfterStep) and step.takes_uint8):
             images = self._converted(images)
         if not isinstance(step, AfterStep):
-            return check_output(step, step(images), images, self._collate.dtype, self._batch)
+            return check_output(step, step(images), images, self._settings.dtype, self._batch)
         batch = self._batch_on(images.device).replace(images=images)
-        changed = step.changed(batch, self._draws(self._next), self._collate.box_rule)
+        changed = step.changed(batch, self._draws(self._next), self._settings.box_rule)
         on_host = images.device.type == "cpu"
         self._batch = changed if on_host else on_device(changed.replace(images=None), torch.device("cpu"))
         self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
-        return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, changed)
+        self._ids = None if self._ids is None else self._ids[: len(changed)]
+        return check_output(step, changed.images, images[: len(changed)], self._settings.dtype, changed)
 
     def _batch_on(self, device: torch.device) -> Batch:
         """Returns the batch on a device, to which it is copied once."""
@@ -303,26 +228,36 @@ class PreparedBatch:
 
     def _converted(self, images: Tensor) -> Tensor:
         """Converts images to the collate's dtype, scaled to [0, 1] if they were integers."""
-        if images.dtype == self._collate.dtype:
+        if images.dtype == self._settings.dtype:
             return images
-        return rendered(Rendering(plan_for(images), self._collate.dtype), images, self.memory_format)
+        return Rendering(plan_for(images), self._settings.dtype).rendered(images, self.memory_format)
 
-    def _described(self, at: int, nothing: Plan, source: torch.dtype) -> tuple[Rendering, int]:
-        """Describes the pass from step ``at``; returns it and the place of the first step after it."""
-        rendering, following = one_pass(
-            self._steps, at, nothing, source, self._collate.dtype, self._draws, self._framed
-        )
-        mixers = [step for step in self._steps[at:following] if isinstance(step, MixStep)]
-        self._mixer = mixers[-1] if mixers else self._mixer
-        return rendering, following
+    def _described(self, at: int, plan: Plan, source: torch.dtype) -> tuple[Rendering, int]:
+        """Describes the pass from step ``at``; returns it and the place of the first step after it.
+
+        The plan is of images of dtype ``source`` and changes nothing. If the batch is framed, images that are
+        variable-size at the first step that needs one size, or at the end, get a canvas.
+        """
+        while at < len(self._steps):
+            step = self._steps[at]
+            if not isinstance(step, Step) or not step.fits(plan):
+                break
+            if plan.is_variable_size and not step.takes_sizes:
+                if self._framed:
+                    plan = plan.framed()
+                    continue
+                if not isinstance(step, LevelStep) or step.moves_pixels or not plan.fits_levels_first():
+                    break
+            plan = step.describe(plan, self._draws(at))
+            self._mixer = step if isinstance(step, MixStep) else self._mixer
+            at += 1
+        if self._framed and plan.is_variable_size and not (at < len(self._steps) and _takes_sizes(self._steps[at])):
+            plan = plan.framed()
+        if plan.sizes is not None and plan.is_variable_size:
+            raise ValueError(_variable_size_message(self._steps, at))
+        return Rendering(plan, _dtype_before(self._steps, at, plan, source, self._settings.dtype)), at
 
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
-        boxes = None if self._batch.boxes is None else self._boxes_in
-        ids = self._batch.ids
-        if self._ids is None or self._ids[0] is not ids:  # an array of a tensor gives the interpreter lock away
-            self._ids = ids, None if ids is None else ids.numpy()
-        return Draws(self._seeds, at, epoch=self._epoch, ids=self._ids[1], boxes=boxes)
-
-    def _boxes_in(self, plan: Plan) -> tuple[Boxes, Flags]:
-        return boxes_in(self._batch, plan, self._trail)
+        boxes = None if self._batch.boxes is None else partial(boxes_in, self._batch, trail=self._trail)
+        return Draws(self._seeds, at, epoch=self._settings.epoch, ids=self._ids, boxes=boxes)

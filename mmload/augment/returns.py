@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import argument_error
-from mmload.augment.collate import Collate, stacked_rows
+from mmload.augment.collate import Collate
+from mmload.augment.given_samples import stacked_rows
 from mmload.augment.views import Views, collates_of
 from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, field_of_boxes, fields_of
 from mmload.errors import UsageError, choices, shown

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
@@ -25,16 +25,45 @@ if TYPE_CHECKING:
     from mmload.augment.boxes import BoxRule
 
 
-class Step(nn.Module, ABC):
-    """Step that can be described: geometry, linear color, holes.
+class DeclaredStep(nn.Module):
+    """Module of mmload, whose class is the one declaration of a step.
 
-    A subclass decides whether it still fits into a description (``fits``) and adds itself to it (``describe``). Its
-    class is the one declaration of a step: the name and the arguments are torchvision's, and each argument is an
-    attribute of the same name. ``repr``, torchvision's equivalent, the check of foreign modules and the table of
-    docs/augment.md follow from that.
+    The name and the arguments are torchvision's, and each argument is an attribute of the same name. ``repr``,
+    torchvision's equivalent, the check of foreign modules and the table of docs/augment.md follow from that.
 
     Attributes:
-        needs_boxes: whether it cannot be done without boxes.
+        needs_boxes: what a dataset is built for that has what the step needs, boxes; "": it can be done without.
+        leaves_behind: "boxes" or "masks" -> what the step does without them, and what to do, of a message; none: they
+            follow, if there are some.
+        inner: steps that it contains.
+    """
+
+    needs_boxes = ""
+    leaves_behind: Mapping[str, str] = {}
+    inner: Sequence[DeclaredStep] = ()
+
+    def check_fields(self, *, boxes: bool, masks: bool) -> None:
+        """Raises a ValueError if the batches' boxes or masks would be left behind, or boxes are missing."""
+        name = type(self).__name__
+        if self.needs_boxes and not boxes:
+            raise ValueError(f"{name} needs boxes, and the batches have none; build the dataset {self.needs_boxes}")
+        for field, is_there in (("boxes", boxes), ("masks", masks)):
+            if is_there and field in self.leaves_behind:
+                raise ValueError(f"{name} {self.leaves_behind[field]}")
+        for step in self.inner:
+            step.check_fields(boxes=boxes, masks=masks)
+
+    def extra_repr(self) -> str:
+        shown = ((name, value) for name, value in arguments_of(self).items() if not isinstance(value, nn.Module))
+        return ", ".join(f"{name}={value!r}" for name, value in shown)
+
+
+class Step(DeclaredStep, ABC):
+    """Step that can be described: geometry, linear color, holes.
+
+    A subclass decides whether it still fits into a description (``fits``) and adds itself to it (``describe``).
+
+    Attributes:
         takes_sizes: whether it can be done to variable-size images.
         is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
         makes_floats: whether images cannot stay uint8.
@@ -44,7 +73,6 @@ class Step(nn.Module, ABC):
             None: it is none.
     """
 
-    needs_boxes = False
     takes_sizes = False
     is_drop_in = True
     makes_floats = False
@@ -76,17 +104,6 @@ class Step(nn.Module, ABC):
             allowed = " or ".join(str(number) for number in self.channels)
             raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if the batches' boxes or masks would be left behind, or boxes are missing."""
-        if self.needs_boxes and not boxes:
-            raise ValueError(
-                f"{type(self).__name__} needs boxes, and the batches have none; build the dataset for detection"
-            )
-
-    def extra_repr(self) -> str:
-        shown = ((name, value) for name, value in arguments_of(self).items() if not isinstance(value, nn.Module))
-        return ", ".join(f"{name}={value!r}" for name, value in shown)
-
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
     def forward(self, images: Tensor, seeds: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Runs the step alone on a batch.
@@ -105,12 +122,10 @@ class Step(nn.Module, ABC):
         numbers = seeds_for(images, seeds, generator)
         plan = self.describe(plan_for(images), Draws(numbers, 0))
         dtype = torch.float32 if images.dtype == torch.uint8 and plan.shift is not None else images.dtype
-        out = torch.empty(plan.shape, dtype=dtype, device=images.device)
-        Rendering(plan, dtype).render_batch(images, out)
-        return out
+        return Rendering(plan, dtype).rendered(images)
 
 
-class TargetStep(nn.Module):
+class TargetStep(DeclaredStep):
     """Step that works alone on a batch of images and targets.
 
     Attributes:
@@ -195,9 +210,6 @@ class AfterStep(TargetStep, ABC):
         images, targets = self.change(batch.images, batch.targets, draws)
         changed: Batch = batch.replace(images=images, targets=targets)
         return changed
-
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if batches have boxes or masks and the step would leave them behind."""
 
 
 def arguments_of(step: nn.Module) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.boxes import Trail, check_counts, tensor_of, values_of
+from mmload.augment.draws import Flags
 from mmload.augment.motion import move_boxes
 from mmload.augment.points import POLYGONS, moved_fields, points_in, without_runs
 from mmload.augment.tile_geometry import MovingTiles
@@ -23,6 +24,8 @@ from mmload.records import PADDING
 from mmload.render.kernel_arguments import NEAR, Numbers
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
+from mmload.runtime.host_arrays import taken, zeros
+from mmload.runtime.numba_compile import numba_compiled
 
 
 class _Outlines(NamedTuple):
@@ -70,31 +73,57 @@ def composed_boxes(batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTile
     Raises:
         ValueError: if a tile has a number of boxes that there is no room for.
     """
-    shape, size, samples = fields["boxes"].shape[:2], plan.source[1:], plan.count
-    is_real = np.ones(shape, np.bool_)
+    (count, most), size, samples = fields["boxes"].shape[:2], plan.source[1:], plan.count
+    counts: Numbers = np.full(count, most)
     if "counts" in fields:
-        check_counts(fields["counts"], shape[1])
-        is_real = np.arange(shape[1]) < fields["counts"].numpy()[:, None]
-    tile, place = is_real.nonzero()
-    owners = tiles.samples[tile]
-    totals, motion = np.bincount(owners, minlength=samples), tiles.motion(*size)
-    boxes, cut, shares = fields["boxes"].to(torch.float64, copy=True).numpy(), np.zeros(shape, np.bool_), np.ones(shape)
+        check_counts(fields["counts"], most)
+        counts = np.ascontiguousarray(fields["counts"].numpy())
+    totals = zeros(samples, np.int64)
+    np.add.at(totals, tiles.samples, counts)
+    shape = samples, max(int(totals.max(initial=0)), 1)
+    sources, real, columns = zeros(shape, np.int64), zeros(shape, np.bool_), np.empty((count, most), np.int64)
+    _list_boxes(counts, tiles.samples, sources, real, columns)
+
+    def packed(values: Array, blank: float = 0) -> Array:
+        rest = values.shape[2:]
+        flat = np.ascontiguousarray(values).reshape(1, count * most, *rest)
+        return taken(flat, sources.reshape(1, -1), real.reshape(1, -1), blank).reshape(*shape, *rest)
+
+    motion, given = tiles.motion(*size), fields["boxes"].numpy()
+    boxes, cut, shares = given.astype(np.float64), zeros((count, most), np.bool_), np.ones((count, most))
     move_boxes(boxes, motion, cut, shares)
+    moved_boxes = packed(boxes.astype(given.dtype))
+    trail = Trail.before(moved_boxes, plan)
+    trail.cut[:, -1] = True
+    trail.share[:, :-1] = packed(shares.astype(np.float32))
     exact = {name: value.double() for name, value in points_in(fields).items() if name != POLYGONS}
-    moved = {"boxes": torch.from_numpy(boxes), **moved_fields(exact, motion)}
-    made = {"counts": torch.from_numpy(totals)}
+    moved = moved_fields(exact, motion)
+    made = {"boxes": torch.from_numpy(moved_boxes), "counts": torch.from_numpy(totals)}
     if "rings" in fields:
-        columns = np.full(shape, -1)
-        columns[tile, place] = np.arange(len(tile)) - (np.cumsum(totals) - totals)[owners]
         made |= _composed_segments(fields, tiles, columns, samples, size)
     for name, value in fields.items():
         if name not in made:
-            values = values_of(moved.get(name, value).to(value.dtype))[tile, place]
-            made[name] = tensor_of(_packed(owners, values, samples, PADDING.get(name, 0)), value)
-    trail = Trail.before(made["boxes"], plan)
-    trail.cut[:, -1] = True
-    trail.share[:, :-1] = _packed(owners, shares[tile, place].astype(np.float32), samples)
+            values = values_of(moved[name].to(value.dtype) if name in moved else value)
+            made[name] = tensor_of(packed(values, PADDING.get(name, 0)), value)
     return with_fields(batch, made), trail
+
+
+@numba_compiled("void(int64[::1], int64[::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1])", nogil=False)
+def _list_boxes(counts: Numbers, samples: Numbers, sources: Numbers, real: Flags, columns: Numbers) -> None:
+    """Writes the boxes of each sample as numbers among all of the tiles, and the column of each tile's box.
+
+    The column is -1 where a tile has no such box.
+    """
+    sample, column = -1, 0
+    for tile in range(len(counts)):
+        if samples[tile] != sample:
+            sample, column = samples[tile], 0
+        for place in range(columns.shape[1]):
+            columns[tile, place] = -1
+            if place < counts[tile]:
+                sources[sample, column], real[sample, column] = tile * columns.shape[1] + place, True
+                columns[tile, place] = column
+                column += 1
 
 
 def _composed_segments(

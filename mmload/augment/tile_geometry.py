@@ -17,6 +17,7 @@ from mmload.augment.motion import SCALE, SHIFT, VIEW, Motion, Move
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.runtime.declarations import RecordArray, Signature, called, inlined, tuple_type, void
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 Doubles = npt.NDArray[np.float64]
@@ -157,7 +158,7 @@ def placed_tiles(
         their images, :data:`~mmload.render.kernel_arguments.NEEDED` [T]; and their geometry.
     """
     count = len(sizes)
-    tiles, needed = np.zeros(count, TILE), np.empty(count, NEEDED)
+    tiles, needed = zeros(count, TILE), np.empty(count, NEEDED)
     pairs = np.empty((count, 2)), np.empty((count, 2)), np.empty((count, 2))
     moving = MovingTiles(rows.samples, np.empty(count, np.int64), *pairs, np.empty((count, 3, 3)))
     _place_tiles(rows, sizes, uniform, ranges, layout, moving, tiles, needed)

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.collate import Collate, batch_given, fields_on_host
+from mmload.augment.collate import Collate
 from mmload.augment.draws import branch_seeds, view_seeds
 from mmload.augment.foreign_modules import PerSample
+from mmload.augment.given_samples import given_samples
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
 from mmload.errors import shown
@@ -88,29 +89,11 @@ class Views(nn.Module):
             batch: what :class:`Collate` takes; its images are read once per view and not changed.
             generator: generator of seeds if the batch has none, new ones per view; None: torch's default one.
         """
-        given, images, masks = batch_given(batch)
-        if images is not None:
-            views = zip(self.collates, self._view_batches(given), strict=True)
-            return tuple(view.render_sizes(one, images, masks, generator=generator) for view, one in views)
-        made = self.render(given, given.images, generator=generator)
+        given = given_samples(batch)
+        given = given.moved(self.device or given.one.device)
+        views = zip(self.collates, self._view_batches(given.batch), self._memories, strict=True)
+        made = tuple(view.render(given._replace(batch=one), generator, memory) for view, one, memory in views)
         return tuple(view.images for view in made) if isinstance(batch, Tensor | np.ndarray) else made
-
-    def render(
-        self,
-        batch: Batch,
-        images: Tensor,
-        indices: Tensor | None = None,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Batch, ...]:
-        """Renders all views of a batch from separate images; see :meth:`Collate.render`."""
-        batches = self._view_batches(fields_on_host(batch, images))
-        if self.device is not None:
-            images = images.to(self.device, non_blocking=self.device.type != "cpu")
-        return tuple(
-            view.render(view_batch, images, indices, generator=generator, memory=memory)
-            for view, view_batch, memory in zip(self.collates, batches, self._memories, strict=True)
-        )
 
     def prepare(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmload.builder.options import option
+from mmload.builder.recipe import option
 from mmload.errors import UsageError
 from mmload.runtime.resources import check_threads
 

@@ -1,4 +1,4 @@
-"""The measured turns of a contender: a :class:`Sample` alone, beside another thread, or in training."""
+"""The measured turns of a contender: a :class:`Turn` alone, beside another thread, or in training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class Turn:
     """One measured turn of a contender.
 
     Attributes:
@@ -24,7 +24,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadSample(Sample):
+class LoadSample(Turn):
     """One turn that only loads, from the request of the first epoch to the last batch and a synchronized device.
 
     Attributes:
@@ -37,7 +37,7 @@ class LoadSample(Sample):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BesideSample(Sample):
+class BesideSample(Turn):
     """One turn beside a neighbor.
 
     Attributes:
@@ -55,7 +55,7 @@ class BesideSample(Sample):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSample(Sample):
+class TrainSample(Turn):
     """One turn of training.
 
     Attributes:

@@ -57,10 +57,11 @@ def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
     if min(own.epochs) <= max(stock.epochs):
         relation = "fewer" if own.rate < stock.rate else "no difference beyond the spread of the epochs"
         return f"{both}: {relation}. There is nothing to gain here."
-    cause = "decoding and transforming there is the bottleneck" if _busy(stock, cores) else "loading there is the limit"
+    busy = _cores(stock, cores)
+    cause = "decoding and transforming there is the bottleneck" if busy else "loading there is the limit"
     tells = "; --train MODEL measures which it is" if trains else ""
     return (
-        f"{both}, {own.rate / stock.rate:,.1f} times as many{_limit(own)}: {cause}{_cores(stock, cores)}. A model that "
+        f"{both}, {own.rate / stock.rate:,.1f} times as many{_limit(own)}: {cause}{busy}. A model that "
         f"takes fewer than {_rate(stock)} gains nothing from that{tells}."
     )
 
@@ -115,14 +116,7 @@ def _limit(row: Row) -> str:
     return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling is not None else ""
 
 
-def _busy(row: Row, cores: int) -> bool:
-    return _cores_used(row) >= _BUSY * cores
-
-
 def _cores(row: Row, cores: int) -> str:
     """Returns the number of cores that a loader keeps busy, if that is nearly all of them."""
-    return f", with {min(_cores_used(row), cores):.1f} of {cores} cores busy" if _busy(row, cores) else ""
-
-
-def _cores_used(row: Row) -> float:
-    return (row.cpu_seconds_per_1000 or 0.0) * row.rate / 1000
+    used = (row.cpu_seconds_per_1000 or 0.0) * row.rate / 1000
+    return f", with {min(used, cores):.1f} of {cores} cores busy" if used >= _BUSY * cores else ""

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from mmload.builder.dataset_change import changed, commit_version, only_split, open_to_change
 from mmload.builder.missing_values import without_field
-from mmload.builder.shards import COLUMN, UPDATES, BuildPaths
-from mmload.builder.split_records import write_blocks
+from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, write_blocks
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, UsageError, choices, counted
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec, dtype_name

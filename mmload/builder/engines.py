@@ -12,17 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Protocol
+from typing import Annotated, Protocol
 
+from msgspec import Meta
+
+from mmload.builder.recipe import check_values
 from mmload.builder.shard_job import OnProgress, ShardJob
 from mmload.builder.shards import ShardPlan, ShardSummary
-from mmload.errors import BuildError, MmloadError, UsageError
+from mmload.errors import BuildError, MmloadError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
-from mmload.runtime.resources import MOST_THREADS, available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import MOST_THREADS, available_cores, single_op_pool
 
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
 8 cores and more; a machine with more cores runs more processes."""
+
+
+Count = Annotated[
+    Annotated[int, Meta(ge=1, le=MOST_THREADS)] | None,
+    Meta(description=f"1 to {MOST_THREADS}, or leave it out for the cores available"),
+]
 
 
 class Engine(Protocol):
@@ -50,13 +59,11 @@ class LocalEngine:
         UsageError: if a number is invalid.
     """
 
-    threads: int | None = None
-    processes: int | None = None
+    threads: Count = None
+    processes: Count = None
 
     def __post_init__(self) -> None:
-        check_threads(self.threads)
-        if self.processes is not None and (type(self.processes) is not int or not 1 <= self.processes <= MOST_THREADS):
-            raise UsageError(f"processes is {self.processes!r}; use 1 to {MOST_THREADS}")
+        check_values(self)
 
     def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
         """Builds the shards; see :class:`Engine`.

@@ -9,11 +9,9 @@ from itertools import repeat
 
 import torch
 
-from mmload.builder.shards import BuildPaths
-from mmload.builder.split_records import write_blocks
+from mmload.builder.shards import BuildPaths, write_blocks
 from mmload.errors import BuildError, counted
 from mmload.records import FieldSpec
-from mmload.store.manifest import SplitRecord
 from mmload.store.row_reader import memory_of
 from mmload.store.shard_table import FileRecord, file_name
 
@@ -47,9 +45,9 @@ def filled_files(paths: BuildPaths, folder: str, rows: int, fields: Mapping[str,
     return records
 
 
-def missing_values(record: SplitRecord, rows: int, version: int) -> list[str]:
+def missing_values(fields: Mapping[str, FieldSpec], rows: int, version: int) -> list[str]:
     """Returns a warning if new rows of a version have no values of an added field yet."""
-    added = [f"{name} ({fill_value(spec):g})" for name, spec in record.fields.items() if spec.version]
+    added = [f"{name} ({fill_value(spec):g})" for name, spec in fields.items() if spec.version]
     if not added or not rows:
         return []
     new = counted(rows, "new row")

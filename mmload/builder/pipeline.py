@@ -5,7 +5,8 @@ alone, never on threads, processes or interruptions: a build that was killed con
 prints.
 
 Several processes can build a part each, such as the tasks of a Slurm array. They share nothing but a file system: they
-may run in any order, at once, and again. The one that finds all shards sealed commits the dataset.
+may run in any order, at once, and again. The one that finds all shards sealed commits the dataset. A build by one
+process is part 1 of 1, and holds the lock of the working folder alone.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mmload.builder.engines import Engine, LocalEngine
-from mmload.builder.options import BuildOptions, RunOptions
 from mmload.builder.planned_build import PlannedBuild, Progress
-from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
-from mmload.builder.recipe import BuildRecipe, recipe_of
+from mmload.builder.previous_version import Previous, UpdateOptions
+from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
 from mmload.builder.shards import ShardLayout, ShardPlan
 from mmload.builder.staging import Staging, drop_leftovers
 from mmload.errors import BuildError, UsageError, counted, did_you_mean
@@ -33,6 +33,7 @@ from mmload.store.unfinished import staging_folder
 
 _SHOWN = 3
 _MOST_PARTS = 10**6
+_PART_1_OF_1 = slice(None)
 _OF_COMMAND = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
 """Options of the command that are arguments of :func:`build`, or say how and not what is built."""
 
@@ -168,9 +169,16 @@ def build(
     """
     began, compiled = time.perf_counter(), compile_seconds()
     recipe, engine = _with_engine(_recipe_of(source, out, kind, options), engine, threads, processes)
-    work = PlannedBuild(recipe, on_error, max_errors, exclude, progress, command)
-    work.on_note = on_note
-    done = _run_shards(work, engine, slice(None), overwrite=overwrite)
+    work = PlannedBuild(
+        recipe,
+        on_error=on_error,
+        max_errors=max_errors,
+        exclude=exclude,
+        progress=progress,
+        on_note=on_note,
+        command=command,
+    )
+    done = _run_shards(work, engine, _PART_1_OF_1, overwrite=overwrite)
     return BuildReport(
         out=work.out,
         manifest=_completed(done, work),
@@ -210,7 +218,7 @@ def build_part(
         threads: decoding threads of each process.
         processes: processes over shards.
         progress: called with (samples done, samples of this part).
-        on_note: of an update, called with each of :meth:`PlannedUpdate.notes`, before anything is written.
+        on_note: called with sentences, before anything is built.
         command: the words after ``mmload``.
 
     Raises:
@@ -222,9 +230,16 @@ def build_part(
     began = time.perf_counter()
     chosen = slice(0) if part is None else _shards_of_part(part)
     recipe, engine = _with_engine(recipe, None, threads, processes)
-    arguments = on_error, max_errors, exclude, progress, command
-    work = PlannedBuild(recipe, *arguments) if options is None else PlannedUpdate(recipe, options, *arguments)
-    work.tell(on_note)
+    work = PlannedBuild(
+        recipe,
+        options,
+        on_error=on_error,
+        max_errors=max_errors,
+        exclude=exclude,
+        progress=progress,
+        on_note=on_note,
+        command=command,
+    )
     done = _run_shards(work, engine, chosen, shared=True)
     if part is None and done.manifest is None:
         raise BuildError(_missing(done))
@@ -263,7 +278,7 @@ def update(
         exclude: a list of samples to leave out.
         engine: runs the shards; None: threads and processes of this machine, as many as it has cores for.
         progress: called with (samples done, new and changed samples).
-        on_note: called with each of :meth:`PlannedUpdate.notes`, before anything is written.
+        on_note: called with sentences, before anything is built.
         command: the words after ``mmload``.
 
     Raises:
@@ -275,13 +290,20 @@ def update(
     """
     began = time.perf_counter()
     recipe, engine = _with_engine(recipe, engine)
-    work = PlannedUpdate(recipe, options, on_error, max_errors, exclude, progress, command)
-    work.tell(on_note)
-    found = (
-        work.inspect(overwrite=False) if options.dry_run else _completed(_run_shards(work, engine, slice(None)), work)
+    work = PlannedBuild(
+        recipe,
+        options,
+        on_error=on_error,
+        max_errors=max_errors,
+        exclude=exclude,
+        progress=progress,
+        on_note=on_note,
+        command=command,
     )
-    manifest = found or work.old
-    added, changed, removed = work.counts
+    found = work.inspect() if options.dry_run else _completed(_run_shards(work, engine, _PART_1_OF_1), work)
+    previous = cast(Previous, work.previous)
+    manifest = found or previous.manifest
+    added, changed, removed = previous.counts
     return UpdateReport(
         out=work.out,
         manifest=manifest,
@@ -292,9 +314,9 @@ def update(
         added=added,
         changed=changed,
         removed=removed,
-        version_before=work.old.version,
-        gone=tuple(name for name in work.old.splits if name not in manifest.splits),
-        needed=found is None or found.version != work.old.version,
+        version_before=previous.manifest.version,
+        gone=tuple(name for name in previous.manifest.splits if name not in manifest.splits),
+        needed=found is None or found.version != previous.manifest.version,
         dry_run=options.dry_run,
     )
 
@@ -393,7 +415,7 @@ def _committed(work: PlannedBuild, staging: Staging) -> Manifest | None:
     """Returns the manifest if another part has committed, or was about to."""
     if staging.shared:
         staging.complete_version()
-    return work.inspect(overwrite=False)
+    return work.inspect()
 
 
 def _finished(manifest: Manifest, foreign_files: Path | None) -> _Done:

@@ -1,6 +1,8 @@
 """A build whose source is listed: the layout of its shards, building some of them, and the manifest of all.
 
-Takes a checked recipe. Where the shards are written, and what stands at the destination, is up to the callers.
+A build may have a previous version, which it updates: then only new and changed samples are built, and the rows that
+stay keep their shards (:mod:`mmload.builder.previous_version`). Takes a checked recipe. Where the shards are written,
+and what stands at the destination, is up to the callers.
 """
 
 from __future__ import annotations
@@ -12,39 +14,55 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from mmload.builder.chunk_assembly import ChunkAssembly, TriedSamples
-from mmload.builder.destination import check_apart, dataset_at, is_up_to_date
 from mmload.builder.engines import Engine
-from mmload.builder.recipe import BuildRecipe, VariableLayout
-from mmload.builder.shard_job import ShardJob, row_bytes
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
+from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
+from mmload.builder.sample_changes import objects_of
+from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
+    UNNAMED,
     UPDATES,
     BuildPaths,
     ShardLayout,
     ShardPlan,
-    ShardSummary,
-    bytes_of,
-    first_names,
-    total_losses,
+    Statistics,
+    Summaries,
+    asked_by,
+    join_lists,
+    made_by,
+    skipped_in,
 )
-from mmload.builder.split_records import objects_of, split_notes, split_record, split_warnings
-from mmload.builder.staging import Staging, asked_by, made_by
+from mmload.builder.staging import Staging, check_apart, dataset_at, is_up_to_date
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, bytes_text, counted
-from mmload.records import LIST, VARIABLE, FieldSpec, dtype_name
+from mmload.records import (
+    BOXES,
+    BOXES_CUT,
+    BOXES_DROPPED,
+    CLIPPED,
+    IMAGES_EMPTIED,
+    LIST,
+    VARIABLE,
+    FieldSpec,
+    checked,
+    dtype_name,
+)
 from mmload.runtime.durable_files import remove
-from mmload.sources import FetchesAhead, KnowsBoxes, SourceSplit, make_source
+from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, make_source
+from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
-from mmload.store.checksum import crc32
-from mmload.store.manifest import Manifest
+from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, Manifest, SplitRecord
+from mmload.store.shard_table import ShardTable
 from mmload.store.unfinished import PLAN_NAME
 from mmload.store.variable_rows import VariableRows
+from mmload.store.versions import with_version
 
 SAMPLES_OF_ESTIMATE = 32
 """Number of samples for an estimate, evenly spread over a split."""
@@ -57,12 +75,8 @@ _MARGIN = 1.1  # shards are planned for rows that are larger than those of the e
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
 
-Summaries = dict[tuple[str, int], ShardSummary]
-"""(split, number) of a finished shard -> its summary."""
-
-ON_ERROR = ("fail", "skip")
-
 _PROBES = 16  # samples of all splits together that are tried
+_UPDATE_PROBES = 2  # of few samples in all
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
 
 
@@ -77,8 +91,7 @@ class ErrorLimit:
     """
 
     def __init__(self, on_error: str, most: int | str | None, samples: int) -> None:
-        if on_error not in ON_ERROR:
-            raise UsageError(f"on-error is {on_error!r}; use one of {', '.join(ON_ERROR)}")
+        checked(on_error, OnError, "on-error")
         if most is not None and on_error != "skip":
             raise UsageError("max-errors is for --on-error skip; add that, or leave it out")
         self.skip = on_error == "skip"
@@ -103,73 +116,84 @@ class ErrorLimit:
 class PlannedBuild:
     """A build whose source is listed, and the counts of one run over its shards. Arguments as for :func:`build`.
 
+    Attributes:
+        previous: the version that this build updates, compared with the source; None: it makes a new dataset.
+        splits: the samples to build, by split: all, or those that the previous version does not have.
+
     Raises:
         UsageError: if the recipe or an argument is invalid.
         SourceError: if the source cannot be read.
+        StoreError: if there is no dataset to update.
+        BuildError: if the dataset is of a source that cannot tell which samples have changed.
     """
-
-    shuffles: ClassVar[bool] = True
-    """Whether shards are shuffled as the recipe says; else their rows are in the order of the samples."""
-
-    probes: ClassVar[int] = _PROBES
-    """Number of samples of all splits together that :meth:`probed_plan` builds."""
 
     def __init__(
         self,
         recipe: BuildRecipe,
-        on_error: str,
-        max_errors: int | str | None,
-        exclude: str | Path | None,
-        progress: Progress | None,
-        command: Sequence[str],
+        changes: UpdateOptions | None = None,
+        *,
+        on_error: str = "fail",
+        max_errors: int | str | None = None,
+        exclude: str | Path | None = None,
+        progress: Progress | None = None,
+        on_note: Callable[[str], None] | None = None,
+        command: Sequence[str] = (),
     ) -> None:
         if recipe.root is None or recipe.out is None:
             raise RecipeError("the recipe has no root or no out; give both")
         self.out = recipe.out
         check_apart(recipe.kind, recipe.root, recipe.out)
         TransformChain(recipe.transforms)  # checked before the source is read
+        self.previous = None if changes is None else Previous(recipe.out, changes)
         self.listed = time.time_ns()
-        self.splits, excluded, self.gone = remaining_splits(recipe, exclude, self.excluded_before())
-        self.on_note: Callable[[str], None] | None = None
-        self._side = recipe.side
-        recipe = recipe if recipe.side is None else recipe.with_default_transforms(boxes=has_boxes(self.splits))
-        self.recipe, self.progress = recipe, progress
+        before = {} if self.previous is None else self.previous.excluded
+        self.splits, excluded, self._gone = remaining_splits(recipe, exclude, before)
+        self._listed_splits = self.splits
+        self._fits = recipe.side is not None and recipe.variable_layout is None
+        if recipe.side is not None:
+            sizes = () if recipe.is_side_given else some_sizes(self.splits)
+            recipe = recipe.with_default_transforms(boxes=has_boxes(self.splits), sizes=sizes)
+        self.recipe, self.progress, self._on_note = recipe, progress, on_note
         self.chain, self._tried = TransformChain(recipe.transforms), TriedSamples()
-        self.errors = ErrorLimit(on_error, max_errors, sum(map(len, self.splits.values())))
-        resolved = replace(recipe, exclude=excluded).resolved()
         self.plan: dict[str, Any] = {
-            "recipe": resolved,
+            "recipe": replace(recipe, exclude=excluded).resolved(),
             "fingerprint": fingerprint(self.splits),
             "versions": made_by(),
             **asked_by(command),
         }
+        if self.previous is not None:
+            self.splits, compared = self.previous.compare(recipe, self.splits)
+            self.plan |= compared
+        self.errors = ErrorLimit(on_error, max_errors, sum(map(len, self._listed_splits.values())))
         self.done = self.total = self.built = self.skipped = 0
         self._first_decoded = math.inf  # on time.perf_counter()
-        self.replaces: str | None = None
+        self._replaces: str | None = None
+        for text in self._notes():
+            self._note(text)
 
-    def excluded_before(self) -> Excluded:
-        """Returns the samples that the dataset at the destination excludes, which may be gone now; none for a build."""
-        return {}
+    def _note(self, text: str) -> None:
+        if self._on_note is not None and text:
+            self._on_note(text)
 
-    def tell(self, on_note: Callable[[str], None] | None) -> None:
-        """Calls a function with each of :meth:`notes`."""
-        if on_note is not None:
-            for text in self.notes():
-                on_note(text)
+    def _notes(self) -> Iterator[str]:
+        """Yields sentences on what is special about an update; none of a build without a previous version."""
+        for name, ids in self._gone.items():
+            found = f"{counted(len(ids), 'excluded sample')} of split {name}, such as {ids[0]!r:.80}"
+            yield f"no longer in the source: {found}; what is excluded stays excluded if it comes back"
+        if self.previous is not None:
+            yield from self.previous.notes(self.plan["fingerprint"])
 
-    def notes(self) -> Iterator[str]:
-        """Yields sentences on what is special about this build; none of one without a previous version."""
-        yield from ()
-
-    def inspect(self, *, overwrite: bool) -> Manifest | None:
+    def inspect(self, *, overwrite: bool = False) -> Manifest | None:
         """Returns the manifest of the dataset at the destination if it is up to date; else a build may make it.
 
         Raises:
             BuildError: if there is something that may not be replaced.
         """
+        if self.previous is not None:
+            return self.previous.inspect(self.plan, overwrite=overwrite, skip=self.errors.skip)
         place = self.out.resolve()
         manifest = dataset_at(place)
-        self.replaces = None if manifest is None else manifest.contents
+        self._replaces = None if manifest is None else manifest.contents
         if manifest is None or not is_up_to_date(
             place, manifest, self.plan, overwrite=overwrite, skip=self.errors.skip
         ):
@@ -177,8 +201,15 @@ class PlannedBuild:
         return manifest
 
     def commit(self, manifest: Manifest, staging: Staging) -> None:
-        """Puts the finished dataset in the place of what :meth:`inspect` found; raises BuildError if it has changed."""
-        staging.commit(manifest, replaces=self.replaces)
+        """Adds the version to the dataset, or puts the new one in the place of what :meth:`inspect` found.
+
+        Raises:
+            BuildError: if the dataset there has changed meanwhile.
+        """
+        if self.previous is not None:
+            staging.add_version(manifest, self.previous.manifest.contents)
+        else:
+            staging.commit(manifest, replaces=self._replaces)
 
     def probed_plan(self) -> dict[str, Any]:
         """Returns the plan with ``probe``, the CRC-32 of what a few samples of each split become.
@@ -188,24 +219,13 @@ class PlannedBuild:
         import torch  # noqa: F401  # here, as no import counts as time of decoding
 
         self._first_decoded = time.perf_counter()
-        crc, most = 0, max(1, self.probes // max(1, len(self.splits)))
+        crc, all_probes = 0, _PROBES if self.previous is None else _UPDATE_PROBES
         for split in self.splits.values():
-            samples = probes(len(split), most)
+            samples = probes(len(split), max(1, all_probes // len(self.splits)))
             if isinstance(split, FetchesAhead):
                 split.fetch_ahead(samples)
-            for index in samples:
-                crc = self._crc_of_sample(split, index, crc)
+            crc = samples_checksum(split, samples, self.chain, crc, self._tried)
         return {**self.plan, "probe": f"{crc:08x}"}
-
-    def _crc_of_sample(self, split: SourceSplit, index: int, crc: int) -> int:
-        """Continues a CRC-32 with a sample's id and, if it can be read, its fields and its own JPEG."""
-        crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
-        with suppress(SampleError):  # its shard reports it
-            sample = self._tried(split, index, self.chain)
-            for name, tensor in sorted(sample.fields.items()):
-                crc = crc32(bytes_of(tensor), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
-            crc = crc32(sample.encoded or b"", crc)
-        return crc
 
     @property
     def decoding_seconds(self) -> float:
@@ -213,39 +233,35 @@ class PlannedBuild:
         return max(0.0, time.perf_counter() - self._first_decoded)
 
     def layout(self) -> ShardLayout:
-        """Divides the splits into shards.
+        """Divides the samples to build into shards.
 
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
-        return self._layout_of(self.splits)
-
-    def _layout_of(self, splits: Mapping[str, SourceSplit]) -> ShardLayout:
-        variable_layout = self.recipe.variable_layout
+        variable_layout, previous = self.recipe.variable_layout, self.previous
+        kept = {} if previous is None else {name: previous.kept_record(name) for name in self._listed_splits}
+        fields, sizes, shard_samples = {}, {}, {}
+        for name in self._listed_splits:
+            if (record := kept.get(name)) is not None:
+                fields[name], shard_samples[name] = record.built_fields, record.shard_samples
         with _advised(self.plan):
-            fields = {
-                name: fields_of(split, self.chain, self.errors.skip, variable_layout, self._tried)
-                for name, split in splits.items()
-            }
-            sizes = self._row_sizes(splits, fields)
-        shard_samples = {
-            name: samples_per_shard(len(split), fields[name], self.recipe.shard_bytes)
-            if variable_layout is None
-            else variable_samples_per_shard(sizes[name], self.recipe.shard_bytes)
-            for name, split in splits.items()
+            for name, split in self.splits.items():
+                if name not in fields:
+                    fields[name] = fields_of(split, self.chain, self.errors.skip, variable_layout, self._tried)
+                sizes[name] = row_size(split, self.chain, fields[name], variable_layout, self._tried)
+                if name not in shard_samples:
+                    most = self.recipe.shard_bytes
+                    shard_samples[name] = (
+                        samples_per_shard(len(split), fields[name], most)
+                        if variable_layout is None
+                        else variable_samples_per_shard(sizes[name], most)
+                    )
+        firsts = self.plan.get("folders", {})
+        plans = {
+            name: plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
+            for name, split in self.splits.items()
         }
-        plans = {name: plan_shards(name, len(split), shard_samples[name]) for name, split in splits.items()}
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
-
-    def _row_sizes(
-        self, splits: Mapping[str, SourceSplit], fields: Mapping[str, Mapping[str, FieldSpec]]
-    ) -> dict[str, int]:
-        """Returns the bytes of a row of each split."""
-        variable_layout = self.recipe.variable_layout
-        return {
-            name: row_size(split, self.chain, fields[name], variable_layout, self._tried)
-            for name, split in splits.items()
-        }
 
     def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
         """Builds those of the shards that are not sealed yet.
@@ -253,17 +269,18 @@ class PlannedBuild:
         If no other process may build there, what stands in the place of an unfinished shard is removed.
         """
         paths, self.total = staging.paths, sum(plan.stop - plan.start for plan in plans)
+        if self.previous is not None:
+            self.previous.check_links(plans)
         finished = self.sealed(plans, paths)
         for plan in plans:
             if summary := finished.get((plan.split, plan.index)):
                 self._count(plan.stop - plan.start, summary.skipped)
         missing = [plan for plan in plans if (plan.split, plan.index) not in finished]
         _check_room(paths, missing, layout.sizes)
-        if missing and self.on_note is not None:
+        if missing:
             size = sum((plan.stop - plan.start) * layout.sizes[plan.split] for plan in missing)
-            self.on_note(f"writes {bytes_text(size)} in {counted(len(missing), 'shard')} to {self.out}")
-            if enlarged := self._enlarged():
-                self.on_note(enlarged)
+            self._note(f"writes {bytes_text(size)} in {counted(len(missing), 'shard')} to {self.out}")
+            self._note(self._enlarged())
         if not staging.shared:
             _clear(paths, missing)
         job = ShardJob(
@@ -271,27 +288,36 @@ class PlannedBuild:
             fields=layout.fields,
             chain=self.chain,
             paths=paths,
-            shuffle_seed=self.recipe.shuffle_seed if self.shuffles else None,
+            shuffle_seed=self.recipe.shuffle_seed if self.previous is None else None,  # an update has its own order
             skip=self.errors.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
             tried=self._tried,
         )
-        with _advised(self.plan):
-            engine.build_shards(job, missing, self._on_progress)
+        try:
+            with _advised(self.plan):
+                engine.build_shards(job, missing, self._on_progress)
+        except RecipeError as error:
+            if self.previous is None:
+                raise
+            raise RecipeError(
+                f"{error}; {self.out} has rows like that one, which an update keeps: build it again with --overwrite"
+            ) from error
 
     def _enlarged(self) -> str:
         """Returns a sentence if the default transforms enlarge some of the images that were tried; else ""."""
-        if self._side is None or self.recipe.variable_layout is not None:
+        if not self._fits or not self.recipe.transforms:
             return ""
-        side = max if self.recipe.transforms[-1]["step"] == "Letterbox" else min
+        last = self.recipe.transforms[-1]
+        side = max if last["step"] == "Letterbox" else min
+        least = last["size"] if isinstance(last["size"], int) else side(last["size"])
         tried = self._tried.sizes()
-        smaller = {name: size for name, size in tried.items() if side(size) < self._side}
+        smaller = {name: size for name, size in tried.items() if side(size) < least}
         if not smaller:
             return ""
         name, (height, width) = next(iter(smaller.items()))
         return (
-            f"{len(smaller)} of {counted(len(tried), 'image')} that were tried are enlarged to --size {self._side}, "
+            f"{len(smaller)} of {counted(len(tried), 'image')} that were tried are enlarged to --size {least}, "
             f"such as {name!r:.80} of {width} x {height} pixels; give a smaller --size, or --layout variable, which "
             "enlarges none"
         )
@@ -322,21 +348,57 @@ class PlannedBuild:
         Raises:
             BuildError: if a split has no row, or writing fails.
         """
-        records, notes, warnings = {}, {}, {}
-        for name, split in self.splits.items():
-            summaries = [finished[name, plan.index] for plan in layout.plans[name]]
-            if not any(summary.record.rows for summary in summaries):
-                raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
-            fields, size = layout.fields[name], layout.shard_samples[name]
-            records[name] = split_record(name, split, fields, size, summaries, paths, self.first_listed(paths))
-            losses, rows = total_losses(summary.losses for summary in summaries), records[name].rows
-            first = first_names(found for summary in summaries for found in summary.first.items())
-            if found := split_notes(split, losses, first):
-                notes[name] = found
-            if found := split_warnings(losses, rows):
-                warnings[name] = found
-        card = {"notes": notes, **({"warnings": warnings} if warnings else {})}
-        return Manifest(recipe=self.plan["recipe"], fingerprint=self.plan["fingerprint"], splits=records, card=card)
+        records: dict[str, SplitRecord] = {}
+        card: dict[str, dict[str, list[str]]] = {"notes": {}, "warnings": {}}
+        counts = np.zeros(3, np.int64)
+        for name, split in self._listed_splits.items():
+            if name not in layout.fields:
+                continue  # a split without samples
+            made = self._new_split(name, layout, finished, paths)
+            records |= made.records
+            counts += made.counts
+            card["notes"][name] = split_notes(split, made.statistics)
+            card["warnings"][name] = [*split_warnings(made.statistics, made.records[name].rows), *made.warnings]
+        told = {kind: {name: lines for name, lines in each.items() if lines} for kind, each in card.items()}
+        body = {
+            "recipe": self.plan["recipe"],
+            "fingerprint": self.plan["fingerprint"],
+            "splits": records,
+            "card": {"notes": told["notes"], **({"warnings": told["warnings"]} if told["warnings"] else {})},
+        }
+        if self.previous is None:
+            return Manifest(**body)
+        added, changed, removed = (counts + self.previous.counts).tolist()
+        return with_version(body, self.previous.manifest, self.out.resolve(), "update", (added, changed, removed))
+
+    def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> NewSplit:
+        """Returns the manifest entry of a split, with those of its subsets; writes its lists."""
+        if self.previous is not None:
+            return self.previous.new_split(name, layout, finished, paths, self.first_listed(paths))
+        split, numbers = self.splits[name], [plan.index for plan in layout.plans[name]]
+        summaries = [finished[name, number] for number in numbers]
+        statistics = Statistics()
+        for summary in summaries:
+            statistics.add(summary.statistics)
+        rows, skipped = (sum(s.record.rows for s in summaries), sum(s.skipped for s in summaries))
+        if not rows:
+            raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
+        listed = self.first_listed(paths) if isinstance(split, HasChecksums) else None
+        record = SplitRecord(
+            **statistics.entries(len(split.classes)),
+            rows=rows,
+            fields=layout.fields[name],
+            classes=split.classes,
+            skipped_count=skipped,
+            skipped=tuple(islice(skipped_in(paths, name, numbers), SKIPPED_SHOWN)),
+            skipped_file=join_lists(paths, name, numbers, SKIPPED_NAME) if skipped else None,
+            samples=join_lists(paths, name, numbers, SAMPLES_NAME),
+            shard_samples=layout.shard_samples[name],
+            shards=ShardTable.from_records([summary.record for summary in summaries]),
+            objects=objects_of(split),
+            origins=None if listed is None else join_lists(paths, name, numbers, ORIGINS_NAME, listed),
+        )
+        return NewSplit({name: record}, statistics)
 
     def first_listed(self, paths: BuildPaths) -> int:
         """Returns when the source was listed first, in nanoseconds: an update looks which files were newer.
@@ -478,6 +540,25 @@ def _first_has_boxes(split: SourceSplit) -> bool:
     return False
 
 
+def some_sizes(splits: Mapping[str, SourceSplit]) -> list[tuple[int, int] | None]:
+    """Returns (height, width) of some images of all splits, or None of a sample without one; of those that are read."""
+    sizes: list[tuple[int, int] | None] = []
+    for split in splits.values():
+        samples = probes(len(split), max(1, _PROBES // len(splits)))
+        if isinstance(split, FetchesAhead):
+            split.fetch_ahead(samples)
+        for index in samples:
+            with suppress(SampleError):  # its shard reports it
+                sizes.append(split.image_size(index) if isinstance(split, KnowsSizes) else _read_size(split, index))
+    return sizes
+
+
+def _read_size(split: SourceSplit, index: int) -> tuple[int, int] | None:
+    images = split.read(index).fields.get("images")
+    is_image = images is not None and images.ndim == 3 and dtype_name(images.dtype) == "uint8"
+    return (images.shape[1], images.shape[2]) if is_image and images is not None else None
+
+
 def remaining_splits(
     recipe: BuildRecipe, listed: str | Path | None, before: Excluded
 ) -> tuple[Mapping[str, SourceSplit], Excluded, Excluded]:
@@ -559,3 +640,42 @@ def _check_room(paths: BuildPaths, plans: Iterable[ShardPlan], row_sizes: Mappin
             f"the dataset needs {need:,} more bytes at {paths.folder.parent}, {free:,} are free; "
             "make room, build elsewhere, or store smaller images"
         )
+
+
+# What the source and the transforms have left out.
+
+
+def split_notes(split: SourceSplit, statistics: Statistics) -> list[str]:
+    """Returns the source's notes on a split, and sentences on the losses of the build."""
+    notes = split.notes() if isinstance(split, HasNotes) else ()
+    return [*notes, *loss_sentences(statistics.losses, statistics.first)]
+
+
+def split_warnings(statistics: Statistics, images: int) -> list[str]:
+    """Returns warnings about what the transforms dropped of a split; empty if nothing is lost."""
+    losses = statistics.losses
+    dropped, emptied = losses.get(BOXES_DROPPED, 0), losses.get(IMAGES_EMPTIED, 0)
+    if not dropped:
+        return []
+    were = "was" if dropped == 1 else "were"
+    bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
+    boxes = counted(losses.get(BOXES, 0), "box", "boxes")
+    return [
+        f"{dropped:,} of {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
+        "a Letterbox or an exact Resize keeps the whole image",
+    ]
+
+
+def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """Returns notes on what a split lost or what looks wrong, with the first samples; empty if there is nothing."""
+    boxes = f"of {counted(losses.get(BOXES, 0), 'box', 'boxes')}"
+    notes = []
+    if clipped := losses.get(CLIPPED, 0):
+        were = "was" if clipped == 1 else "were"
+        notes.append(f"{clipped:,} {boxes} reached over the edge of the image and {were} cut there (clip_boxes)")
+    if cut := losses.get(BOXES_CUT, 0):
+        were = "was" if cut == 1 else "were"
+        notes.append(f"{cut:,} {boxes} {were} cut: the transforms keep only a part of the object")
+    others = (loss for loss in sorted(losses) if loss not in UNNAMED)
+    notes += [finding_note(loss, losses[loss], first.get(loss, [])) for loss in others]
+    return tuple(notes)

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from mmload.builder.engines import pickled
-from mmload.builder.shard_job import OnProgress, ShardJob, private_paths
-from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary
-from mmload.builder.staging import made_by
+from mmload.builder.shard_job import OnProgress, ShardJob, private_paths, row_order, samples_checksum
+from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, made_by
 from mmload.errors import BuildError, MmloadError, UsageError, counted
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.sources import SourceSplit
@@ -38,7 +37,7 @@ class ExpectedRows:
     """Rows that a machine must reproduce before it may build. Picklable.
 
     They are the first rows of a shard, with their samples pickled, as a machine may lack the code of these, their
-    checksum (:meth:`ShardJob.rows_checksum`), the versions of packages that pixels depend on, and a new folder in the
+    checksum (:func:`samples_checksum`), the versions of packages that pixels depend on, and a new folder in the
     build's working folder, which all machines must see.
     """
 
@@ -52,26 +51,16 @@ class ExpectedRows:
         """Returns what keeps this machine from building shards of the job, "" if nothing does."""
         if lacking := _faults(self.versions, look(self.versions, (*job.folders(), self.folder))):
             return lacking
-        try:
-            crc = _checksum(job, self.plan, pickle.loads(self.samples))
-        except MmloadError as error:
-            return f"cannot read what can be read here: {error}"
+        if _checksum(job, self.plan, pickle.loads(self.samples)) == self.crc:
+            return ""
         return (
-            ""
-            if crc == self.crc
-            else (
-                f"gets other pixels from the first samples of {self.plan.split}: the source there is another one, or a "
-                "library that decodes is; make both equal"
-            )
+            f"cannot read the first samples of {self.plan.split}, or gets other pixels from them: the source there is "
+            "another one, or a library that decodes is; make both equal"
         )
 
 
 def expected_rows(job: ShardJob, plan: ShardPlan, folder: Path) -> ExpectedRows:
-    """Returns the first rows of a shard as this machine decodes them.
-
-    Raises:
-        MmloadError: as when the shard is built.
-    """
+    """Returns the first rows of a shard as this machine decodes them."""
     few = replace(plan, stop=min(plan.stop, plan.start + _ROWS))
     samples = job.samples(few)
     crc = _checksum(job, few, samples)
@@ -79,7 +68,11 @@ def expected_rows(job: ShardJob, plan: ShardPlan, folder: Path) -> ExpectedRows:
 
 
 def _checksum(job: ShardJob, plan: ShardPlan, samples: SourceSplit | None) -> int:
-    return (job if samples is None else job.with_samples(plan, samples)).rows_checksum(plan)
+    """Returns the checksum of the samples of a plan, which come alone or are in the job's split."""
+    if samples is not None:
+        return samples_checksum(samples, range(len(samples)), job.chain)
+    split = job.splits[plan.split]
+    return samples_checksum(split, row_order(plan.start, plan.stop, len(split), job.shuffle_seed), job.chain)
 
 
 def look(packages: Sequence[str] | Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:

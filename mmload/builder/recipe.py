@@ -1,30 +1,236 @@
-"""Parses a TOML file or command-line options into a checked :class:`BuildRecipe`. Builds nothing.
+"""Options of a build, and the checked :class:`BuildRecipe` that they, or a TOML file, become. Builds nothing.
 
-A recipe contains everything that the stored bytes depend on besides the source itself. docs/recipes.md lists the keys.
+Every option is declared once: its type and range, its flag of ``mmload build``, its help text, its key in a recipe
+file. The command line and the keys that a recipe file may have derive from :class:`BuildOptions`. Options of other
+commands are declared in the same way. A recipe contains everything that the stored bytes depend on besides the source
+itself. Imports neither torch nor typer.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
-from msgspec import structs
+from msgspec import Meta, structs
 
-from mmload.builder.options import BuildOptions, recipe_keys
 from mmload.errors import RecipeError, UsageError, choices, counted, parse_bytes
-from mmload.records import VARIABLE, FieldSpec
+from mmload.records import VARIABLE, FieldSpec, checked
 from mmload.remote.urls import Location, is_url, place
 from mmload.runtime.regular_files import read_regular
+
+P = TypeVar("P")
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
 
-P = TypeVar("P")
+
+# Values: their types and ranges.
+
+
+def check_values(given: object) -> None:
+    """Checks the values of a dataclass against the types of its fields; raises RecipeError as :func:`checked` does."""
+    for name, kind in get_type_hints(type(given), include_extras=True).items():
+        checked(getattr(given, name), kind, name)
+
+
+# Options of a command.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """Name and help text of an option: the metadata of a field of a dataclass such as :class:`BuildOptions`.
+
+    Attributes:
+        help: the help text of its flag.
+        flag: its flag; "": it is a key of recipe files alone, or an argument without a name.
+        table: the table of recipe files that it is in; "": recipes do not have it.
+        key: its key there.
+        metavar: how the help shows its value; "": as its type.
+        group: heading of the help that it stands under; "": Options.
+    """
+
+    help: str
+    flag: str
+    table: str = ""
+    key: str = ""
+    metavar: str = ""
+    group: str = ""
+
+
+def option(help: str, default: Any = None, **more: str) -> Any:
+    """Returns a field with its declaration; flag and key are the field's name, unless ``more`` says otherwise."""
+    return field(default=default, metadata={"help": help, **more})
+
+
+_what = partial(option, group="What to build")
+_how = partial(option, group="How to build")
+_cluster = partial(option, group="Clusters")
+
+
+OnError = Annotated[Literal["fail", "skip"], Meta(description="fail or skip")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How shards are built, by a build or an update, as it is written; None and False: not given.
+
+    Raises:
+        UsageError: if options exclude each other.
+    """
+
+    threads: int | None = _how("Decoding threads; the cores available by default.")
+    processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
+    on_error: OnError = _how("A sample that cannot be read: fail, or skip it.", "fail")
+    max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
+    exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
+    engine: Literal["local", "ray"] = _cluster(
+        "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
+    )
+    address: str | None = _cluster(
+        "With --engine ray: the cluster, or auto for the one that this machine is part of. By default that of "
+        "RAY_ADDRESS, else a new one on this machine, for this build.",
+        metavar="HOST:PORT",
+    )
+    part: str | None = _cluster(
+        "Build only the Kth of N parts of the shards. They may run at once, on one file system; the last commits.",
+        metavar="K/N",
+    )
+    commit: bool = _cluster("Build nothing: commit what parts have built.", False)
+
+    def __post_init__(self) -> None:
+        if self.part is not None and self.commit:
+            raise UsageError("--part and --commit are both given; give one of them")
+        if self.engine == "local" and self.address is not None:
+            raise UsageError("--address names a Ray cluster; add --engine ray, or leave it out")
+        if self.engine == "ray" and (self.in_parts or self.processes is not None):
+            other = "--part and --commit build" if self.in_parts else "--processes builds"
+            raise UsageError(
+                f"{other} without a cluster; leave it out with --engine ray, which divides the shards itself"
+            )
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether other processes build the same dataset."""
+        return self.part is not None or self.commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(RunOptions):
+    """The options of ``mmload build``, as they are written; None and False: not given.
+
+    Raises:
+        UsageError: if options exclude each other.
+    """
+
+    words: list[str] | None = option(
+        "As in: imagefolder photos photos-256. KIND is imagefolder, voc, coco, yolo, cifar10, cifar100, webdataset, "
+        "huggingface, list (of files and labels) or python (a dataset in code). With --config: [ROOT] [OUT].",
+        flag="",
+        metavar="KIND ROOT OUT",
+    )
+    config: Path | None = _what("A recipe, such as configs/imagefolder_256.toml.")
+
+    # What is built.
+    size: str | None = _what(
+        "Without --config: the short side is resized to this, then the center square is cropped (for detection: the "
+        "image is fitted into the square). Default: the size of the images if all that are tried have one, else 256, "
+        "640 for coco and yolo. With --layout variable: the short side is at most this; or original."
+    )
+    layout: str | None = _what(
+        "Without --config: variable: images keep their aspect ratio and differ in size; nothing is cut.", table="store"
+    )
+    encode: str | None = _what(
+        "With --layout variable: raw (pixels), jpeg, source (the source's own JPEGs where they are within --size), or "
+        "mixed.",
+        table="store",
+    )
+    quality: int | None = _what("Of JPEGs, 1 to 100; 90 by default. Colors are subsampled 4:2:0.", table="store")
+    raw_share: float | None = _what(
+        "With --encode mixed: the share of rows that are pixels; 0.25 by default.", table="store"
+    )
+
+    # The source.
+    val_fraction: float | None = _what("Hold out this share of each class as split val.", table="source")
+    seed: int | None = _what("Which samples --val-fraction holds out.", table="source")
+    allow_empty: bool = _what("Class folders may be empty.", False, table="source")
+    task: str | None = _what(
+        "voc: detection, classification, segmentation or single-label. coco: detection, instances, keypoints or "
+        "panoptic.",
+        table="source",
+    )
+    labels: str | None = _what("cifar100: fine or coarse.", table="source")
+    dataset: str | None = _what("python: package.module:callable.", table="source")
+    split: str | None = _what("huggingface: a split, perhaps with a slice as in train[:10%].", table="source")
+    download: bool = _what("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
+    setting: list[str] | None = _what(
+        "Any other key of a source in docs/recipes.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"
+    )
+
+    # How images are decoded and stored.
+    shard_size: str | None = _what("Bytes of a shard at most; 1GiB by default.", table="store")
+    shuffle_seed: int | None = _what("Shuffle samples over rows, for reading in block order later.", table="store")
+    mode: str | None = option("RGB, or L for gray levels.", flag="", table="decode")
+    background: Any = option(
+        "Background color of transparent pixels: a gray level or [red, green, blue].", flag="", table="decode"
+    )
+    exif_orient: bool = _what("Rotate images as their EXIF orientation says.", False, table="decode")
+
+    overwrite: bool = _how("Replace the dataset at OUT.", False)
+    advise: bool = _how(
+        "Build nothing: try each layout with 64 images, and show what all images would cost here.", False
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_layout()
+        if self.overwrite and self.in_parts:
+            raise UsageError(
+                "--overwrite with --part or --commit would remove what other parts have built; remove OUT first, once"
+            )
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Returns the given keys of a table of recipe files, "source", "decode" or "store", with their values."""
+        values = {
+            its.key: getattr(self, option) for option, its in declarations(BuildOptions).items() if its.table == name
+        }
+        return {key: value for key, value in values.items() if value is not None and value is not False}
+
+    def _check_layout(self) -> None:
+        """Checks that images are described once: by a recipe, by options, or not at all where all ways are compared."""
+        for name in ("size", "layout", "encode", "quality", "raw_share"):
+            if getattr(self, name) is None:
+                continue
+            flag = declarations(BuildOptions)[name].flag
+            if self.config is not None:
+                raise UsageError(f"{flag} and --config are both given; leave {flag} out and set it in {self.config}")
+            if self.advise and name != "size":
+                raise UsageError(f"--advise compares all layouts, and {flag} is given; give one of them")
+
+
+def declarations(options: type[Any]) -> dict[str, Declaration]:
+    """Returns the name of each declared option of a dataclass -> its declaration."""
+    return {
+        option.name: Declaration(
+            **{"flag": f"--{option.name.replace('_', '-')}", "key": option.name, **option.metadata}
+        )
+        for option in fields(options)
+        if option.metadata
+    }
+
+
+def recipe_keys(table: str) -> set[str]:
+    """Returns the keys that a table of recipe files may have; ``[source]`` has those of its kind in addition."""
+    return {its.key for its in declarations(BuildOptions).values() if its.table == table}
+
+
+# A recipe.
 
 
 class _PlaceField(Generic[P]):
@@ -67,6 +273,15 @@ LAYOUT = "variable"
 ENCODES: Mapping[str, str] = {"raw": "raw", "jpeg": "jpeg", "source": "jpeg", "mixed": "mixed"}
 """Value of ``encode`` -> the encoding of the field."""
 
+_Layout = Annotated[Literal["variable"] | None, Meta(description=f"{LAYOUT!r}, or leave it out for rows of one size")]
+_Seed = Annotated[Annotated[int, Meta(ge=0, le=2**63 - 1)] | None, Meta(description="an integer from 0 to 2**63 - 1")]
+_Kind = Annotated[str, Meta(description='the kind of a source, such as "imagefolder"')]
+_Steps = Annotated[list[dict[str, Any]], Meta(description="[[transforms]] for each step, a list of tables")]
+_Table = Annotated[dict[str, Any], Meta(description="a table of keys and values")]
+_Excluded = Annotated[
+    dict[str, tuple[str, ...]], Meta(description="a table of splits, each with a list of its samples' names")
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class VariableLayout:
@@ -82,17 +297,12 @@ class VariableLayout:
         RecipeError: if an option is invalid.
     """
 
-    encode: str = "raw"
-    quality: int = 90
-    raw_share: float = 0.25
+    encode: Annotated[Literal["raw", "jpeg", "source", "mixed"], Meta(description=f"one of {choices(ENCODES)}")] = "raw"
+    quality: Annotated[int, Meta(ge=1, le=100, description="an integer from 1 to 100")] = 90
+    raw_share: Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1, for example 0.25")] = 0.25
 
     def __post_init__(self) -> None:
-        if not isinstance(self.encode, str) or self.encode not in ENCODES:
-            raise RecipeError(f"encode is {self.encode!r}; use one of {choices(ENCODES)}")
-        if type(self.quality) is not int or not 1 <= self.quality <= 100:
-            raise RecipeError(f"quality is {self.quality!r}; use an integer from 1 to 100")
-        if type(self.raw_share) is not float or not 0 < self.raw_share < 1:
-            raise RecipeError(f"raw_share is {self.raw_share!r}; use a number between 0 and 1, for example 0.25")
+        check_values(self)
 
     def resolved(self) -> dict[str, Any]:
         """Returns the keys of a recipe's ``[store]``: those that the bytes depend on."""
@@ -130,16 +340,10 @@ def layout_of(store: Mapping[str, Any]) -> VariableLayout | None:
         RecipeError: if a value is invalid, or an option of variable-size images is set without layout.
     """
     options = {key: store[key] for key in ("encode", "quality", "raw_share") if store.get(key) is not None}
-    layout = store.get("layout")
-    if layout is None:
-        if options:
-            option = next(iter(options))
+    if checked(store.get("layout"), _Layout, "layout") is None:
+        for option in options:
             raise RecipeError(f"{option} is given without layout; it needs layout = {LAYOUT!r}")
         return None
-    if layout == "whole":
-        raise RecipeError(f"layout 'whole' has been renamed; use {LAYOUT!r}")
-    if layout != LAYOUT:
-        raise RecipeError(f"layout is {layout!r}; use {LAYOUT!r}, or leave it out for rows of one size")
     encode = options.get("encode", "raw")
     for key, takes in (("quality", ("jpeg", "source", "mixed")), ("raw_share", ("mixed",))):
         if key in options and encode not in takes:
@@ -164,6 +368,7 @@ class BuildRecipe:
         variable_layout: storage of variable-size images; None: all rows have one size.
         side: pixels of a side that the default transforms give; they are chosen when the source is open, by
             :meth:`with_default_transforms`. None: ``transforms`` are all.
+        is_side_given: whether ``side`` holds for images of one size, too.
     """
 
     kind: str
@@ -177,26 +382,35 @@ class BuildRecipe:
     out: _PlaceField[Path] = _PlaceField(_path)
     variable_layout: VariableLayout | None = None
     side: int | None = None
+    is_side_given: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "exclude", _excluded(self.exclude))
-        seed = self.shuffle_seed
-        if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
-            raise RecipeError(f"shuffle_seed is {seed!r}; use an integer from 0 to 2**63 - 1")
+        checked(self.shuffle_seed, _Seed, "shuffle_seed")
+        named = checked(self.exclude, _Excluded, "exclude")
+        ordered = {split: tuple(sorted(set(named[split]))) for split in sorted(named) if named[split]}
+        object.__setattr__(self, "exclude", ordered)  # the same samples make the same recipe
 
-    def with_default_transforms(self, *, boxes: bool) -> BuildRecipe:
+    def with_default_transforms(self, *, boxes: bool, sizes: Collection[tuple[int, int] | None] = ()) -> BuildRecipe:
         """Returns the recipe with the default transforms for ``side``; itself without one.
 
         Args:
             boxes: whether the samples have boxes: no default loses any.
+            sizes: (height, width) of some images, None of a sample without an image; looked at if the side is not
+                given. Rows have the size of the images if that is the same, and nothing is resized without images.
         """
-        if self.side is None:
-            return self
-        fit: tuple[Mapping[str, Any], ...] = ({"step": "Letterbox", "size": self.side},)
+        side, exact = self.side, set(sizes)
+        if side is None or (not self.is_side_given and None in exact):
+            return replace(self, side=None)
+        size: int | list[int] = side
+        if not self.is_side_given and len(exact) == 1 and self.variable_layout is None:
+            (one,) = exact
+            if one is not None and math.prod(one) <= _MOST_PIXELS_KEPT:
+                size, side = list(one), min(one)
+        fit: tuple[Mapping[str, Any], ...] = ({"step": "Letterbox", "size": size},)
         if self.variable_layout is not None:
-            fit = ({"step": "Shrink", "size": self.side},)
+            fit = ({"step": "Shrink", "size": side},)
         elif not boxes:
-            fit = square(self.side)
+            fit = ({"step": "Resize", "size": side}, {"step": "CenterCrop", "size": size})
         return replace(self, transforms=(*self.transforms, *fit), side=None)
 
     def resolved(self) -> dict[str, Any]:
@@ -258,7 +472,17 @@ def _shown(keys: Mapping[str, Any], name: str) -> str:
 
 
 _MOST_SHOWN = 100
-_SIDES = {"imagefolder": 256, "voc": 256, "coco": 640, "yolo": 640}
+_SIDES = {
+    "imagefolder": 256,
+    "voc": 256,
+    "list": 256,
+    "webdataset": 256,
+    "huggingface": 256,
+    "python": 256,
+    "coco": 640,
+    "yolo": 640,
+}
+_MOST_PIXELS_KEPT = 2**20  # of an image that is stored in its own size without being asked
 
 ORIGINAL = "original"
 """A size: photographs as large as they are."""
@@ -269,8 +493,8 @@ def default_side(kind: str, size: int | str | None, *, variable_size: bool = Fal
 
     Args:
         kind: the source's kind.
-        size: pixels of a side; None: 256 for imagefolder and voc, 640 for coco and yolo, no transforms for others;
-            :data:`ORIGINAL`: none.
+        size: pixels of a side; None: 640 for coco and yolo, no transforms for CIFAR and other packages' sources, 256
+            for all others; :data:`ORIGINAL`: none.
         variable_size: rows vary in size: the short side is shrunk to ``size``.
 
     Raises:
@@ -334,7 +558,14 @@ def _recipe_of_arguments(options: BuildOptions) -> BuildRecipe:
     layout = layout_of(options.table("store"))
     pixels = int(size) if isinstance(size, str) and re.fullmatch("[0-9]{1,9}", size) else size
     side = default_side(kind, pixels, variable_size=layout is not None)
-    return BuildRecipe(kind=kind, root=place(root), out=Path(out), variable_layout=layout, side=side)
+    return BuildRecipe(
+        kind=kind,
+        root=place(root),
+        out=Path(out),
+        variable_layout=layout,
+        side=side,
+        is_side_given=pixels is not None,
+    )
 
 
 def _recipe_of_config(options: BuildOptions, config: str | Path) -> BuildRecipe:
@@ -382,21 +613,15 @@ def from_mapping(body: Mapping[str, Any]) -> BuildRecipe:
     """
     _known(body, {"source", "decode", "transforms", "store", "exclude", "out"}, "the recipe")
     source = dict(_table(body, "source"))
-    kind = source.pop("kind", None)
-    if not isinstance(kind, str):
-        raise RecipeError(f'[source] kind is {kind!r}; name the source\'s kind, for example "imagefolder"')
-    root = source.pop("root", None)
+    kind, root = checked(source.pop("kind", None), _Kind, "[source] kind"), source.pop("root", None)
     store = _table(body, "store")
     _known(store, recipe_keys("store"), "[store]")
     decode = _table(body, "decode")
     _known(decode, recipe_keys("decode"), "[decode]")
-    steps = body.get("transforms", [])
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise RecipeError("transforms has to be a list of tables; write each as [[transforms]] with a step")
     recipe = BuildRecipe(
         kind=kind,
         root=_root(root, "[source] root"),
-        transforms=tuple(steps),
+        transforms=tuple(checked(body.get("transforms", []), _Steps, "transforms")),
         exclude=_table(body, "exclude"),
         out=_path(body.get("out"), "out"),
         variable_layout=layout_of(store),
@@ -428,20 +653,5 @@ def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
 
 
 def _table(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = body.get(name, {})
-    if not isinstance(table, dict):
-        raise RecipeError(f"{name} is {table!r}; it has to be a table, [{name}]")
+    table: Mapping[str, Any] = checked(body.get(name, {}), _Table, f"[{name}]")
     return table
-
-
-def _excluded(body: object) -> dict[str, tuple[str, ...]]:
-    """Returns samples by split, in order and each once: the same samples make the same recipe."""
-    if not isinstance(body, Mapping) or not all(_are_texts(split, ids) for split, ids in body.items()):
-        raise RecipeError(
-            f"exclude is {str(body):.80}; write a table of splits, each with a list of its samples' names"
-        )
-    return {split: tuple(sorted(set(body[split]))) for split in sorted(body) if body[split]}
-
-
-def _are_texts(split: object, ids: object) -> bool:
-    return isinstance(split, str) and isinstance(ids, list | tuple) and all(isinstance(each, str) for each in ids)

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mmload.builder.destination import is_real_folder
 from mmload.builder.engines import LocalEngine
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary
-from mmload.builder.split_records import join_lists
-from mmload.builder.staging import Staging, drop_leftovers
+from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, join_lists
+from mmload.builder.staging import Staging, drop_leftovers, is_real_folder
 from mmload.builder.verify import Fault, Progress, check_built, job_of, recipe_at, verify
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import sync_folder

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +22,16 @@ KEYS = ("row", "id")
 """Columns that name a row: by its number, or by the id of its sample."""
 
 Numbers = npt.NDArray[np.int64]
-
-_ARRAY, _ZIP = b"\x93NUMPY", b"PK"  # how .npy and .npz files begin
+Columns = Mapping[str, Any]
+"""Name of a column, "" of the array of a .npy file -> its values: an array, or a list of texts."""
 
 
 def rows_in(path: Path, split: Split, key: str | None = None) -> Numbers:
     """Reads the numbers of the rows that a file names, int64 [n], in its order.
 
     Args:
-        path: ``.npy`` or ``.npz`` with one array, of row numbers or a mask; ``.csv`` or ``.parquet`` with a column
-            ``row`` or ``id``; or a text file with a row number or an id a line, as ``mmload browse`` and
+        path: ``.npy`` or ``.npz`` with one array, of row numbers or a mask; ``.csv``, ``.parquet`` or ``.npz`` with a
+            column ``row`` or ``id``; or a text file with a row number or an id a line, as ``mmload browse`` and
             ``mmload report --findings`` write it, of which lines of other splits are left aside.
         split: split of the rows.
         key: one of :data:`KEYS`; None: the column that is there, ``row`` first; the lines of a text file are row
@@ -39,11 +40,10 @@ def rows_in(path: Path, split: Split, key: str | None = None) -> Numbers:
     Raises:
         UsageError: if the file cannot be read or names no row of the split.
     """
-    suffix = path.suffix.lower()
-    if suffix in (".npy", ".npz"):
-        found = _checked(read_array(path), split, path)
-    elif suffix in (".csv", ".parquet"):
-        found = rows_of_column(read_columns(path), split, path, key)
+    if path.suffix.lower() in _READERS:
+        columns = _read_columns(path)
+        array = _only_array(columns, path)
+        found = _rows_of_column(columns, split, path, key) if array is None else _checked(array, split, path)
     else:
         entries = [entry for entry in read_entries(path) if entry.split in ("", split.name, split.record.subset_of)]
         if key == "row" or (key is None and all(entry.name.isdecimal() for entry in entries)):
@@ -53,44 +53,6 @@ def rows_in(path: Path, split: Split, key: str | None = None) -> Numbers:
     if not len(found):
         raise UsageError(f"{path} names no row of split {split.name!r}; give one at least")
     return found
-
-
-def read_array(path: Path) -> npt.NDArray[Any]:
-    """Maps the array of a ``.npy`` file, or reads the only one of an ``.npz`` file; nothing is unpickled.
-
-    Raises:
-        UsageError: if there is none.
-    """
-    found = _loaded(path)
-    if isinstance(found, np.ndarray):
-        return found
-    if len(found) != 1:
-        raise UsageError(f"{path} has the arrays {choices(found)}; write a file with one of them")
-    only: npt.NDArray[Any] = next(iter(found.values()))
-    return only
-
-
-def read_columns(path: Path) -> dict[str, Sequence[Any]]:
-    """Reads the columns of a ``.csv`` file, as texts, or of a ``.parquet`` file, by name.
-
-    Raises:
-        UsageError: if it cannot be read, or pyarrow is missing for parquet.
-    """
-    if path.suffix.lower() == ".parquet":
-        return _parquet(path)
-    try:
-        with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape", opener=open_regular) as file:
-            lines = [line for line in csv.reader(file) if line]
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except csv.Error as error:
-        raise UsageError(f"cannot read {path} ({error})") from error
-    if not lines or len(set(lines[0])) != len(lines[0]):
-        raise UsageError(f"{path} has no first line with the names of its columns, each once")
-    for number, line in enumerate(lines[1:], 2):
-        if len(line) != len(lines[0]):
-            raise UsageError(f"{path}: record {number} has {len(line)} values, and there are {len(lines[0])} columns")
-    return {name: [line[place] for line in lines[1:]] for place, name in enumerate(lines[0])}
 
 
 def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[Any]:
@@ -106,17 +68,10 @@ def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[A
     Raises:
         UsageError: if the file cannot be read, or does not give each row one value.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return read_array(path)
-    if suffix not in (".npz", ".csv", ".parquet"):
-        raise UsageError(f"{path} ends in {suffix!r}; give a .npy, .npz, .csv or .parquet file")
-    columns = _loaded(path) if suffix == ".npz" else read_columns(path)
-    if isinstance(columns, np.ndarray):
-        return columns
-    if suffix == ".npz" and len(columns) == 1 and not columns.keys() & set(KEYS):
-        return np.asarray(next(iter(columns.values())))
-    rows = rows_of_column(columns, split, path, key)
+    columns = _read_columns(path)
+    if (array := _only_array(columns, path)) is not None:
+        return array
+    rows = _rows_of_column(columns, split, path, key)
     given = [_numbers(name, column, path) for name, column in columns.items() if name not in KEYS]
     if not given:
         raise UsageError(f"{path} has no column of values beside {choices(columns)}; add one")
@@ -128,68 +83,116 @@ def values_in(path: Path, split: Split, key: str | None = None) -> npt.NDArray[A
         )
     if len({each.shape for each in given}) > 1:
         raise UsageError(f"{path} has columns of several shapes, {choices(columns)}; write one array of values")
-    values = given[0] if len(given) == 1 else np.stack(given, 1)
     times = np.bincount(rows, minlength=len(split))
     if (times > 1).any():
         raise UsageError(f"{path} has row {int(np.argmax(times > 1))} of split {split.name!r} twice")
     if (times == 0).any():
+        first = int(np.argmin(times))
         raise UsageError(
             f"{path} has no value for {counted(int((times == 0).sum()), 'row')} of split {split.name!r}, such as row "
-            f"{int(np.argmin(times))}, {split.source(int(np.argmin(times))).id!r}"
+            f"{first}, {split.source(first).id!r}"
         )
+    values = given[0] if len(given) == 1 else np.stack(given, 1)
     return values[np.argsort(rows)]
 
 
-def _loaded(path: Path) -> npt.NDArray[Any] | dict[str, Any]:
-    """Maps the array of a ``.npy`` file, or reads those of an ``.npz`` file by name; nothing is unpickled."""
+# Files of columns.
+
+
+def _read_columns(path: Path) -> Columns:
+    """Reads the columns of a file by name; nothing is unpickled."""
+    if (suffix := path.suffix.lower()) not in _READERS:
+        raise UsageError(f"{path} ends in {suffix!r}; give a {choices(_READERS)} file")
+    kind, reader = _READERS[suffix]
     try:
         with open(path, "rb", opener=open_regular) as file:
-            start = file.read(len(_ARRAY))
-            file.seek(0)
-            if start == _ARRAY:
-                mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-                return mapped
-            if not start.startswith(_ZIP):
-                raise ValueError("it does not begin as such a file")
-            with np.load(file, allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found.files}
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except Exception as error:  # a damaged file makes zipfile, zlib, tokenize, ast and mmap raise errors of any kind
-        raise UsageError(f"cannot read {path} as arrays of numpy ({error}); write it again") from error
+            return reader(file)
+    except ImportError as error:
+        raise UsageError(f"{path} needs pyarrow; run: pip install pyarrow, or write the table as CSV") from error
+    except Exception as error:  # a damaged file makes zipfile, zlib, tokenize, ast, mmap and pyarrow raise any error
+        why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        raise UsageError(f"cannot read {path} as {kind} ({why})") from error
+
+
+def _numpy_arrays(file: BinaryIO) -> Columns:
+    """Maps the array of a ``.npy`` file, or reads those of an ``.npz`` file."""
+    is_zip = file.read(2) == b"PK"
+    file.seek(0)
+    if not is_zip:
+        return {"": np.load(file.name, mmap_mode="r", allow_pickle=False)}
+    with np.load(file, allow_pickle=False) as found:
+        arrays = {name: found[name] for name in found.files}
     if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise UsageError(f"{path} holds {choices(others)}, which is no array; write a file of arrays alone")
+        raise ValueError(f"{choices(others)} is no array")
     return arrays
 
 
-def _numbers(name: str, column: Sequence[Any], path: Path) -> npt.NDArray[Any]:
+def _csv_columns(file: BinaryIO) -> Columns:
+    """Reads columns of texts."""
+    text = io.StringIO(file.read().decode("utf-8-sig", "surrogateescape"), newline="")
+    names, *lines = [line for line in csv.reader(text) if line] or [[]]
+    if not names or len(set(names)) != len(names):
+        raise ValueError("its first line has to name the columns, each once")
+    for number, line in enumerate(lines, 2):
+        if len(line) != len(names):
+            raise ValueError(f"record {number} has {len(line)} values, and there are {len(names)} columns")
+    return {name: [line[place] for line in lines] for place, name in enumerate(names)}
+
+
+def _parquet_columns(file: BinaryIO) -> Columns:
+    """Reads columns of numbers, of texts, or of lists of one length, as arrays [n] and [n, K]."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(file)
+    arrays = {name: table.column(name).to_numpy() for name in table.column_names}
+    is_list = {name: len(values) > 0 and isinstance(values[0], np.ndarray) for name, values in arrays.items()}
+    return {name: np.stack(values) if is_list[name] else values for name, values in arrays.items()}
+
+
+_READERS: Mapping[str, tuple[str, Callable[[BinaryIO], Columns]]] = {
+    ".npy": ("arrays of numpy", _numpy_arrays),
+    ".npz": ("arrays of numpy", _numpy_arrays),
+    ".csv": ("CSV", _csv_columns),
+    ".parquet": ("parquet", _parquet_columns),
+}
+"""Ending of a file -> what it holds, and the function that reads it."""
+
+
+def _only_array(columns: Columns, path: Path) -> npt.NDArray[Any] | None:
+    """Returns the array of a file of numpy that has one, which no column names the rows of; else None."""
+    if path.suffix.lower() not in (".npy", ".npz") or len(columns) != 1 or columns.keys() & set(KEYS):
+        return None
+    only: npt.NDArray[Any] = next(iter(columns.values()))
+    return only
+
+
+def _numbers(name: str, column: Any, path: Path) -> npt.NDArray[Any]:
     """Returns a column of values: texts become int64 if all of them are integers, else float32."""
     values = np.asarray(column)
     if values.dtype.kind not in "UO":
         return values
     try:
         return np.array([int(value) for value in column], np.int64)
-    except (TypeError, ValueError):
-        pass
     except OverflowError as error:
         raise UsageError(
             f"{path}: column {name!r} has integers beyond int64; write them as a float in a .npz file"
         ) from error
+    except (TypeError, ValueError):
+        pass
     try:
-        with np.errstate(over="raise"):
-            values = np.array(column, np.float32)
-        if any("inf" not in str(column[k]).lower() for k in np.flatnonzero(np.isinf(values)).tolist()):
-            raise FloatingPointError("1e400 is infinite as float64, too")
-        return values
-    except FloatingPointError as error:
-        raise UsageError(
-            f"{path}: column {name!r} has numbers beyond float32; write it as float64 in a .npz file"
-        ) from error
+        floats = np.array([float(value) for value in column])
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}: column {name!r} is not of numbers ({error}); leave it out") from error
+    large = np.flatnonzero(np.abs(floats) > np.finfo(np.float32).max)
+    if any("inf" not in str(column[place]).lower() for place in large.tolist()):
+        raise UsageError(f"{path}: column {name!r} has numbers beyond float32; write it as float64 in a .npz file")
+    return floats.astype(np.float32)
 
 
-def rows_of_column(columns: dict[str, Sequence[Any]], split: Split, path: Path, key: str | None) -> Numbers:
+# Rows by number and by id.
+
+
+def _rows_of_column(columns: Columns, split: Split, path: Path, key: str | None) -> Numbers:
     """Returns the rows that a column of a file names, int64 [n]; arguments and errors as for :func:`rows_in`."""
     key = key or next((name for name in KEYS if name in columns), "")
     if key not in columns:
@@ -199,46 +202,7 @@ def rows_of_column(columns: dict[str, Sequence[Any]], split: Split, path: Path, 
     return _rows_of_names([Entry(0, str(name), "", "") for name in columns[key]], split, path)
 
 
-def _parquet(path: Path) -> dict[str, Sequence[Any]]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise UsageError(f"{path} needs pyarrow; run: pip install pyarrow, or write the table as CSV") from error
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            table = parquet.read_table(file)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except ArrowException as error:
-        raise UsageError(f"cannot read {path} ({str(error).splitlines()[0]})") from error
-    return {name: _of_arrow(name, table.column(name), path) for name in table.column_names}
-
-
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot read {path} ({error.strerror or str(error).splitlines()[0]})")
-
-
-def _of_arrow(name: str, column: Any, path: Path) -> Sequence[Any]:
-    """Returns the values of a column of pyarrow: an array [n], [n, K] of lists of one length, or a list of texts."""
-    import pyarrow
-    import pyarrow.compute
-
-    kind = column.type
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        lengths = set(pyarrow.compute.unique(pyarrow.compute.list_value_length(column)).to_pylist())
-        if len(lengths) != 1:
-            raise UsageError(f"{path}: lists of column {name!r} have different lengths, or there are none")
-        flat = np.concatenate([part.flatten().to_numpy(zero_copy_only=False) for part in column.chunks])
-        vectors: Any = flat.reshape(len(column), -1)
-        return vectors  # type: ignore[no-any-return]  # an array
-    if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind):
-        numbers: Sequence[Any] = column.to_numpy()
-        return numbers
-    texts: Sequence[Any] = column.to_pylist()
-    return texts
-
-
-def _numbered(values: Sequence[Any], split: Split, path: Path) -> Numbers:
+def _numbered(values: Any, split: Split, path: Path) -> Numbers:
     """Returns the rows of numbers, which may be written as texts, but are no mask."""
     numbers: Any = values
     if np.asarray(values).dtype.kind in "UO":

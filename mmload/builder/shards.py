@@ -2,8 +2,9 @@
 
 A writer takes chunks of rows as tensors and writes a shard's folder as docs/format.md describes it. To seal a shard is
 to flush it and to write a summary with its checksums beside it; only sealed shards count. A shard is written in a
-folder of its own and moved to its place later (:mod:`mmload.builder.shard_job`). A writer never decodes, never reads a
-source and does not know the dataset's destination (:mod:`mmload.builder.staging` does).
+folder of its own and moved to its place later (:mod:`mmload.builder.shard_job`). Here are the lists of a split, too,
+which are joined from the lines of its shards. A writer never decodes, never reads a source and does not know the
+dataset's destination (:mod:`mmload.builder.staging` does).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.origins import SampleOrigin, origins_lines
+import mmload
 from mmload.errors import BuildError, DamagedError
 from mmload.records import (
     BOXES,
@@ -34,7 +35,7 @@ from mmload.records import (
     IMAGES_EMPTIED,
     FieldSpec,
 )
-from mmload.runtime.durable_files import sync, write_atomically
+from mmload.runtime.durable_files import TOKEN_BYTES, begin_sync, sync, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
@@ -51,7 +52,7 @@ from mmload.store.shard_table import (
     files_of,
     tensordict_meta,
 )
-from mmload.store.unfinished import PLAN_NAME
+from mmload.store.unfinished import COMMAND, PLAN_NAME
 from mmload.store.variable_rows import VariableRows
 
 if TYPE_CHECKING:
@@ -94,69 +95,110 @@ class ShardLayout:
         return [plan for plans in self.plans.values() for plan in plans]
 
 
+class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Exact statistics of some rows: those of a sample, a chunk, a shard or a split.
+
+    Attributes:
+        sums: per channel, the sum of the images' pixels, without the borders that transforms added. Empty without uint8
+            images.
+        squares: per channel, the sum of their squares.
+        pixels: number of pixels per channel that are summed.
+        class_counts: class index -> rows.
+        losses: counts of what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`; no zeros.
+        first: for those of the losses that are reported with names, the first samples.
+    """
+
+    sums: list[int] = []
+    squares: list[int] = []
+    pixels: int = 0
+    class_counts: dict[int, int] = {}
+    losses: dict[str, int] = {}
+    first: dict[str, list[str]] = {}
+
+    def add(self, other: Statistics) -> None:
+        """Adds the statistics of the rows that follow."""
+        self.sums = [*map(add, self.sums, other.sums)] or self.sums or other.sums
+        self.squares = [*map(add, self.squares, other.squares)] or self.squares or other.squares
+        self.pixels += other.pixels
+        for target, count in other.class_counts.items():
+            self.class_counts[target] = self.class_counts.get(target, 0) + count
+        for loss, count in other.losses.items():
+            self.losses[loss] = self.losses.get(loss, 0) + count
+        for loss, samples in other.first.items():
+            self.first[loss] = [*self.first.get(loss, ()), *samples][:_FIRST]
+
+    def add_losses(self, sample: str, losses: Mapping[str, int]) -> None:
+        """Adds the losses of one sample."""
+        found = {loss: count for loss, count in losses.items() if count}
+        self.add(Statistics(losses=found, first={loss: [sample] for loss in found if loss not in UNNAMED}))
+
+    def mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Returns the mean and the population standard deviation of each channel, in [0, 1]; nothing of 0 pixels."""
+        if not self.pixels:
+            return (), ()
+        mean = tuple(total / self.pixels / 255 for total in self.sums)
+        pairs = zip(self.sums, self.squares, strict=True)
+        spread = (max(0, square * self.pixels - total * total) for total, square in pairs)
+        return mean, tuple(float(value**0.5) / self.pixels / 255 for value in spread)
+
+    def entries(self, classes: int) -> dict[str, Any]:
+        """Returns the entries of a split's record that are statistics of its rows."""
+        mean, std = self.mean_std()
+        counts = tuple(self.class_counts.get(index, 0) for index in range(classes))
+        return {"class_counts": counts, "mean": mean, "std": std}
+
+
+class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """What an update must know about the sample of a row: a line of ``origins.jsonl``.
+
+    Attributes:
+        revision: revision of the sample in its source.
+        checksum: checksum of its files; "" if that is unknown.
+        sums: per channel, the sum of the image's pixels, without borders. Empty without uint8 images.
+        squares: per channel, the sum of their squares.
+        pixels: number of pixels per channel that are summed.
+        losses: counts of what was left out of the sample, by names such as :data:`mmload.records.CLIPPED`.
+    """
+
+    revision: str
+    checksum: str = ""
+    sums: list[int] = []
+    squares: list[int] = []
+    pixels: int = 0
+    losses: dict[str, int] = {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
     """Neighboring rows, ready to be stored.
 
     Attributes:
-        fields: name -> contiguous tensor [n, *row shape], or n variable-size rows.
+        fields: tensor [n, ...] of each field, in the order of the rows; or variable-size rows.
         samples: (sample id, (height, width) of the image in its file, or None) of each row.
         skipped: (sample id, reason) of the samples left out.
-        sums: int64 [2, C], the sum and the sum of squares of each channel over the images' pixels, without the borders
-            that transforms added; None without uint8 images.
-        pixels: number of pixels per channel that are summed.
-        class_counts: class index -> rows.
-        losses: counts of what was left out of these samples, by names such as :data:`mmload.records.CLIPPED`.
-        first: for some of these counts, the first samples.
+        statistics: those of the rows.
         origins: of each row, if the source can tell which samples have changed.
     """
 
     fields: Mapping[str, Tensor | VariableRows]
     samples: Sequence[tuple[str, tuple[int, int] | None]]
     skipped: Sequence[tuple[str, str]] = ()
-    sums: Tensor | None = None
-    pixels: int = 0
-    class_counts: Mapping[int, int] = field(default_factory=dict)
-    losses: Mapping[str, int] = field(default_factory=dict)
-    first: Mapping[str, list[str]] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=Statistics)
     origins: Sequence[SampleOrigin] = ()
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Counts and checksums that a build records for a sealed shard.
+    """Checksums, counts and statistics that a build records for a sealed shard.
 
     Attributes:
         record: its rows and files.
-        sums: per channel, the sum of the images' pixels, without borders; exact. Empty without uint8 images.
-        squares: per channel, the sum of their squares; exact.
-        pixels: number of pixels per channel that are summed.
-        class_counts: class index -> rows.
+        statistics: those of its rows.
         skipped: number of samples that were left out.
-        losses: counts of what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`.
-        first: for some of these counts, the first samples.
     """
 
     record: ShardRecord = ShardRecord(rows=0, files={})
-    sums: list[int] = []
-    squares: list[int] = []
-    pixels: int = 0
-    class_counts: dict[int, int] = {}
+    statistics: Statistics = msgspec.field(default_factory=Statistics)
     skipped: int = 0
-    losses: dict[str, int] = {}
-    first: dict[str, list[str]] = {}
-
-    def add(self, chunk: Chunk) -> None:
-        """Adds a chunk's statistics."""
-        self.skipped += len(chunk.skipped)
-        if chunk.sums is not None and chunk.samples:
-            sums, squares = chunk.sums.tolist()
-            self.sums = [*map(add, self.sums, sums)] or sums
-            self.squares = [*map(add, self.squares, squares)] or squares
-            self.pixels += chunk.pixels
-        self.losses = total_losses([self.losses, chunk.losses])
-        self.first = first_names([*self.first.items(), *chunk.first.items()])
-        for target, count in chunk.class_counts.items():
-            self.class_counts[target] = self.class_counts.get(target, 0) + count
 
     def dumps(self) -> str:
         """Returns the summary as JSON text."""
@@ -175,24 +217,8 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
 
 
-def total_losses(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sum of the losses of several samples, chunks or shards, sorted by name, without zeros."""
-    total: dict[str, int] = {}
-    for losses in parts:
-        for name, count in losses.items():
-            total[name] = total.get(name, 0) + count
-    return {name: total[name] for name in sorted(total) if total[name]}
-
-
-def first_names(found: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
-    """Returns the first samples of each loss that is reported with names, of (loss, samples) in order of rows."""
-    first: dict[str, list[str]] = {}
-    for name, samples in found:
-        if name not in UNNAMED:
-            shown = first.setdefault(name, [])
-            shown.extend(islice(samples, _FIRST - len(shown)))
-    return first
-
+Summaries = Mapping[tuple[str, int], ShardSummary]
+"""(split, number) of a finished shard -> its summary."""
 
 UPDATES = "updates"
 """Key of the plan of a change: contents of the version that it follows."""
@@ -205,6 +231,27 @@ PARTS = "parts"
 
 LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
 """Names of the lists of a split, which each shard has its lines of."""
+
+
+_PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
+
+
+def made_by() -> dict[str, str]:
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
+    found = {"mmload": mmload.__version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def asked_by(command: Sequence[str]) -> dict[str, Any]:
+    """Returns what a plan says about the command; for a part, the command that builds everything."""
+    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
+    if "--part" in words:
+        at = words.index("--part")
+        del words[at : at + 2]
+    return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
 
 
 @dataclass(frozen=True)
@@ -291,14 +338,11 @@ class ShardWriter:
         self._folder = paths.shard(split, index)
         self._summary_file = paths.summary_file(split, index)
         self._fields = fields
-        self._summary = ShardSummary()
-        self._behind = ThreadPoolExecutor(1, "mmload-flush")
-        self._flush: Future[None] | None = None
-        self._unflushed = 0
+        self._summary, self._rows = ShardSummary(), 0
         self._files: dict[str, BinaryIO] = {}
         self._lists: dict[str, BinaryIO] = {}
         files = files_of(fields)
-        self._crcs, self._sizes = dict.fromkeys(files, 0), dict.fromkeys(files, 0)
+        self._crcs, self._sizes, self._begun = (dict.fromkeys(files, 0) for _ in range(3))
         try:
             paths.make_folders(split)
             self._folder.mkdir()
@@ -322,44 +366,28 @@ class ShardWriter:
             BuildError: if the disk refuses the write.
         """
         try:
-            for name, rows in chunk.fields.items():
-                if isinstance(rows, VariableRows):
-                    parts = variable_parts(name, rows, self._sizes[f"{name}.{BYTES}"])
-                    blocks = {file: _memory(array) for file, array in parts.items() if file in self._files}
-                else:
-                    blocks = {file_name(name, self._fields[name]): bytes_of(rows)}
-                for file, block in blocks.items():
-                    self._append(file, block)
+            for file, block in file_blocks(chunk, self._fields, self._sizes).items():
+                self._append(file, block)
             self._lists[SAMPLES_NAME].write(samples_lines(chunk))
             self._lists[SKIPPED_NAME].write(skipped_lines(chunk.skipped))
             self._lists[ORIGINS_NAME].write(origins_lines(chunk.origins))
-            self._flush_behind()
         except OSError as error:
             raise _write_failed(self._folder, error) from error
-        self._summary.add(chunk)
-        total = self._summary.record.rows + len(chunk.samples)
-        self._summary.record = ShardRecord(rows=total, files={})
+        self._summary.skipped += len(chunk.skipped)
+        self._summary.statistics.add(chunk.statistics)
+        self._rows += len(chunk.samples)
 
     def _append(self, name: str, block: memoryview) -> None:
         self._crcs[name] = crc32(block, self._crcs[name])
         self._files[name].write(block)
         self._sizes[name] += len(block)
-        self._unflushed += len(block)
-
-    def _flush_behind(self) -> None:
-        """Flushes in a background thread, so that :meth:`seal` has little to wait for."""
-        if self._flush is not None and self._flush.done():
-            self._flush.result()
-            self._flush = None
-        if self._flush is None and self._unflushed >= _FLUSH_BYTES:
-            self._unflushed = 0
-            for file in self._files.values():
-                file.flush()
-            self._flush = self._behind.submit(_sync_data, [file.fileno() for file in self._files.values()])
+        if (length := self._sizes[name] - self._begun[name]) >= _FLUSH_BYTES:  # so that a seal has little to wait for
+            self._files[name].flush()
+            begin_sync(self._files[name].fileno(), self._begun[name], length)
+            self._begun[name] = self._sizes[name]
 
     def abandon(self) -> None:
         """Closes the files without sealing."""
-        self._behind.shutdown(wait=True)  # it must not sync descriptors that are reused
         for file in (*self._lists.values(), *self._files.values()):
             with suppress(OSError):  # what failed before has reported the full disk, and the file will be removed
                 file.close()
@@ -370,11 +398,8 @@ class ShardWriter:
         Raises:
             BuildError: if the disk refuses.
         """
-        rows = self._summary.record.rows
         files = {}
         try:
-            if self._flush is not None:
-                self._flush.result()  # the system reports an error only once
             for name, file in self._files.items():
                 file.flush()
                 file.truncate(self._sizes[name])
@@ -383,7 +408,7 @@ class ShardWriter:
             for lines in self._lists.values():
                 sync(lines)
             self.abandon()
-            self._summary.record = ShardRecord(rows=rows, files=files)
+            self._summary.record = ShardRecord(rows=self._rows, files=files)
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
         except OSError as error:
@@ -406,21 +431,36 @@ def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
     return json_lines({"id": name, "reason": reason} for name, reason in skipped)
 
 
+def origins_lines(origins: Sequence[SampleOrigin]) -> bytes:
+    """Returns the lines of ``origins.jsonl``; bytes of a file name that are not UTF-8 become JSON escapes."""
+    try:
+        return msgspec.json.Encoder().encode_lines(origins)
+    except UnicodeEncodeError:  # lone surrogates, which only the slower standard library keeps
+        return "".join(json.dumps(msgspec.to_builtins(origin)) + "\n" for origin in origins).encode()
+
+
 def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     """Returns one JSON object per line; bytes of a file name that are not UTF-8 become JSON escapes of surrogates."""
     text = "".join(_JSON.encode(item) + "\n" for item in items)
     return text.encode("utf-8", "backslashreplace")
 
 
-def variable_parts(name: str, rows: VariableRows, before: int) -> dict[str, npt.NDArray[Any]]:
-    """Returns what variable-size rows append to the files of a field, after ``before`` bytes of earlier rows."""
-    parts: dict[str, npt.NDArray[Any]] = {
-        BYTES: rows.bytes,
-        OFFSETS: rows.offsets[1:] + before,
-        SIZES: rows.sizes,
-        ENCODINGS: rows.encodings,
-    }
-    return {f"{name}.{part}": array for part, array in parts.items()}
+def file_blocks(chunk: Chunk, fields: Mapping[str, FieldSpec], sizes: Mapping[str, int]) -> dict[str, memoryview]:
+    """Returns what a chunk appends to each file of a shard, whose files have these sizes before."""
+    blocks: dict[str, memoryview] = {}
+    for name, rows in chunk.fields.items():
+        if not isinstance(rows, VariableRows):
+            blocks[file_name(name, fields[name])] = bytes_of(rows)
+            continue
+        offsets = rows.offsets[1:] + sizes[f"{name}.{BYTES}"]
+        parts: dict[str, npt.NDArray[Any]] = {
+            BYTES: rows.bytes,
+            OFFSETS: offsets,
+            SIZES: rows.sizes,
+            ENCODINGS: rows.encodings,
+        }
+        blocks |= {f"{name}.{part}": _memory(parts[part]) for part in parts if f"{name}.{part}" in sizes}
+    return blocks
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -442,11 +482,79 @@ def _write_failed(path: Path, error: OSError) -> BuildError:
     )
 
 
-def _sync_data(files: Sequence[int]) -> None:
-    for file in files:
-        os.fsync(file)
-
-
 def _reserve(file: BinaryIO, size: int) -> None:
     if size and hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
+
+
+# Lists of a split.
+
+
+def join_lists(
+    paths: BuildPaths, split: str, shards: Sequence[int], name: str, listed: int | None = None
+) -> FileRecord:
+    """Concatenates the shards' lines of a list into one file of the split; raises BuildError if writing fails."""
+
+    def blocks() -> Iterator[bytes]:
+        for index in shards:
+            with open(paths.list_file(split, index, name), "rb") as lines:
+                while block := lines.read(1 << 20):
+                    yield block
+
+    return write_list(paths, split, name, blocks(), listed)
+
+
+def write_list(
+    paths: BuildPaths, split: str, name: str, blocks: Iterable[bytes], listed: int | None = None
+) -> FileRecord:
+    """Writes a list of a split in parts, and returns its record; raises BuildError if writing fails.
+
+    Its time becomes ``listed``, in nanoseconds, before it has its name: another part may move it away at once.
+    """
+    joined = paths.dataset / split / name
+    try:
+        paths.make_folders(split)
+        return write_blocks(paths, joined, blocks, listed)
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {joined} ({error.strerror}); free space there, then run the same command again to continue"
+        ) from error
+
+
+def write_blocks(
+    paths: BuildPaths, place: Path, blocks: Iterable[bytes | memoryview], listed: int | None = None
+) -> FileRecord:
+    """Writes a file beside the dataset, moves it there durably at the end, and returns its record.
+
+    So a dataset contains none that is unfinished, also if another process of the same build moves it away meanwhile.
+
+    Raises:
+        OSError: if a file system operation fails.
+    """
+    paths.check_there()
+    crc = size = 0
+    partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
+    partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
+    try:
+        with open(partial, "xb") as file:
+            for block in blocks:
+                file.write(block)
+                crc = crc32(block, crc)
+                size += len(block)
+            sync(file)
+        if listed is not None:
+            os.utime(partial, ns=(listed, listed))
+        partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(place.parent)
+    return FileRecord(bytes=size, crc32=f"{crc:08x}")
+
+
+def skipped_in(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator[tuple[str, str]]:
+    """Yields id and reason of the samples that shards have left out."""
+    for index in shards:
+        with open(paths.list_file(split, index, SKIPPED_NAME), encoding="utf-8") as lines:
+            for line in lines:
+                item = json.loads(line)
+                yield item["id"], item["reason"]

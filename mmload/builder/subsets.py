@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.dataset_change import changed, only_split, open_to_change
-from mmload.builder.shards import BuildPaths
-from mmload.builder.split_records import write_list
-from mmload.builder.version_rows import RowsKind, stored_rows
+from mmload.builder.previous_version import kind_of, stored_rows
+from mmload.builder.shards import BuildPaths, write_list
 from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
 from mmload.store.manifest import RESERVED, SplitRecord, is_name
@@ -52,11 +50,14 @@ def save_subset(
     _check_name(opened, name)
     chosen = only_split(opened, split)
     numbers = _numbers(chosen, rows, is_of_ids)
-    of_subset = stored_rows(chosen).chosen(numbers.tolist())
+    of_subset = stored_rows(chosen).chosen(numbers)
 
     def with_subset(paths: BuildPaths) -> dict[str, SplitRecord]:
         write = partial(write_list, paths, name)
-        record = of_subset.record(write, next_version(opened.manifest), _kind_of(chosen))
+        table = chosen.record.shards
+        with_folders = ShardTable(table.rows, table.bytes, table.crc32, np.array(table.folder_numbers))
+        kind, owner = kind_of(chosen.record, with_folders), chosen.record.subset_of or chosen.name
+        record = of_subset.record(write, next_version(opened.manifest), kind, owner)
         return {**opened.manifest.splits, name: record}
 
     return changed(opened, f"subset {name}", with_subset)
@@ -107,10 +108,3 @@ def _numbers(split: Split, rows: Rows | Sequence[str], is_of_ids: bool) -> npt.N
     if (twice := values[counts > 1]).size:
         raise UsageError(f"row {twice[0]} of split {split.name!r} is given twice; a subset has each row once")
     return numbers
-
-
-def _kind_of(split: Split) -> RowsKind:
-    """Returns what the rows of a subset share with those of its split."""
-    record, table = split.record, split.record.shards
-    with_folders = ShardTable(table.rows, table.bytes, table.crc32, np.array(table.folder_numbers))
-    return replace(RowsKind.of(record), shards=with_folders, shards_of=record.subset_of or split.name)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from mmload.errors import RecipeError, choices
 from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
-from mmload.records import PADDING, PER_BOX, Sample
+from mmload.records import PADDING, PER_BOX, Sample, checked
 from mmload.sources.randomness import is_random_name
 from mmload.store.variable_rows import MAX_PIXELS
 
@@ -286,33 +287,21 @@ def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: fr
 
 
 _MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
-INTERPOLATIONS = ("bilinear", "bicubic")
 
-
-def _is_integer(value: object, least: int, most: int = _MOST) -> bool:
-    return type(value) is int and least <= value <= most
-
-
-def _are_integers(value: object, count: int, least: int) -> bool:
-    """Returns whether a value is one integer, or so many."""
-    values = value if isinstance(value, tuple) else (value,) * count
-    return len(values) == count and all(_is_integer(each, least) for each in values)
-
-
-_SIDE = f"an integer from 1 to {_MOST:,}"
-
-_ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "size": (lambda size: _are_integers(size, 2, 1), f"pixels, {_SIDE}, or [height, width]"),
-    "Shrink.size": (lambda size: _is_integer(size, 1), f"pixels of the short side, {_SIDE}"),
-    "interpolation": (lambda kind: kind in INTERPOLATIONS, f"one of {choices(INTERPOLATIONS)}"),
-    "padding": (
-        lambda sides: _are_integers(sides, 4, 0),
-        f"an integer or [left, top, right, bottom], each from 0 to {_MOST:,}",
-    ),
-    "fill": (lambda value: _is_integer(value, 0, 255), "an integer from 0 to 255"),
-    "num_output_channels": (lambda count: _is_integer(count, 1) and count in (1, 3), "1 or 3"),
-}
-"""Arguments of all steps in recipes, or of one: the check of a value, and what to use."""
+Side = Annotated[int, Meta(ge=1, le=_MOST)]
+ShortSide = Annotated[Side, Meta(description=f"pixels of the short side, an integer from 1 to {_MOST:,}")]
+Sides = Annotated[  # of tuple[Side, Side] beside an integer with limits, msgspec 0.22 reads memory that is not its own
+    Side | Annotated[tuple[Side, ...], Meta(min_length=2, max_length=2)],
+    Meta(description=f"pixels, an integer from 1 to {_MOST:,}, or [height, width]"),
+]
+Border = Annotated[int, Meta(ge=0, le=_MOST)]
+Borders = Annotated[
+    Border | Annotated[tuple[Border, ...], Meta(min_length=4, max_length=4)],
+    Meta(description=f"an integer or [left, top, right, bottom], each from 0 to {_MOST:,}"),
+]
+Level = Annotated[int, Meta(ge=0, le=255, description="an integer from 0 to 255")]
+Interpolation = Annotated[Literal["bilinear", "bicubic"], Meta(description="one of bicubic, bilinear")]
+GrayChannels = Annotated[Literal[1, 3], Meta(description="1 or 3")]
 
 
 class Transform(Protocol):
@@ -331,8 +320,8 @@ class ResizeSample:
         interpolation: "bilinear" or "bicubic" for images; masks always use the nearest pixel.
     """
 
-    size: int | tuple[int, int]
-    interpolation: str = "bilinear"
+    size: Sides
+    interpolation: Interpolation = "bilinear"
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with its short side (or both sides) resized to ``size``."""
@@ -341,7 +330,8 @@ class ResizeSample:
     def target(self, have: Size) -> Size:
         """Returns the output (height, width) for an image of size ``have``."""
         if isinstance(self.size, tuple):
-            return self.size
+            height, width = self.size
+            return height, width
         short, long = sorted(have)
         scaled = int(self.size * long / short)
         return (self.size, scaled) if have[0] <= have[1] else (scaled, self.size)
@@ -356,8 +346,8 @@ class ShrinkSample:
         interpolation: "bilinear" or "bicubic" for images; masks always use the nearest pixel.
     """
 
-    size: int
-    interpolation: str = "bilinear"
+    size: ShortSide
+    interpolation: Interpolation = "bilinear"
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with its short side resized to at most ``size``."""
@@ -370,8 +360,8 @@ class ShrinkSample:
 class CenterCropSample:
     """Crop the center like torchvision's ``CenterCrop(size)``; a smaller image is padded with ``fill``."""
 
-    size: int | tuple[int, int]
-    fill: int = 0
+    size: Sides
+    fill: Level = 0
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the center [height, width] of the sample."""
@@ -387,8 +377,8 @@ class CenterCropSample:
 class PadSample:
     """Pad like torchvision's ``Pad(padding, fill)``: padding is one number, or (left, top, right, bottom)."""
 
-    padding: int | tuple[int, int, int, int]
-    fill: int = 0
+    padding: Borders
+    fill: Level = 0
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with a border."""
@@ -407,9 +397,9 @@ class LetterboxSample:
         interpolation: "bilinear" or "bicubic".
     """
 
-    size: int | tuple[int, int]
-    fill: int = 114
-    interpolation: str = "bilinear"
+    size: Sides
+    fill: Level = 114
+    interpolation: Interpolation = "bilinear"
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the whole image, centered on a canvas of ``size``."""
@@ -429,7 +419,7 @@ class LetterboxSample:
 class GrayscaleSample:
     """Convert to gray like torchvision's ``Grayscale``: 0.2989 R + 0.587 G + 0.114 B; 3 channels repeat it."""
 
-    num_output_channels: int = 1
+    num_output_channels: GrayChannels = 1
 
     def __call__(self, sample: Sample) -> Sample:
         """Returns the sample with a gray image."""
@@ -449,11 +439,6 @@ class RGBSample:
         return replace(sample, fields={**sample.fields, "images": images})
 
 
-def _step_name(step: type[Any]) -> str:
-    """Returns the name of a step in recipes."""
-    return step.__name__.removesuffix("Sample")
-
-
 class TransformChain:
     """Several steps in sequence, each given by its ``step`` name and its arguments, as in a recipe.
 
@@ -462,16 +447,13 @@ class TransformChain:
     """
 
     STEPS: ClassVar[Mapping[str, type[Any]]] = {
-        _step_name(step): step
-        for step in (
-            ResizeSample,
-            ShrinkSample,
-            CenterCropSample,
-            PadSample,
-            LetterboxSample,
-            GrayscaleSample,
-            RGBSample,
-        )
+        "Resize": ResizeSample,
+        "Shrink": ShrinkSample,
+        "CenterCrop": CenterCropSample,
+        "Pad": PadSample,
+        "Letterbox": LetterboxSample,
+        "Grayscale": GrayscaleSample,
+        "RGB": RGBSample,
     }
 
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
@@ -520,14 +502,13 @@ def _make(spec: Mapping[str, Any]) -> Transform:
     if not isinstance(name, str) or name not in TransformChain.STEPS:
         raise RecipeError(_unknown_step(name))
     step = TransformChain.STEPS[name]
-    known = {field.name for field in fields(step)}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in spec.items() if key != "step"}
-    for key, value in values.items():
+    known, values = get_type_hints(step, include_extras=True), {}
+    for key, value in spec.items():
+        if key == "step":
+            continue
         if key not in known:
             raise RecipeError(f"transform {name} has no argument {key!r}; it takes {choices(known)}")
-        is_possible, use = _ARGUMENTS.get(f"{name}.{key}", _ARGUMENTS[key])
-        if not is_possible(value):
-            raise RecipeError(f"{name}: {key} is {value!r:.80}; use {use}")
+        values[key] = checked(value, known[key], f"{name}: {key}")
     try:
         transform: Transform = step(**values)
     except TypeError as error:

@@ -12,14 +12,14 @@ from mmload.errors import DamagedError, RecipeError, UsageError
 from mmload.sources.decode import Decoder
 from mmload.sources.files import inner_name
 
-FILE_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100", "list")
+FILE_KINDS = ("imagefolder", "voc", "coco", "yolo", "cifar10", "cifar100", "list", "webdataset", "huggingface")
 """The sources that only read files in their own folder."""
 
 _REQUESTS = {"download": "to download the source", "allow_outside": "to read files outside the source's folder"}
 _SHOWN = 200
 
 
-def recipe_of(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) -> BuildRecipe:
+def trusted_recipe(recipe: Mapping[str, Any], dataset: str | Path, *, trust: bool) -> BuildRecipe:
     """Returns the recipe in a dataset's manifest, to read its source again. Imports nothing that the recipe names.
 
     ``trust`` allows everything that a user's own recipe may do.
@@ -64,7 +64,7 @@ def _requests(recipe: BuildRecipe) -> list[str]:
         for key, request in _REQUESTS.items()
         if recipe.options.get(key)
     ]
-    for key in ("file", "folder"):  # the path of a list, relative to the source's folder
+    for key in ("file", "folder", "masks", "class_names"):  # paths relative to the source's folder
         name = recipe.options.get(key) or "."
         if name != "." and (not isinstance(name, str) or inner_name(name) is None):
             requests.append(f"{_REQUESTS['allow_outside']} ({key} = {name!r:.60})")

@@ -21,17 +21,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.destination import entries_of, owned_files
-from mmload.builder.shards import Chunk, ShardWriter
-from mmload.builder.split_records import write_list
-from mmload.builder.staging import Staging, unfinished_advice
-from mmload.builder.version_rows import RowsKind, stored_rows
+from mmload.builder.previous_version import in_use, kind_of, stored_rows
+from mmload.builder.sample_changes import read_lists
+from mmload.builder.shards import Chunk, ShardWriter, write_list
+from mmload.builder.staging import Staging, entries_of, owned_files, unfinished_advice
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links, dataset_files
-from mmload.store.manifest import FILE_NAME, ORIGINS_NAME, SKIPPED_NAME, Manifest, SplitRecord, loads, read
+from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.row_reader import read_rows
 from mmload.store.shard_table import ShardRecord, ShardTable, files_of
@@ -142,9 +141,9 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
     yield from (name for name in sorted(known - needed) if (path / name).is_file())
     for split, record in manifest.splits.items():
         names = {"meta.json", *(f"{name}.memmap" for name in files_of(record.fields))}
-        for entry in _entries(path / split):
+        for entry in entries_of(path / split):
             if entry.is_dir(follow_symlinks=False) and _SHARD.fullmatch(entry.name):
-                inside = [f"{split}/{entry.name}/{file.name}" for file in _entries(entry.path)]
+                inside = [f"{split}/{entry.name}/{file.name}" for file in entries_of(entry.path)]
                 columns = {name for name in inside if _COLUMN.fullmatch(name.rpartition("/")[2])}
                 own = [name for name in inside if name.rpartition("/")[2] in names or name in columns]
                 is_whole = len(own) == len(inside)
@@ -153,17 +152,10 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
                 yield f"{split}/{entry.name}"
 
 
-def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    try:
-        return entries_of(folder)
-    except FileNotFoundError:
-        return []
-
-
 def _remove_empty_folders(path: Path, folders: set[str]) -> None:
     for name in sorted(folders, key=len, reverse=True):
         folder = path / name
-        if folder != path and not _entries(folder):
+        if folder != path and not entries_of(folder):
             folder.rmdir()
 
 
@@ -202,23 +194,16 @@ def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
         table, moved = _rewritten(dataset[name], shards, staging, firsts[name])
         for own, record in manifest.splits.items():
             if name in (own, record.subset_of):
-                rows = stored_rows(dataset[own])
+                lists = read_lists(dataset.path, own, record)
+                rows = stored_rows(dataset[own], lists)
                 rows = replace(rows, shard_rows=moved[rows.shard_rows])
-                kind = replace(RowsKind.of(record), shards=table)
-                write = partial(write_list, staging.paths, own)
-                splits[own] = rows.record(write, version, kind, _skipped(dataset[own]))
-                _date_origins(dataset[own], splits[own], staging)
+                write = partial(write_list, staging.paths, own, listed=lists.listed or None)
+                kind, skipped = kind_of(record, table), _skipped(dataset[own])
+                splits[own] = rows.record(write, version, kind, record.subset_of, skipped)
     body = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, "splits": splits, "card": manifest.card}
     made = with_version(body, manifest, dataset.path, COMPACT)
     staging.add_version(made, manifest.contents)
     return made
-
-
-def _date_origins(split: Split, record: SplitRecord, staging: Staging) -> None:
-    """Gives a new list of origins the time of the old one: when the source was listed."""
-    if record.origins is not None:
-        listed = (split.path / split.name / split.record.list_name(ORIGINS_NAME)).stat().st_mtime_ns
-        os.utime(staging.paths.dataset / split.name / record.list_name(ORIGINS_NAME), ns=(listed, listed))
 
 
 def _mostly_removed(split: Split) -> Numbers:
@@ -236,35 +221,31 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
     Returns:
         The table of the shards without the old ones, and int64 [n], the new number of each row over all shards.
     """
-    table = split.record.shards
-    firsts = np.concatenate([[0], np.cumsum(table.rows)])
-    moved = np.full(firsts[-1], -1, np.int64)
-    records: list[ShardRecord] = []
-    folders: list[int] = []
-    total = 0
-    for index in np.setdiff1d(np.arange(len(table)), shards).tolist():
-        moved[firsts[index] : firsts[index + 1]] = np.arange(total, total + table.rows[index])
-        records.append(table[index])
-        folders.append(int(table.folder_numbers[index]))
-        total += int(table.rows[index])
-    stored = split.files.shard_rows(np.arange(len(split)))
-    order = np.argsort(stored, kind="stable")
-    rows = order[moved[stored[order]] < 0]
-    rows = rows[np.flatnonzero(np.diff(stored[rows], prepend=-1))]  # a row that is in the split twice is copied once
-    for first in range(0, len(rows), split.record.shard_samples):
-        part = rows[first : first + split.record.shard_samples]
-        writer = ShardWriter(staging.paths, split.name, folder, split.record.fields, len(part))
-        try:
-            for start in range(0, len(part), _CHUNK_ROWS):
-                writer.write(_chunk(split, part[start : start + _CHUNK_ROWS]))
-        except BaseException:
-            writer.abandon()
-            raise
-        records.append(writer.seal().record)
-        folders.append(folder)
-        moved[stored[part]] = np.arange(total, total + len(part))
-        folder, total = folder + 1, total + len(part)
-    return ShardTable.from_records(records, folders), moved
+    table, size = split.record.shards, split.record.shard_samples
+    starts = np.concatenate([[0], np.cumsum(table.rows)])
+    stored, places = np.unique(split.files.shard_rows(np.arange(len(split))), return_index=True)
+    is_moved = np.isin(np.searchsorted(starts, stored, side="right") - 1, shards)
+    rows, moved = places[is_moved], np.arange(starts[-1])
+    moved[stored[is_moved]] = np.arange(starts[-1], starts[-1] + len(rows))
+    records = [
+        _written_shard(split, rows[first : first + size], staging, folder + number)
+        for number, first in enumerate(range(0, len(rows), size))
+    ]
+    folders = [*table.folder_numbers.tolist(), *range(folder, folder + len(records))]
+    remaining, again = in_use(ShardTable.from_records([*table, *records], folders), moved[stored])
+    return remaining, again[moved]
+
+
+def _written_shard(split: Split, rows: Numbers, staging: Staging, folder: int) -> ShardRecord:
+    """Writes rows of a split to a new shard."""
+    writer = ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))
+    try:
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            writer.write(_chunk(split, rows[start : start + _CHUNK_ROWS]))
+    except BaseException:
+        writer.abandon()
+        raise
+    return writer.seal().record
 
 
 def _chunk(split: Split, rows: Numbers) -> Chunk:

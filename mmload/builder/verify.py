@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,9 @@ import numpy.typing as npt
 from mmload.builder.planned_build import plan_shards, splits_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, bytes_of, samples_lines, variable_parts
+from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, file_blocks, samples_lines
 from mmload.builder.transforms import TransformChain
-from mmload.builder.trust import recipe_of
+from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, DamagedError, StoreError, UsageError, counted
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
@@ -29,7 +28,7 @@ from mmload.store.checksum import file_crc32
 from mmload.store.dataset_folder import DatasetFile, dataset_files
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.shard_table import files_of
+from mmload.store.shard_table import BYTES, files_of
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version
 
@@ -102,7 +101,7 @@ def check_trust(path: str | Path, trust: bool) -> None:
         UsageError: if the dataset requires permissions that only ``trust`` grants.
         StoreError: if there is no readable manifest.
     """
-    recipe_of(read(path).recipe, Path(path), trust=trust)
+    trusted_recipe(read(path).recipe, Path(path), trust=trust)
 
 
 def compare(
@@ -197,9 +196,9 @@ class _StoredShard:
 
     def __init__(self, root: Path, record: SplitRecord, plan: ShardPlan, lines: Iterator[bytes]) -> None:
         self.name = f"{plan.split}/{shard_name(plan.index)}"
-        self.folder = root / self.name
-        self.fields, self.files = record.built_fields, files_of(record.built_fields)
-        self.bytes: dict[str, int] = {}
+        self.folder, self.fields = root / self.name, record.built_fields
+        files = files_of(self.fields)
+        self.compared = {name: file.more * file.spec.row_bytes for name, file in files.items()}
         self.rows = record.shards[plan.index].rows
         self.lines = [next(lines, b"") for _ in range(self.rows)]
         self.row = 0
@@ -211,50 +210,28 @@ class _StoredShard:
             if row >= self.rows or line != self.lines[row]:
                 was = self.lines[row].decode("utf-8", "replace").strip() if row < self.rows else "not there"
                 return f"row {row} is {line.decode().strip()} in the source, and was {was} at the build"
-        for name in self.fields if chunk.samples else ():
-            fresh = chunk.fields[name]
-            if isinstance(fresh, VariableRows):
-                found = self._compare_variable_size(name, fresh, first)
-            else:
-                rows = np.frombuffer(bytes_of(fresh), np.uint8)
-                found = self._compared(name, rows.reshape(len(fresh), -1), first)
-            if found is None:
+        found: dict[str, int] = {}
+        for file, block in file_blocks(chunk, self.fields, self.compared).items():
+            name = file.partition(".")[0]
+            stored, fresh = self._read(file, len(block)), np.frombuffer(block, np.uint8)
+            if len(stored) != len(fresh):
                 return f"{name} ends before row {self.row}"
-            if found < self.row - first:
-                return f"{name} of row {first + found} differs from {chunk.samples[found][0]} in the source"
+            different = np.flatnonzero(stored != fresh)
+            if len(different):
+                row = _row_of_byte(chunk, file, int(different[0]), len(block))
+                found[name] = min(found.get(name, row), row)
+        for name, row in found.items():
+            return f"{name} of row {first + row} differs from {chunk.samples[row][0]} in the source"
         return None
-
-    def _compare_variable_size(self, name: str, rows: VariableRows, first: int) -> int | None:
-        """Compares variable-size rows with the stored ones; returns what :meth:`_compared` does."""
-        before = self.bytes.get(name, 0)
-        self.bytes[name] = before + len(rows.bytes)
-        least = len(rows)
-        for file, fresh in variable_parts(name, rows, before).items():
-            if file not in self.files:
-                continue
-            of_bytes = not self.files[file].counted
-            found = self._compared(file, _byte_rows(fresh), before if of_bytes else first + self.files[file].more)
-            if found is None:
-                return None
-            if of_bytes:
-                found = int(np.searchsorted(rows.offsets[1:], found, "right"))
-            least = min(least, found)
-        return least
-
-    def _compared(self, file: str, lines: npt.NDArray[np.uint8], first: int) -> int | None:
-        """Finds the first of these elements, uint8 [n, bytes], that differs, or n; None: fewer are stored."""
-        stored = self._read(file, first * lines.shape[1], lines.size)
-        if stored.size != lines.size:
-            return None
-        different = np.flatnonzero((stored.reshape(lines.shape) != lines).any(1))
-        return int(different[0]) if different.size else len(lines)
 
     def left_over(self) -> str | None:
         """Returns a message if rows are stored that the source no longer has, else None."""
         return f"{counted(self.rows, 'row')} stored, the source gives {self.row}" if self.row < self.rows else None
 
-    def _read(self, name: str, offset: int, size: int) -> np.ndarray:
-        path = self.folder / f"{name}.memmap"
+    def _read(self, name: str, size: int) -> npt.NDArray[np.uint8]:
+        """Reads the next bytes of a file."""
+        path, offset = self.folder / f"{name}.memmap", self.compared[name]
+        self.compared[name] += size
         try:
             with open(path, "rb", opener=open_regular) as file:
                 return np.fromfile(file, np.uint8, count=size, offset=offset)
@@ -262,14 +239,17 @@ class _StoredShard:
             raise StoreError(f"cannot read {path} ({error.strerror})") from error
 
 
-def _byte_rows(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Returns the bytes of each element, uint8 [n, bytes]; n is 0 where no row of a chunk has an element."""
-    return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.nbytes // max(1, len(rows)))
+def _row_of_byte(chunk: Chunk, file: str, place: int, size: int) -> int:
+    """Returns the row of a chunk that a byte belongs to, of those that the chunk appends to a file."""
+    rows = chunk.fields[file.partition(".")[0]]
+    if isinstance(rows, VariableRows) and file.endswith(f".{BYTES}"):
+        return int(np.searchsorted(rows.offsets[1:], place, "right"))
+    return place // (size // len(chunk.samples))
 
 
 def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
     """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
-    return replace(recipe_of(manifest.recipe, path, trust=trust), root=source)
+    return replace(trusted_recipe(manifest.recipe, path, trust=trust), root=source)
 
 
 def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[ShardJob, list[ShardPlan]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import mmload
 from mmload.cli.bench import bench
@@ -39,6 +39,22 @@ class _Commands(TyperGroup):
             if name in HABITS:
                 raise UsageError(f"there is no command {name}; type: {HABITS[name]}")
         return super().resolve_command(ctx, args)
+
+
+class _Command(TyperCommand):
+    """Command whose help shows its options under the headings that they are declared with."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes arguments and options, a section for each heading."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                heading = getattr(parameter, "rich_help_panel", None) or usual
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
 app = typer.Typer(
@@ -115,7 +131,7 @@ for command in (
     gc,
     doctor,
 ):
-    app.command()(command)
+    app.command(cls=_Command)(command)
 
 
 @app.command()

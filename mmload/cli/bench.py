@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmload.bench.options import BenchOptions
-from mmload.builder.options import option
+from mmload.builder.recipe import option
 from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.options import dataset_on_a_disk, on_a_disk, takes
 from mmload.cli.status import doing

@@ -1,4 +1,4 @@
-"""The ``mmload build`` command: its options are those of :class:`~mmload.builder.options.BuildOptions`."""
+"""The ``mmload build`` command: its options are those of :class:`~mmload.builder.recipe.BuildOptions`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmload.builder.options import BuildOptions, RunOptions
-from mmload.builder.recipe import BuildRecipe, recipe_of
+from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import takes
 from mmload.cli.status import progress
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from mmload.bench.advice import Layout
     from mmload.builder.engines import Engine
     from mmload.builder.pipeline import BuildReport
-    from mmload.builder.planned_update import UpdateOptions
+    from mmload.builder.previous_version import UpdateOptions
     from mmload.store.manifest import Manifest
 
 AGAIN = "run the same command again to continue"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from mmload.builder.options import declarations
+from mmload.builder.recipe import declarations
 from mmload.errors import UsageError
 from mmload.remote.urls import check_no_url, is_url
 
@@ -42,7 +42,8 @@ def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
         if not its.flag and its.table:
             continue
         kind: Any = typer.Option if its.flag else typer.Argument
-        info = kind(*filter(None, [its.flag]), help=its.help, metavar=its.metavar or None, hidden=not its.help)
+        shown = {"help": its.help, "metavar": its.metavar or None, "rich_help_panel": its.group or None}
+        info = kind(*filter(None, [its.flag]), hidden=not its.help, **shown)
         default = inspect.Parameter.empty if option.default is MISSING else option.default
         annotation: Any = Annotated[hints[option.name], info]
         yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mmload.builder.options import RunOptions, option
+from mmload.builder.recipe import RunOptions, option
 from mmload.cli.build import AGAIN, arguments, engine_of, run_part, show_splits
 from mmload.cli.interrupt import interruptible
 from mmload.cli.options import TRUST_HELP, dataset_on_a_disk, takes
@@ -39,7 +39,7 @@ def update(given: UpdateArguments) -> None:
     It builds what is new or changed, and drops what is gone.
     """
     from mmload.builder.pipeline import update as run
-    from mmload.builder.planned_update import UpdateOptions
+    from mmload.builder.previous_version import UpdateOptions
     from mmload.builder.verify import recipe_at
     from mmload.cli import summary
     from mmload.store.manifest import read

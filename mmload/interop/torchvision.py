@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import PIL.Image
 import torch
 from PIL import ImageOps
-from torch import nn
+from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.mix import MixChoice
 from mmload.augment.step import AfterStep, Step, arguments_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
@@ -138,45 +138,13 @@ class VoidCenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
     steps: list[Any] = [DecodeTransform(**decode)]
     for spec in transforms:
-        name, arguments = spec["step"], {key: value for key, value in spec.items() if key != "step"}
+        name = spec["step"]
         if name not in _RECIPE_STEPS:
             raise UsageError(
                 f"the recipe's step {name} has no torchvision equivalent; those with one are {choices(_RECIPE_STEPS)}"
             )
-        steps.append(_RECIPE_STEPS[name](**arguments))
+        steps.append(_made(_RECIPE_STEPS[name], name, {key: value for key, value in spec.items() if key != "step"}))
     return steps
-
-
-def _resize(size: Any, interpolation: str = "bilinear") -> Any:
-    target = size if isinstance(size, int) else list(size)
-    return v2.Resize(target, interpolation=InterpolationMode(interpolation), antialias=True)
-
-
-def _center_crop(size: Any, fill: int = 0) -> Any:
-    if fill != 0:
-        raise UsageError(f"CenterCrop with fill={fill} has no torchvision equivalent: its CenterCrop pads with 0")
-    return VoidCenterCrop(size)
-
-
-def _pad(padding: Any, fill: int = 0) -> Any:
-    sides = padding if isinstance(padding, int) else list(padding)
-    return v2.Pad(sides, fill={tv_tensors.Mask: VOID, "others": fill})
-
-
-def _letterbox(size: Any, fill: int = 114, interpolation: str = "bilinear") -> Any:
-    canvas = (size, size) if isinstance(size, int) else tuple(size)
-    return CanvasLetterbox(canvas, fill, InterpolationMode(interpolation))
-
-
-_RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
-    "Resize": _resize,
-    "CenterCrop": _center_crop,
-    "Pad": _pad,
-    "Letterbox": _letterbox,
-    "Shrink": ShortestMaxSize,
-    "Grayscale": v2.Grayscale,
-    "RGB": v2.RGB,
-}
 
 
 def _of_collate(collate: Collate) -> list[Any]:
@@ -196,60 +164,57 @@ def equivalent_of(step: nn.Module) -> Any:
     Raises:
         UsageError: if there is none.
     """
-    for kind, make in _OTHERS.items():
-        if isinstance(step, kind):
-            return make(step)
     if isinstance(step, v2.Transform):
         return step
-    names = (kind.__name__ for kind in type(step).__mro__ if kind.__module__.startswith(f"{augment.__name__}."))
-    name = next((name for name in names if hasattr(v2, name)), None)
-    if name is None:
+    if isinstance(step, augment.PerSample):
+        return equivalent_of(step.module)
+    names = [kind.__name__ for kind in type(step).__mro__ if kind.__module__.startswith(f"{augment.__name__}.")]
+    kind = next((found for name in names if (found := _OWN.get(name, getattr(v2, name, None)))), None)
+    if kind is None:
         raise UsageError(f"the step {type(step).__name__} has no torchvision equivalent; run it separately")
-    return _of_same_name(step, getattr(v2, name))
+    if isinstance(step, augment.MixUp | augment.CutMix) and step.p != 1:
+        raise UsageError(
+            f"{type(step).__name__} with p={step.p:g} has no torchvision equivalent: there every batch is mixed"
+        )
+    return _made(kind, type(step).__name__, arguments_of(step))
 
 
-def _of_same_name(step: nn.Module, kind: Any) -> Any:
-    """Returns torchvision's transform with the step's arguments that it knows; the others are checked before."""
-    known, arguments = inspect.signature(kind).parameters, arguments_of(step)
-    return kind(**{name: _argument(step, name, value) for name, value in arguments.items() if name in known})
+def _made(kind: Callable[..., Any], step: str, arguments: Mapping[str, Any]) -> Any:
+    """Makes a transform of the arguments of a step that it knows; the others are checked before."""
+    known = inspect.signature(kind).parameters
+    made = {name: _argument(step, name, value) for name, value in arguments.items() if name in known}
+    if "mask_fill" not in known and arguments.get("mask_fill", made.get("fill")) != made.get("fill"):
+        made["fill"] = {tv_tensors.Mask: arguments["mask_fill"], "others": made["fill"]}
+    return kind(**made)
 
 
-def _argument(step: Any, name: str, value: Any) -> Any:
+def _argument(step: str, name: str, value: Any) -> Any:
     """Returns an argument of a step as torchvision takes it."""
     if name == "size" and callable(value):
         raise UsageError(
-            f"the size of {type(step).__name__} follows the epoch, and torchvision has one size: call the collate's "
+            f"the size of {step} follows the epoch, and torchvision has one size: call the collate's "
             "set_epoch(epoch), for the equivalent in that epoch"
         )
-    if name == "fill":
-        return _fill(step)
-    if name == "padding":
+    if name == "padding" and not isinstance(value, int):
         return list(value) if any(value) else None
+    if name in ("value", "fill") and isinstance(value, tuple):
+        return value[0] if len(value) == 1 else list(value)
     if name == "value":
-        return "random" if value is None else _one_or_list(value)
+        return "random"
     if name == "transforms":
         return [equivalent_of(one) for one in value]
     of_enum = {"interpolation": InterpolationMode, "policy": v2.AutoAugmentPolicy}.get(name)
     return value if of_enum is None else of_enum(value)
 
 
-def _one_or_list(values: tuple[float, ...]) -> Any:
-    return values[0] if len(values) == 1 else list(values)
+def _center_crop(size: Any, fill: int = 0) -> Any:
+    if fill != 0:
+        raise UsageError(f"CenterCrop with fill={fill} has no torchvision equivalent: its CenterCrop pads with 0")
+    return VoidCenterCrop(size)
 
 
-def _fill(step: Any) -> Any:
-    """Returns the fill of images, and that of masks beside it if it is another one."""
-    fill = None if step.fill is None else _one_or_list(step.fill)
-    mask_fill = getattr(step, "mask_fill", fill)
-    return fill if fill == mask_fill else {tv_tensors.Mask: mask_fill, "others": fill}
-
-
-def _mixing(step: augment.MixUp | augment.CutMix) -> Any:
-    if step.p != 1:
-        raise UsageError(
-            f"{type(step).__name__} with p={step.p:g} has no torchvision equivalent: there every batch is mixed"
-        )
-    return _of_same_name(step, getattr(v2, type(step).__name__))
+def _pad(padding: Any, fill: int = 0) -> Any:
+    return v2.Pad(padding or 0, fill={tv_tensors.Mask: VOID, "others": fill})
 
 
 class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
@@ -263,15 +228,14 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
     """
 
     def __init__(
-        self, resize: v2.Transform, canvas: Callable[[int, int], tuple[int, int]], fill: Any, mask_fill: int
+        self, resize: v2.Transform, canvas: Callable[[int, int], tuple[int, ...]], fill: Any, mask_fill: int
     ) -> None:
         super().__init__()
         self.resize, self.canvas, self.fill, self.mask_fill = resize, canvas, fill, mask_fill
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """Returns the canvas, the size, and the first row and column that lie on the canvas."""
-        sized = next(one for one in flat_inputs if isinstance(one, torch.Tensor) or hasattr(one, "size"))
-        canvas = self.canvas(*F.get_size(sized))
+        """Returns the canvas, the size, and the row and column of the image at the canvas's corner."""
+        canvas = self.canvas(*_size_of(flat_inputs))
         size = self.resize.make_params(flat_inputs)["size"]
         share = float(torch.rand(1, device="cpu"))
         top, left = (int(max(have - want, 0) * share) for have, want in zip(size, canvas, strict=True))
@@ -280,79 +244,93 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         resized = self.resize.transform(inpt, {"size": params["size"]})
         rows, cols = (min(pair) for pair in zip(params["size"], params["canvas"], strict=True))
-        cropped = F.crop(resized, params["top"], params["left"], rows, cols)
+        cropped = F.crop(resized, max(params["top"], 0), max(params["left"], 0), rows, cols)
+        above, before = max(-params["top"], 0), max(-params["left"], 0)
+        border = [before, above, params["canvas"][1] - cols - before, params["canvas"][0] - rows - above]
         fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
-        return F.pad(cropped, [0, 0, params["canvas"][1] - cols, params["canvas"][0] - rows], fill=fill)
+        return F.pad(cropped, border, fill=fill)
 
 
-class CanvasLetterbox(v2.Transform):  # type: ignore[misc]  # torchvision has no types
-    """The whole image on a canvas: torchvision's resize and pad, with sizes that depend on the image.
+def _always(canvas: tuple[int, ...], height: int, width: int) -> tuple[int, ...]:
+    """Returns the size of a canvas that is the same for all images; it can be pickled."""
+    return canvas
+
+
+def _size_of(flat_inputs: list[Any]) -> list[int]:
+    """Returns height and width of the first image, mask or boxes."""
+    size: list[int] = F.get_size(next(one for one in flat_inputs if isinstance(one, Tensor) or hasattr(one, "size")))
+    return size
+
+
+class CanvasLetterbox(OnCanvas):
+    """The whole image, as large as fits, on a canvas.
 
     Args:
-        size: (height, width) of the canvas.
-        fill: the border's value.
+        size: (height, width) of the canvas, or one number for both.
+        fill: fill of the canvas.
         interpolation: interpolation of images.
         antialias: whether the resize of images is antialiased.
-        mask_fill: the border's value in masks.
+        mask_fill: fill of a mask's canvas.
         scaleup: whether smaller images are enlarged.
         center: whether the image lies in the middle; else at the top left.
     """
 
     def __init__(
         self,
-        size: tuple[int, int],
-        fill: Any,
-        interpolation: InterpolationMode,
+        size: int | Sequence[int],
+        fill: Any = 114,
+        interpolation: InterpolationMode = InterpolationMode.BILINEAR,
         antialias: bool = True,
         mask_fill: int = VOID,
         scaleup: bool = True,
         center: bool = True,
     ) -> None:
-        super().__init__()
-        self.size, self.fill, self.interpolation, self.antialias = size, fill, interpolation, antialias
-        self.mask_fill, self.scaleup, self.center = mask_fill, scaleup, center
+        canvas = (size, size) if isinstance(size, int) else tuple(size)
+        resize = v2.ScaleJitter(canvas, (1.0, 1.0), interpolation, antialias)
+        super().__init__(resize, partial(_always, canvas), fill, mask_fill)
+        self.scaleup, self.center = scaleup, center
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """Returns the size inside the border and the border: left, top, right, bottom."""
-        have = F.get_size(flat_inputs[0])
-        share = min(want / side for want, side in zip(self.size, have, strict=True))
+        """Returns the canvas, the size of the image, and where the canvas's corner is from the image."""
+        have = _size_of(flat_inputs)
+        canvas = self.canvas(*have)
+        share = min(want / side for want, side in zip(canvas, have, strict=True))
         share = share if self.scaleup else min(share, 1.0)
-        inner = [max(1, min(want, round(side * share))) for want, side in zip(self.size, have, strict=True)]
-        spare_rows, spare_cols = self.size[0] - inner[0], self.size[1] - inner[1]
-        left, top = (spare_cols // 2, spare_rows // 2) if self.center else (0, 0)
-        return {"inner": inner, "border": [left, top, spare_cols - left, spare_rows - top]}
-
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        resized = F.resize(inpt, params["inner"], interpolation=self.interpolation, antialias=self.antialias)
-        fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
-        return F.pad(resized, params["border"], fill=fill)
+        size = [max(1, min(want, round(side * share))) for want, side in zip(canvas, have, strict=True)]
+        top, left = (-((want - side) // 2) * self.center for want, side in zip(canvas, size, strict=True))
+        return {"canvas": canvas, "size": size, "top": top, "left": left}
 
 
-def _letterbox_of(step: augment.Letterbox) -> CanvasLetterbox:
-    mode, fill = InterpolationMode(step.interpolation), _one_or_list(step.fill)
-    return CanvasLetterbox(step.size, fill, mode, step.antialias, step.mask_fill, step.scaleup, step.center)
+def _scale_jitter(
+    target_size: Any, scale_range: Any, interpolation: Any, antialias: bool, fill: Any, mask_fill: int
+) -> OnCanvas:
+    resize = v2.ScaleJitter(target_size, scale_range, interpolation, antialias)
+    return OnCanvas(resize, partial(_always, target_size), fill, mask_fill)
 
 
-def _scale_jitter(step: augment.ScaleJitter) -> OnCanvas:
-    size, mode = step.target_size, InterpolationMode(step.interpolation)
-    resize = v2.ScaleJitter(size, step.scale_range, mode, step.antialias)
-    return OnCanvas(resize, lambda height, width: size, _one_or_list(step.fill), step.mask_fill)
+def _shortest_size(
+    min_size: Any, max_size: Any, interpolation: Any, antialias: bool, fill: Any, mask_fill: int
+) -> OnCanvas:
+    resize = v2.RandomShortestSize(list(min_size), max_size, interpolation, antialias)
+    return OnCanvas(resize, augment.RandomShortestSize(min_size, max_size).canvas, fill, mask_fill)
 
 
-def _shortest_size(step: augment.RandomShortestSize) -> OnCanvas:
-    mode = InterpolationMode(step.interpolation)
-    resize = v2.RandomShortestSize(list(step.min_size), step.max_size, mode, step.antialias)
-    return OnCanvas(resize, step.canvas, _one_or_list(step.fill), step.mask_fill)
-
-
-_OTHERS: Mapping[type[nn.Module], Callable[[Any], Any]] = {
-    augment.PerSample: lambda step: equivalent_of(step.module),
-    augment.CenterCrop: lambda step: VoidCenterCrop(step.size),
-    augment.Letterbox: _letterbox_of,
-    augment.ScaleJitter: _scale_jitter,
-    augment.RandomShortestSize: _shortest_size,
-    augment.MixUp: _mixing,
-    augment.CutMix: _mixing,
-    MixChoice: lambda step: _of_same_name(step, v2.RandomChoice),
+_OWN: Mapping[str, Callable[..., Any]] = {
+    "CenterCrop": _center_crop,
+    "Letterbox": CanvasLetterbox,
+    "ScaleJitter": _scale_jitter,
+    "RandomShortestSize": _shortest_size,
+    "MixChoice": v2.RandomChoice,
 }
-"""The steps of which more than arguments of the same names has to be said."""
+"""Names of steps -> what makes their transforms, where that is not torchvision's class of the same name."""
+
+_RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
+    "Resize": v2.Resize,
+    "CenterCrop": _center_crop,
+    "Pad": _pad,
+    "Letterbox": CanvasLetterbox,
+    "Shrink": ShortestMaxSize,
+    "Grayscale": v2.Grayscale,
+    "RGB": v2.RGB,
+}
+"""Names of a recipe's steps -> what makes their transforms."""

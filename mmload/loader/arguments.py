@@ -70,26 +70,26 @@ _SHUFFLES: Mapping[object, str] = {"shuffled": "give shuffle=True", "sequential"
 """Replacement for each order that ``shuffle`` requests."""
 
 
-class Declaration(NamedTuple):
-    """Declaration of an argument: which values it takes, the same in words, and the error for others."""
+class ArgumentRule(NamedTuple):
+    """Rule of an argument: which values it takes, the same in words, and the error for others."""
 
     takes: Callable[[Any], bool]
     words: str
     error: type[Exception] = ValueError
 
 
-def _integer(least: int, greatest: int | None = None, *, optional: bool = False) -> Declaration:
+def _integer(least: int, greatest: int | None = None, *, optional: bool = False) -> ArgumentRule:
     def takes(value: Any) -> bool:
         if value is None:
             return optional
         return type(value) is int and least <= value and (greatest is None or value <= greatest)
 
     bounds = f"of at least {least}" if greatest is None else f"from {least} to {greatest}"
-    return Declaration(takes, f"give an integer {bounds}")
+    return ArgumentRule(takes, f"give an integer {bounds}")
 
 
-def _one_of(*names: str) -> Declaration:
-    return Declaration(lambda value: isinstance(value, str) and value in names, f"use one of {', '.join(names)}")
+def _one_of(*names: str) -> ArgumentRule:
+    return ArgumentRule(lambda value: isinstance(value, str) and value in names, f"use one of {', '.join(names)}")
 
 
 def _is_pair_of_ranks(value: Any) -> bool:
@@ -97,21 +97,21 @@ def _is_pair_of_ranks(value: Any) -> bool:
     return value is None or (is_pair and 0 <= value[0] < value[1])
 
 
-_BOOLEAN = Declaration(lambda value: isinstance(value, bool), "give True or False", TypeError)
+_BOOLEAN = ArgumentRule(lambda value: isinstance(value, bool), "give True or False", TypeError)
 
 _DECLARED = {
     "batch_size": _integer(1),
-    "shuffle": Declaration(lambda value: value in (True, False), "give True or False; order= takes other orders"),
+    "shuffle": ArgumentRule(lambda value: value in (True, False), "give True or False; order= takes other orders"),
     "seed": _integer(0, MOST_SEED, optional=True),
     "drop_last": _BOOLEAN,
     "tier": _one_of(*TIERS),
     "threads": _integer(1, MOST_THREADS, optional=True),
     "prefetch": _integer(0),
     "decode": _one_of(*DECODERS),
-    "ranks": Declaration(_is_pair_of_ranks, "give a pair (rank, world_size), with a rank from 0 to world_size - 1"),
+    "ranks": ArgumentRule(_is_pair_of_ranks, "give a pair (rank, world_size), with a rank from 0 to world_size - 1"),
     "tail": _one_of(*TAILS),
 }
-"""Declarations of the arguments whose values can be checked alone."""
+"""Rules of the arguments whose values can be checked alone."""
 
 
 def check_arguments(unknown: Mapping[str, object], parameters: Mapping[str, object], **given: object) -> None:

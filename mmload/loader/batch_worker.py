@@ -25,14 +25,14 @@ from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
-from mmload.loader.tiers import Bytes, DeviceTier, Tier, sizes_of, tier_of_files
+from mmload.loader.tiers import Bytes, DeviceTier, HostTier, sizes_of, tier_of_files
 from mmload.render.cpu_kernels import KERNEL_DTYPES
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.row_reader import Numbers, PaddedLists, memory_of
-from mmload.store.split_views import AnySplit, View
+from mmload.store.split_views import View
 
 if TYPE_CHECKING:
     from mmload.loader.device_batches import SideStream
@@ -107,13 +107,17 @@ class BatchWorker:
         # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         ranks = settings.ranks
-        self._large: dict[str, Tier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
+        self._large: dict[str, HostTier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
         self._masks = None if "masks" in self._others else self._large.get("masks")  # of variable size
         self._memory = MemoryPool(settings.slots)
         self._view_memories = [MemoryPool(settings.slots) for _ in views]
-        self._tier: Tier | None = None
-        if "images" in fields:
-            self._tier = make_tier(settings.tier, split, settings.device, ranks)
+        self._images = split.reader.field("images") if "images" in fields else None
+        self._tier: HostTier | None = None
+        self._device_tier: DeviceTier | None = None
+        if self._images is not None and settings.tier == "device" and settings.device.type != "cpu":
+            self._device_tier = DeviceTier(split, settings.device)
+        elif self._images is not None:
+            self._tier = tier_of_files(self._images, ranks, populate=settings.tier in ("memory", "device"))
         self._lock = threading.Lock()
         self._read_seconds = self._render_seconds = 0.0
         self._side_stream: SideStream | None = None
@@ -124,7 +128,7 @@ class BatchWorker:
 
     def statistics(self) -> Statistics:
         """Returns counters since the worker was made."""
-        source, times = self._tier, (self._read_seconds, self._render_seconds)
+        source, times = self._tier or self._device_tier, (self._read_seconds, self._render_seconds)
         return Statistics(*times, source.hits, source.misses, source.note) if source else Statistics(*times)
 
     def make(self, selection: RowSelection, epoch: int) -> Delivery:
@@ -184,18 +188,18 @@ class BatchWorker:
     def _is_rendered_there(self) -> bool:
         """Whether the device renders batches: their images are fixed-size, and none is made of several rows."""
         joins = isinstance(self._collate, Collate) and bool(self._collate.joining_step)
-        return not joins and (self._tier is None or not self._tier.rows.spec.variable_size)
+        return not joins and (self._images is None or not self._images.spec.variable_size)
 
     def _sent(self, side: SideStream, rows: Numbers, seeds: Numbers, epoch: int) -> Delivery:
         """Makes a batch in host memory and queues its copies to the device; returns what renders it there."""
-        collate, tier, device = self._collate, self._tier, side.device
+        collate, device = self._collate, side.device
         batch = self._without_images(rows, seeds)
-        is_described = tier is not None and isinstance(collate, Collate | Views)
+        is_described = self._images is not None and isinstance(collate, Collate | Views)
         views = self._prepared(batch, rows, seeds, epoch) if is_described else ()
-        stored = None if tier is None or isinstance(tier, DeviceTier) else self._gathered(tier, rows)
+        stored = None if self._tier is None else self._gathered(self._tier, rows)
 
         def copy() -> tuple[Any, ...]:
-            images = tier.images_at(rows) if isinstance(tier, DeviceTier) else stored
+            images = stored if self._device_tier is None else self._device_tier.images_at(rows)
             images = None if images is None else images.to(device, non_blocking=True)
             return images, *([view.copy_to(device) for view in views] if views else [on_device(batch, device)])
 
@@ -204,7 +208,7 @@ class BatchWorker:
         def deliver() -> BatchOrViews:
             images, there, *_ = receive()
             if views:
-                return self._finished_views(views, [view.render_images(images, device) for view in views])
+                return self._finished_views(views, [view.render_images(images) for view in views])
             if images is not None:
                 there.images = images
             with batch_of_epoch(epoch):
@@ -244,12 +248,12 @@ class BatchWorker:
 
     def _tiles(self, rows: Numbers, seeds: Numbers, epoch: int) -> Tiles | None:
         """Draws the rows that samples are composed of, and reads their sizes and boxes; None: of their own."""
-        if self._tier is None or self._composer is None:
+        if self._images is None or self._composer is None:
             return None
         view = self._settings.view
         drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), self._drawn_rows)
         fields = {name: self._read(name, drawn.numbers) for name in self._composed}
-        return Tiles(drawn, sizes_of(self._tier.rows.located(drawn.numbers)), fields)
+        return Tiles(drawn, sizes_of(self._images.located(drawn.numbers)), fields)
 
     def _drawn_rows(self, places: Numbers) -> Numbers:
         """Returns the rows at places of the view that a collate has drawn."""
@@ -259,13 +263,13 @@ class BatchWorker:
         self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
     ) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""
-        if self._tier is None or not isinstance(self._collate, Collate | Views):
+        if self._images is None or not isinstance(self._collate, Collate | Views):
             raise RuntimeError("no images are read, or a collate has no draws")
-        spec, sizes, masks = self._tier.rows.spec, None, None
+        spec, sizes, masks = self._images.spec, None, None
         channels, height, width = spec.shape
         if spec.variable_size:
             height = width = 0
-            sizes = sizes_of(self._tier.rows.located(rows))
+            sizes = sizes_of(self._images.located(rows))
             masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
             more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
@@ -281,7 +285,7 @@ class BatchWorker:
             )
         return prepared if isinstance(prepared, tuple) else (prepared,)
 
-    def _gathered(self, tier: Tier, rows: Numbers) -> Tensor:
+    def _gathered(self, tier: HostTier, rows: Numbers) -> Tensor:
         """Reads the rows' images as they are stored into pooled memory, which is pinned if batches go to a device."""
         began, spec = perf_counter(), tier.rows.spec
         shape = len(rows), *spec.shape
@@ -311,14 +315,14 @@ class BatchWorker:
             return [out.tensor for out in outs]
         began, first = perf_counter(), 0
         needed = _needed_by(views, self._settings.decode == "scaled") if spec.variable_size else None
-        at_once = len(views) > 1 or not views[0].waits
+        at_once = len(views) > 1 or not views[0].rendering.waits
         for stored in self._tier.parts(rows, needed, at_once=at_once):
             lines: ImageLines | None = stored.lines(at_once)
             stop = first + len(stored.rows)
             while lines is not None:
                 for view, out in zip(views, outs, strict=True):
                     target = out.pixels if self._composer is not None else out.pixels[first:stop]
-                    view.render_lines(first, lines, target)
+                    view.rendering.render_lines(first, lines, target)
                 lines = stored.missing(lines)
             first = stop
         self._add_seconds(render=perf_counter() - began)
@@ -365,7 +369,7 @@ def seeds_of_rows(seed: int, epoch: int, rows: Numbers, occurrences: Numbers | N
     return sample_seeds(seed, epoch, torch.from_numpy(rows), torch.from_numpy(occurrences)).numpy()
 
 
-def gather(tier: Tier, rows: Numbers, out: Tensor) -> None:
+def gather(tier: HostTier, rows: Numbers, out: Tensor) -> None:
     """Copies rows of a fixed size into ``out`` [B, *row shape]."""
     size = tier.rows.spec.row_bytes
     tier.gather_into(rows, np.frombuffer(memory_of(out), np.uint8), np.arange(0, len(rows) * size, size))
@@ -376,7 +380,7 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
 
     A smaller image needs one more line at each side, for the rounding of its edges.
     """
-    each = np.stack([view.needed for view in views])
+    each = np.stack([view.rendering.needed for view in views])
     needed: Places = each[0].copy()
     needed["shrink"] = each["shrink"].min(0) if smaller else 1
     more = np.where(needed["shrink"] > 1, needed["shrink"], 0)
@@ -385,15 +389,7 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
     return needed
 
 
-def make_tier(tier: str, split: AnySplit, device: torch.device, ranks: int = 1) -> Tier:
-    """Returns the tier of this name over the images of a split, of whose epochs ``ranks`` here read a part each."""
-    rows = split.reader.field("images")
-    if tier == "device" and not rows.spec.variable_size:
-        return DeviceTier(split, device)
-    return tier_of_files(rows, ranks, populate=tier == "memory")
-
-
-def read_masks(masks: Tier, rows: Numbers, sizes: Numbers) -> OwnMasks:
+def read_masks(masks: HostTier, rows: Numbers, sizes: Numbers) -> OwnMasks:
     """Reads variable-size masks into new memory.
 
     Raises:
@@ -410,18 +406,18 @@ def read_masks(masks: Tier, rows: Numbers, sizes: Numbers) -> OwnMasks:
     return OwnMasks(torch.from_numpy(_joined(masks, rows, lengths)), torch.from_numpy(np.cumsum(lengths) - lengths))
 
 
-def read_lists(tier: Tier, lists: PaddedLists, rows: Numbers, out: npt.NDArray[Any]) -> None:
+def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers, out: npt.NDArray[Any]) -> None:
     """Reads lists into ``out`` [B, *row shape], with padding behind each.
 
     Raises:
-        DamagedError, StoreError: as :meth:`Tier.parts`.
+        DamagedError, StoreError: as :meth:`~mmload.loader.tiers.MappedTier.parts`.
     """
     lengths = lists.lengths(rows)
     filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file
     lists.pad(_joined(tier, filled, lengths[lengths > 0]), lengths, out)
 
 
-def _joined(tier: Tier, rows: Numbers, lengths: Numbers) -> Bytes:
+def _joined(tier: HostTier, rows: Numbers, lengths: Numbers) -> Bytes:
     """Copies rows of these lengths, int64 [B], one after another into new memory, uint8 [n]."""
     memory = np.empty(int(lengths.sum()), np.uint8)
     tier.gather_into(rows, memory, np.cumsum(lengths) - lengths)

@@ -1,8 +1,7 @@
 """Orders in which rows may come several times in an epoch, or not at all: weighted, balanced, repeated, mixed.
 
 As the shuffles of :mod:`mmload.loader.order`, they are pure functions of (seed, epoch, position): nothing is
-drawn ahead, and a position costs the same wherever it is. Users make them by :mod:`mmload.loader.orders`. Compiled
-loops make one pass over rows, where numpy takes several: for 100,000,000 weights or labels 2.9 and 7 s.
+drawn ahead, and a position costs the same wherever it is. Users make them by :mod:`mmload.loader.orders`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,10 @@ from numpy.typing import NDArray
 
 from mmload.loader.order import shuffled
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, mix_word, permute_words
 from mmload.store.row_numbers import rows_digest
 
 _DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4
-
-APART = 256
-"""Rows from one coarse sum to the next: the coarse ones stay in cache, and a search ends in 2 kB of the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +79,7 @@ class WeightedOrder:
         drawn = _units(positions, key_of(self.seed, epoch, _DRAW)) * self.sums[-1]
         # A product that is rounded up to the whole belongs to the last row that has a weight.
         drawn = np.minimum(drawn, np.nextafter(self.sums[-1:], 0))
-        rows = np.empty_like(positions)
-        find_rows(drawn, self.sums, self._coarse, rows)
-        return rows, positions + np.uint64(1)
-
-    @lazy_property
-    def _coarse(self) -> NDArray[np.float64]:
-        """Every 256th cumulative weight: few enough to stay in cache."""
-        return self.sums[APART - 1 :: APART].copy()
+        return np.searchsorted(self.sums, drawn, "right").astype(np.uint64), positions + np.uint64(1)
 
     @lazy_property
     def _digest(self) -> int:
@@ -323,70 +311,3 @@ def _units(positions: Words, key: int) -> NDArray[np.float64]:
     """Returns a number in [0, 1) for each position, of 53 bits."""
     words: Words = mix_word(positions * np.uint64(GOLDEN) + np.uint64(key))  # type: ignore[arg-type, assignment]
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-@numba_compiled("void(float64[::1], float64[::1], float64[::1])", "void(float32[::1], float64[::1], float64[::1])")
-def cumulate(weights: NDArray[np.floating], sums: NDArray[np.float64], least: NDArray[np.float64]) -> None:
-    """Writes the sum of the weights up to each row, and the lowest weight, float64 [1]; NaN if there is one."""
-    total, lowest = 0.0, np.inf
-    for row in range(len(weights)):
-        weight = np.float64(weights[row])
-        if weight < lowest or weight != weight:
-            lowest = weight
-        total += weight
-        sums[row] = total
-    least[0] = lowest
-
-
-@numba_compiled("void(float64[::1], float64[::1], float64[::1], uint64[::1])", nogil=False)
-def find_rows(drawn: NDArray[np.float64], sums: NDArray[np.float64], coarse: NDArray[np.float64], rows: Words) -> None:
-    """Writes the first row whose sum exceeds each number: ``searchsorted(sums, drawn, side="right")``.
-
-    Args:
-        drawn: float64 [B], each below the last sum.
-        sums: float64 [N], ascending.
-        coarse: every 256th of them, from the 256th.
-        rows: uint64 [B].
-    """
-    for k in range(len(drawn)):
-        number = drawn[k]
-        low, high = 0, len(coarse)
-        while low < high:
-            middle = (low + high) >> 1
-            if coarse[middle] > number:
-                high = middle
-            else:
-                low = middle + 1
-        low *= APART
-        high = min(low + APART, len(sums))
-        while low < high:
-            middle = (low + high) >> 1
-            if sums[middle] > number:
-                high = middle
-            else:
-                low = middle + 1
-        rows[k] = low
-
-
-@numba_compiled("void(int64[::1], int64[::1])", "void(int32[::1], int64[::1])")
-def count_labels(labels: NDArray[np.signedinteger], counts: NDArray[np.int64]) -> None:
-    """Adds one to the count of each label; labels are in range."""
-    for row in range(len(labels)):
-        counts[labels[row]] += 1
-
-
-@numba_compiled(
-    *(f"void({labels}[::1], int64[::1], {rows}[::1])" for labels in ("int64", "int32") for rows in ("int64", "int32"))
-)
-def group_rows(labels: NDArray[np.signedinteger], ends: NDArray[np.int64], rows: NDArray[np.signedinteger]) -> None:
-    """Writes the rows of each label behind one another, ascending.
-
-    Args:
-        labels: int32 or int64 [N], in range.
-        ends: int64 [C], where the rows of each label begin; where they end, afterwards.
-        rows: int32 or int64 [N].
-    """
-    for row in range(len(labels)):
-        label = labels[row]
-        rows[ends[label]] = row
-        ends[label] += 1

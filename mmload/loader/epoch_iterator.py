@@ -31,35 +31,19 @@ from mmload.store.split_views import AnySplit, View
 _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
 
 
-class Prefetcher:
-    """Prefetch of a loader's epochs from object storage.
+def begin_prefetch(order: Order | SamplerOrder, view: View, fields: Sequence[str], position: Position) -> Any:
+    """Begins to prefetch what an epoch reads from object storage from a position on.
 
     Rows of a sampler are not known ahead, and not prefetched.
+
+    Returns:
+        The prefetch, which ends when it is closed or collected; None: nothing is prefetched.
     """
-
-    def __init__(self, order: Order | SamplerOrder, view: View, fields: Sequence[str]) -> None:
-        self._order, self._view, self._fields = order, view, fields
-        self._prefetch: Any = None
-
-    def prefetch(self, epoch: int, offset: int) -> None:
-        """Starts the prefetch of an epoch, after ``offset`` of its samples, and ends that of an earlier epoch."""
-        order = self._order
-        prefetch_epoch = getattr(self._view.rows, "prefetch_epoch", None)  # only of rows in object storage
-        if not isinstance(order, Order) or prefetch_epoch is None:
-            return
-        self.close()
-        take = partial(_rows_at, order, self._view)
-        self._prefetch = prefetch_epoch(self._fields, take, epoch, offset // order.world_size)
-
-    def close(self) -> None:
-        """Ends the prefetch."""
-        if self._prefetch is not None:
-            self._prefetch.close()
-
-
-def _rows_at(order: Order, view: View, epoch: int, start: int, stop: int) -> Numbers:
-    """Returns the rows at positions of an epoch, int64 [B]."""
-    return view.ids(order.take(epoch, start, stop).rows)
+    prefetch = getattr(view.rows, "prefetch", None)  # only of rows in object storage
+    if prefetch is None or not isinstance(order, Order):
+        return None
+    epoch, offset = position.epoch, position.offset
+    return prefetch(fields, lambda start, stop: view.ids(order.take(epoch, start, stop, offset).rows))
 
 
 class BatchJob:
@@ -116,10 +100,14 @@ class WorkerPool:
 
     Threads take batches from a queue, which wakes one of them only if it waits. A ThreadPoolExecutor costs the training
     thread 12 us per batch more.
+
+    Attributes:
+        prefetch: prefetch of the epoch that was begun last; None: there is none.
     """
 
-    def __init__(self, worker: BatchWorker, prefetcher: Prefetcher, threads: int) -> None:
-        self._worker, self._prefetcher = worker, prefetcher
+    def __init__(self, worker: BatchWorker, threads: int) -> None:
+        self._worker = worker
+        self.prefetch: Any = None
         self._jobs: Jobs = SimpleQueue()
         self._threads = single_op_threads(threads, "mmload-loader", partial(_make_batches, self._jobs, worker))
         self._process = os.getpid()
@@ -172,9 +160,10 @@ class WorkerPool:
             raise UsageError("the batch was cancelled; begin another epoch with iter(loader)")
         return job.made()
 
-    def prefetch(self, epoch: int, offset: int) -> None:
-        """Prefetches what an epoch reads from object storage, after ``offset`` of its samples."""
-        self._prefetcher.prefetch(epoch, offset)
+    def end_prefetch(self) -> None:
+        """Ends the prefetch."""
+        if self.prefetch is not None:
+            self.prefetch.close()
 
     def statistics(self) -> Statistics:
         """Returns counters since the pool was made."""
@@ -183,7 +172,7 @@ class WorkerPool:
     def close(self) -> None:
         """Ends the threads, after the batches that they are making; a forked process has none to end."""
         self._closed = True
-        self._prefetcher.close()
+        self.end_prefetch()
         if self._process == os.getpid():
             _end(self._jobs, len(self._threads))
             for thread in self._threads:
@@ -237,8 +226,7 @@ def _after_fork() -> None:
     _beginning = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass

@@ -43,8 +43,8 @@ from mmload.loader.epoch_iterator import (
     BatchRows,
     Counts,
     EpochIterator,
-    Prefetcher,
     WorkerPool,
+    begin_prefetch,
     beginning,
 )
 from mmload.loader.order import (
@@ -357,7 +357,8 @@ class Loader:
             batches = self._batches_in(order.remaining(position.offset))
             rows = BatchRows(order, self._view, self._listed_again, position, self.batch_size, batches)
             pool = self._usable_pool()
-            pool.prefetch(position.epoch, position.offset)
+            pool.end_prefetch()
+            pool.prefetch = begin_prefetch(order, self._view, self._settings.fields, position)
             ahead, returns = self.threads + self.prefetch, self._returns
             epoch = EpochIterator(self.split, pool, rows, position, self._counts, ahead=ahead, returns=returns)
             self._progress.begin(position)  # last: after an error the next try is the same epoch
@@ -386,8 +387,7 @@ class Loader:
     def _usable_pool(self) -> WorkerPool:
         """Returns the pool of this process; a forked process inherits no threads, so it gets its own."""
         if self._pool is None or not self._pool.usable:
-            prefetcher = Prefetcher(self._order, self._view, self._settings.fields)
-            self._pool = WorkerPool(BatchWorker(self._settings), prefetcher, self.threads)
+            self._pool = WorkerPool(BatchWorker(self._settings), self.threads)
         return self._pool
 
     def close(self) -> None:

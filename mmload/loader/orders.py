@@ -24,9 +24,6 @@ from mmload.loader.drawn_orders import (
     MixedOrder,
     RepeatedOrder,
     WeightedOrder,
-    count_labels,
-    cumulate,
-    group_rows,
 )
 from mmload.loader.order import EpochOrder, OrderContext, Sampling, occurrences_in
 from mmload.loader.window_orders import bind_order, order_by_aspect
@@ -267,11 +264,9 @@ def _weights(name: str, weights: object) -> NDArray[np.floating]:
 
 def _sums(weights: NDArray[np.floating]) -> NDArray[np.float64]:
     """Returns the cumulative weights: a copy, as the caller may change the weights."""
-    sums, least = np.empty(len(weights)), np.empty(1)
-    cumulate(weights, sums, least)
-    if not least[0] >= 0:  # NaN is not
-        raise ValueError(f"weights have {least[0]:g}; give numbers from 0")
-    return sums
+    if not (lowest := weights.min(initial=0)) >= 0:  # NaN is not
+        raise ValueError(f"weights have {lowest:g}; give numbers from 0")
+    return np.cumsum(weights, dtype=np.float64)
 
 
 def _members(labels: object, view: View) -> ClassMembers:
@@ -281,10 +276,10 @@ def _members(labels: object, view: View) -> ClassMembers:
         raise ValueError("the dataset has no rows to draw classes from; give one with rows")
     if values.min() < 0 or values.max() >= max(1 << 16, len(values)):
         values = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    counts = np.zeros(int(values.max()) + 1, np.int64)
-    count_labels(values, counts)
-    rows: NDArray[np.signedinteger] = np.empty(len(values), np.int32 if len(values) < 1 << 31 else np.int64)
-    group_rows(values, np.cumsum(counts) - counts, rows)
+    counts = np.bincount(values)
+    short = values.astype(np.uint16) if len(counts) <= 1 << 16 else values  # which numpy sorts in a quarter of the time
+    kind = np.int32 if len(values) < 1 << 31 else np.int64
+    rows: NDArray[np.signedinteger] = np.argsort(short, kind="stable").astype(kind)
     return ClassMembers(rows=rows, starts=np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64))
 
 

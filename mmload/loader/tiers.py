@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from ctypes import CDLL
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +36,10 @@ from mmload.runtime.host_arrays import zeros
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
-from mmload.runtime.turbojpeg import Decoder, turbojpeg_library
+from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
-from mmload.store.row_map import PreparedRows, RowMap, row_map
-from mmload.store.row_reader import Numbers, Places, Rows, memory_of, read
+from mmload.store.row_map import MappedRows, PreparedRows, row_map
+from mmload.store.row_reader import Numbers, Places, Rows, read
 from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
 
@@ -76,7 +76,7 @@ class StoredRows(NamedTuple):
             that are needed.
         starts: int64 [B], the first byte of each row in ``memory``.
         lengths: int64 [B], bytes of each row.
-        map: where ``memory`` is mapped, and what was prepared there; None: all rows are there.
+        prepared: what was prepared where ``memory`` is mapped; None: all rows are there.
         first: the first of the rows among those that were prepared.
     """
 
@@ -88,7 +88,7 @@ class StoredRows(NamedTuple):
     places: Places
     starts: Numbers
     lengths: Numbers
-    map: tuple[RowMap, PreparedRows] | None = None
+    prepared: PreparedRows | None = None
     first: int = 0
 
     def part(self, group: slice) -> StoredRows:
@@ -103,25 +103,19 @@ class StoredRows(NamedTuple):
             first=self.first + group.start,
         )
 
-    @property
-    def group(self) -> slice:
-        """The rows among those that were prepared."""
-        return slice(self.first, self.first + len(self.rows))
-
-    @property
-    def _absent(self) -> Numbers | None:
-        """What is not in memory yet, int64 [B]; None: nothing."""
-        absent = None if self.map is None else self.map[1].absent[self.group]
-        return None if absent is None or not absent.any() else absent
-
     def wait(self) -> None:
         """Waits until all rows are in memory, as they are stored.
 
         Raises:
             DamagedError, StoreError: if one cannot be read.
         """
-        if self.map is not None:
-            self.map[0].wait(self.map[1], self.group)
+        if self.prepared is not None:
+            self.prepared.map.wait(self.prepared, self._group)
+
+    @property
+    def _group(self) -> slice:
+        """The rows among those that were prepared."""
+        return slice(self.first, self.first + len(self.rows))
 
     def lines(self, at_once: bool) -> ImageLines:
         """Returns the lines of the rows; those of JPEGs are valid until the next call in this thread.
@@ -132,13 +126,14 @@ class StoredRows(NamedTuple):
         Raises:
             DamagedError, StoreError: if a row cannot be read or decoded.
         """
-        absent, has_jpegs = self._absent, bool(self.jpeg.any())
+        has_jpegs = bool(self.jpeg.any())
+        is_there = self.prepared is None or not self.prepared.absent[self._group].any()
         library = turbojpeg_library() if has_jpegs else None
         if has_jpegs and library is None:
             return self._decoded()
-        if absent is None and not has_jpegs:
+        if is_there and not has_jpegs:
             return ImageLines(self.memory, self.places)
-        lines = self._arriving(absent, library, at_once)
+        lines = self._arriving(library, at_once)
         if not at_once:
             return lines
         bring(lines.arrival, len(self.rows))
@@ -153,11 +148,11 @@ class StoredRows(NamedTuple):
         row, why = lines.arrival.failed.tolist()
         if row < 0:
             return None
-        if why == UNREADABLE and self.map is not None:
-            raise self.map[0].error_of(self.map[1], self.first + row)
+        if why == UNREADABLE and self.prepared is not None:
+            raise self.prepared.map.error_of(self.prepared, self.first + row)
         return self._decoded()
 
-    def _arriving(self, absent: Numbers | None, library: CDLL | None, at_once: bool) -> ImageLines:
+    def _arriving(self, library: CDLL | None, at_once: bool) -> ImageLines:
         """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""
         jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
         nothing = zeros(len(jpeg), np.int64)
@@ -169,15 +164,15 @@ class StoredRows(NamedTuple):
             places["start"][jpeg], places["layout"][jpeg] = rooms[jpeg], PIXELS
             decoded = scratch("decoded rows", (int(pixels.sum() if at_once else pixels.max()),))
             spare = scratch("strip", (int(self.lengths.max()) + 2,))
-        mapped = None if absent is None or self.map is None else self.map
+        prepared, group = self.prepared, self._group
         arrival = Arrival(
             address=address_of(arrive, ARRIVE),
             first=0,
             memory=self.memory,
             places=places,
-            ranges=NO_FILES if mapped is None else mapped[0].ranges,
-            files=nothing if mapped is None or mapped[1].files is None else mapped[1].files[self.group],
-            absent=nothing if absent is None else absent,
+            ranges=NO_FILES if prepared is None else prepared.map.ranges,
+            files=nothing if prepared is None else prepared.files[group],
+            absent=nothing if prepared is None else prepared.absent[group],
             jpeg=jpeg,
             starts=self.starts,
             lengths=self.lengths,
@@ -219,11 +214,11 @@ class StoredRows(NamedTuple):
 _threads = threading.local()
 
 
-def _decoder_of_thread(library: CDLL) -> Decoder:
+def _decoder_of_thread(library: CDLL) -> TurboDecoder:
     """Returns the decoder of the calling thread."""
-    found: Decoder | None = getattr(_threads, "decoder", None)
+    found: TurboDecoder | None = getattr(_threads, "decoder", None)
     if found is None:
-        found = _threads.decoder = Decoder(library)
+        found = _threads.decoder = TurboDecoder(library)
     return found
 
 
@@ -291,30 +286,35 @@ def copy_ranges(
         _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
 
 
-class Tier(Protocol):
-    """Source of rows of one field in host memory. Thread-safe.
+class Tier:
+    """Rows of one field in memory, and a count of those that were there and of those that had to be read. Thread-safe.
 
     Attributes:
-        hits: rows that were in memory already.
-        misses: rows that had to be read from files.
         rows: source of the rows.
+        note: sentence on how the rows are in memory now, or "".
+        hits: rows that were in memory already.
+        misses: rows that had to be read.
     """
 
-    hits: int
-    misses: int
+    def __init__(self, rows: Rows, note: str = "") -> None:
+        self.rows, self.note = rows, note
+        self.hits = self.misses = 0
+        self._counting = threading.Lock()
 
-    @property
-    def note(self) -> str:
-        """Sentence on how the rows are in memory now, or ""."""
+    def count(self, hits: int = 0, misses: int = 0) -> None:
+        """Adds the rows of a batch."""
+        with self._counting:  # a plain += may forget what another thread adds meanwhile
+            self.hits += hits
+            self.misses += misses
 
-    @property
-    def rows(self) -> Rows:
-        """Rows of the field."""
+
+class ReadTier(Tier):
+    """Tier of rows that are read, as they cannot be mapped: in object storage, or on systems without safe maps."""
 
     def parts(
         self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
     ) -> Iterator[StoredRows]:
-        """Yields the rows in turn, some at a time; valid until the next.
+        """Yields the rows as they are read, some at a time; valid until the next.
 
         Args:
             rows: int64 [B].
@@ -326,75 +326,32 @@ class Tier(Protocol):
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.
             StoreError: if a file cannot be read.
         """
+        self.count(misses=len(rows))
+        located, stored = locate_rows(self.rows, rows, needed, located)
+        room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), stored.lengths)
+        for group in split_by_size(room, PART_BYTES):
+            part = stored.part(group)
+            starts: Numbers = np.cumsum(part.lengths) - part.lengths
+            part.places["start"] = starts
+            memory = scratch("stored rows", (int(part.lengths.sum()),))
+            self.rows.fill(part.rows, located[group], memory.data, starts)
+            yield part._replace(memory=memory, starts=starts)
 
     def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
         """Copies the bytes of rows as they are stored to ``places``, int64 [B], in ``out``, uint8 [n]."""
-
-
-class HitCounter:
-    """Counter of rows that were in memory and rows that had to be read. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.hits = self.misses = 0
-        self._counting = threading.Lock()
-
-    def count(self, hits: int = 0, misses: int = 0) -> None:
-        """Adds the rows of a batch."""
-        with self._counting:  # a plain += may forget what another thread adds meanwhile
-            self.hits += hits
-            self.misses += misses
-
-
-class ReadTier(HitCounter):
-    """Tier of rows that are read, as they cannot be mapped: in object storage, or on systems without safe maps."""
-
-    def __init__(self, rows: Rows, note: str = "") -> None:
-        super().__init__()
-        self.rows, self.note = rows, note
-
-    def parts(
-        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
-    ) -> Iterator[StoredRows]:
-        """Yields the rows as they are read, some at a time."""
-        self.count(misses=len(rows))
-        located, stored = locate_rows(self.rows, rows, needed, located)
-        lengths = stored.lengths
-        groups = split_by_size(
-            np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), lengths), PART_BYTES
-        )
-        ends = np.cumsum(lengths)
-        firsts = np.array([ends[group.start] - lengths[group.start] for group in groups], np.int64)
-        starts: Numbers = ends - lengths - np.repeat(firsts, [group.stop - group.start for group in groups])
-        stored.places["start"] = starts
-        room = scratch("stored rows", (int((starts + lengths).max(initial=0)),))
-        stored = stored._replace(memory=room, starts=starts)
-        stops = [group.stop for group in groups]
-        arriving = self.rows.arriving(stored.rows, located, room.data, starts, stops)
-        for group, _ in zip(groups, arriving, strict=True):
-            yield stored.part(group)
-
-    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Reads all rows into ``out``."""
         self.count(misses=len(rows))
         read(self.rows, rows, out.data, places)
 
 
-class MappedTier(HitCounter):
+class MappedTier(Tier):
     """Tier of rows in mapped files, in the system's page cache.
 
-    The map is of the rows, or of their chunks from object storage. To populate it reads all of them into memory now;
-    not chunks.
-
-    Raises:
-        DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
+    The map is of the rows, or of their chunks from object storage.
     """
 
-    def __init__(self, rows: Rows, memory: RowMap | ChunkMap, populate: bool = False, note: str = "") -> None:
-        super().__init__()
-        self.rows, self._map, self.note = rows, memory, note
-        if populate and isinstance(memory, RowMap):
-            self.note = memory.populate()
-            self.count(misses=len(rows))
+    def __init__(self, rows: Rows, memory: MappedRows, note: str = "") -> None:
+        super().__init__(rows, note)
+        self._map = memory
 
     def parts(
         self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
@@ -442,48 +399,26 @@ class MappedTier(HitCounter):
         absent = int(np.count_nonzero(prepared.absent))
         self.count(len(places) - absent, absent)
         stored.places["start"] = prepared.starts
-        mapped = (self._map, prepared) if isinstance(self._map, RowMap) else None
-        if mapped is None:
-            self._map.wait(prepared, slice(None))
-        return prepared, stored._replace(memory=self._map.memory, starts=prepared.starts, map=mapped)
+        return prepared, stored._replace(memory=self._map.memory, starts=prepared.starts, prepared=prepared)
 
 
-class DeviceTier(HitCounter):
-    """Tier of all images of a split, of a fixed size, on a device, copied there in chunks on creation."""
-
-    note = ""
+class DeviceTier(Tier):
+    """All images of a split, of a fixed size, on a GPU, copied there in chunks on creation."""
 
     def __init__(self, split: AnySplit, device: torch.device) -> None:
-        super().__init__()
-        self.rows = split.reader.field("images")
+        super().__init__(split.reader.field("images"))
         spec = self.rows.spec
         self.images = torch.empty((len(split), *spec.shape), dtype=spec.torch_dtype, device=device)
         step = max(1, _CHUNK_BYTES // spec.row_bytes)
         for start in range(0, len(split), step):
             chunk = np.arange(start, min(start + step, len(split)))
             self.images[start : start + len(chunk)].copy_(split.reader.gather("images", chunk))
-        self._memory = np.frombuffer(memory_of(self.images), np.uint8) if device.type == "cpu" else NOWHERE
         self.count(misses=len(split))
-
-    def parts(
-        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
-    ) -> Iterator[StoredRows]:
-        """Yields the rows at once, for a device that is the CPU."""
-        self.count(len(rows))
-        _, stored = locate_rows(self.rows, rows, None, located)
-        starts = stored.rows * self.rows.spec.row_bytes
-        stored.places["start"] = starts
-        yield stored._replace(memory=self._memory, starts=starts)
 
     def images_at(self, rows: Numbers) -> Tensor:
         """Copies rows, int64 [B] in host memory, to other memory of the device."""
         self.count(len(rows))
         return self.images[torch.from_numpy(rows).to(self.images.device, non_blocking=True)]
-
-    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Copies all rows to ``out``, for a device that is the CPU."""
-        for part in self.parts(rows):
-            copy_ranges(part.memory, part.starts, part.lengths, out, places)
 
 
 def check_cuda(device: torch.device) -> None:
@@ -524,18 +459,29 @@ def _stored_bytes(split: AnySplit) -> int:
     return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())
 
 
-def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> ReadTier | MappedTier:
+HostTier = ReadTier | MappedTier
+"""Tier of rows in host memory."""
+
+
+def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> HostTier:
     """Returns the tier that maps the files of a field, or reads them where they cannot be mapped.
 
-    So many ``ranks`` of this machine read a part of each epoch.
+    So many ``ranks`` of this machine read a part of each epoch. To populate reads all files into memory now.
+
+    Raises:
+        DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
     """
     memory = row_map(rows, ranks)
     if memory is not None:
-        return MappedTier(rows, memory, populate)
+        tier = MappedTier(rows, memory)
+        if populate:
+            tier.note = memory.populate()
+            tier.count(misses=len(rows))
+        return tier
     chunks, note = _chunk_map(rows), ""
     if populate:
         note = "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
-    return ReadTier(rows, note) if chunks is None else MappedTier(rows, chunks, note=note)
+    return ReadTier(rows, note) if chunks is None else MappedTier(rows, chunks, note)
 
 
 def _chunk_map(rows: Rows) -> ChunkMap | None:

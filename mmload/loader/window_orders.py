@@ -1,6 +1,6 @@
-"""Orders that arrange rows within windows: blocks of stored neighbors, and batches of similar shapes; and their names.
+"""Orders that arrange rows within windows: blocks and chunks of stored neighbors, and batches of similar shapes.
 
-They are pure functions of (seed, epoch, position), in O(1) memory, as all orders of :mod:`mmload.loader.order`.
+They are pure functions of (seed, epoch, position), as all orders of :mod:`mmload.loader.order`. Their names are here.
 """
 
 from __future__ import annotations
@@ -8,20 +8,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.errors import UsageError, counted
-from mmload.loader.chunk_order import ChunkOrder, chunk_order, warn_of_nodes
+from mmload.errors import UsageError, bytes_text, counted
 from mmload.loader.order import EpochOrder, Order, OrderContext, Sampling, ShuffledOrder, StoredOrder
 from mmload.runtime.random_words import Words, key_of, keys_of, permute_words
 from mmload.store.split_views import View
 
-_BLOCKS, _HOLE, _INSIDE = 2, 3, 4  # purposes of keys; the full shuffle has 1
+_BLOCKS, _HOLE, _INSIDE, _RUNS, _INSIDE_RUNS = 2, 3, 4, 13, 14  # purposes of keys; the full shuffle has 1
+_AT_ONCE = 1 << 16  # rows of which the chunks are looked up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,59 @@ def _permute_windows(addresses: Words, layout: _Layout, key: int) -> Words:
     return mixed
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChunkOrder(ShuffledOrder):
+    """Permutation of runs of rows of one chunk, with samples permuted within each window of runs.
+
+    Attributes:
+        edges: int64 [runs + 1], the first row of each run, and the number of rows.
+        window: runs in a window.
+    """
+
+    edges: NDArray[np.int64] = field(repr=False, compare=False)
+    window: int
+
+    @property
+    def identity(self) -> str:  # type: ignore[override]  # of the others it is a constant
+        """Text that identifies the order, with the window and a digest of the runs."""
+        return f"chunks {crc32(self.edges.astype('<i8').tobytes()):08x}, window of {self.window}"
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+        """Returns the rows of permuted runs, permuted within windows."""
+        runs = len(self.edges) - 1
+        drawn = permute_words(np.arange(runs, dtype=np.uint64), runs, np.uint64(key_of(self.seed, epoch, _RUNS)))
+        sizes = np.diff(self.edges)[drawn]
+        starts = np.cumsum(sizes) - sizes
+        firsts = starts[:: self.window]
+        lengths = np.diff(np.append(firsts, self.rows)).astype(np.uint64)
+        at = positions.astype(np.int64)
+        windows = np.searchsorted(firsts, at, "right") - 1
+        keys = keys_of(windows.astype(np.uint64), key_of(self.seed, epoch, _INSIDE_RUNS))
+        inside = permute_words((at - firsts[windows]).astype(np.uint64), lengths[windows], keys)
+        at = firsts[windows] + inside.astype(np.int64)
+        slots = np.searchsorted(starts, at, "right") - 1
+        return (self.edges[drawn[slots]] + at - starts[slots]).astype(np.uint64), None
+
+
+def order_of_chunks(view: View, seed: int) -> ChunkOrder | None:
+    """Returns the order of rows in object storage; None where rows are local, or one window has all of them."""
+    split: Any = view.rows
+    if not hasattr(split, "chunk_numbers"):
+        return None
+    from mmload.remote.chunk_map import WINDOW as CHUNKS
+
+    edges, last = [np.zeros(1, np.int64)], -1
+    for first in range(0, len(view), _AT_ONCE):
+        ids = view.ids(np.arange(first, min(first + _AT_ONCE, len(view))))
+        numbers = split.chunk_numbers(ids)
+        edges.append(first + np.flatnonzero(np.diff(numbers, prepend=last)))
+        last = numbers[-1]
+    joined = np.unique(np.concatenate([*edges, [len(view)]]))
+    if len(joined) - 1 <= CHUNKS:
+        return None
+    return ChunkOrder(rows=len(view), seed=seed, edges=joined, window=CHUNKS)
+
+
 WINDOW = 64
 """Batches that are sorted together: a larger window makes batches more alike, and less random."""
 
@@ -192,7 +247,7 @@ def bind_order(order: str | Sampling, context: OrderContext) -> EpochOrder:
         return order.bound(context)
     rows, seed = len(context.view), context.seed
     if order in ("shuffled", "block"):
-        stored = chunk_order(context.view, seed)
+        stored = order_of_chunks(context.view, seed)
         if stored is not None:
             return stored
     if order in ("shuffled", "full"):
@@ -219,9 +274,21 @@ def check_batches(order: Order, named: object, view: View, batch_size: int, drop
     if drop_last and 0 < rows < batch_size:
         message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
         warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=4)
-    warn_of_nodes(order, view)
+    _warn_of_nodes(order, view)
     if isinstance(order.epoch_order, BlockOrder | ChunkOrder):
         _warn_of_similar_samples(order, view, batch_size)
+
+
+def _warn_of_nodes(order: Order, view: View) -> None:
+    """Warns if several machines read rows in object storage: each of them fetches all."""
+    split: Any = view.rows
+    nodes = order.world_size // len(order.ranks_here)
+    if nodes > 1 and hasattr(split, "chunk_numbers"):
+        warnings.warn(
+            f"each of {nodes} nodes fetches all of {view.rows!r} that its cache lacks: {nodes} times "
+            f"{bytes_text(split.record.bytes)} in the first epoch",
+            stacklevel=5,
+        )
 
 
 def _warn_of_similar_samples(order: Order, view: View, batch_size: int) -> None:

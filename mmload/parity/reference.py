@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
 import torch
 from torch import Tensor
@@ -26,12 +27,9 @@ from mmload.pictures.instance_masks import SEGMENTS, of_boxes
 from mmload.records import PER_BOX, VOID
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
-from mmload.sources.coco import CocoSplit
 from mmload.sources.decode import FORMATS, without_png_extras
 from mmload.sources.imagefolder import ImageFolderSplit
-from mmload.sources.sample_list import ListSplit
-from mmload.sources.voc import VocSplit
-from mmload.sources.yolo import YoloSplit
+from mmload.sources.listing import ListedSplit
 from mmload.store.dataset import Split
 from mmload.store.variable_rows import JPEG
 
@@ -152,7 +150,7 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     if not split.fields["images"].variable_size or reference.images is None:
         return None
     reader = split.files.field("images")
-    if reader.encodings[row] != JPEG:
+    if reader.located(np.array([row]))["encoding"][0] != JPEG:
         return None
     if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.path):
         return reference.images
@@ -170,11 +168,9 @@ def _is_file(data: bytes, path: Path | None) -> bool:
 
 def file_of(split: SourceSplit, index: int) -> Path | None:
     """Returns the file of sample ``index``, or None if it has no file of its own."""
-    if isinstance(split, ImageFolderSplit | VocSplit):
-        return split.root / split.id(index)
-    if isinstance(split, ListSplit | CocoSplit | YoloSplit):
-        return split.root / split.items[index].file
-    return None
+    if not isinstance(split, ListedSplit) or "\0" in split.files(index)[0]:  # a part of a file
+        return None
+    return split.root / split.files(index)[0]
 
 
 def kind_of(image: PIL.Image.Image) -> str:

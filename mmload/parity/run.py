@@ -16,7 +16,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.views import Views
 from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.trust import recipe_of
+from mmload.builder.trust import trusted_recipe
 from mmload.errors import SourceError, UsageError, choices
 from mmload.parity.load import check_equal, shape_of
 from mmload.parity.report import ParityReport, Progress, Verdict
@@ -74,7 +74,7 @@ def run(
     chosen = [opened[split]] if split is not None else list(opened.built_splits.values())
     if (owner := chosen[0].record.subset_of) is not None:
         raise UsageError(f"split {split!r} is a subset of {owner!r}, whose rows it shares; check split {owner!r}")
-    recipe = recipe_of(opened.manifest.recipe, opened.path, trust=trust)
+    recipe = trusted_recipe(opened.manifest.recipe, opened.path, trust=trust)
     with torch.device("cpu"):  # torchvision's own functions take the default device
         batches = _load_side(chosen, collate, seed, progress)  # first, as it takes seconds and refuses a wrong collate
         verdicts = _store_side(chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress)

@@ -102,8 +102,9 @@ def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
 
 def _check_classes(split: Split, source: SourceSplit, folder: Path | None) -> Verdict:
     """Checks class names and their order; for an ImageFolder, against torchvision's list."""
-    listed = source.classes if folder is None else tuple(find_classes(folder)[0])
-    owner = "the source's" if folder is None else "torchvision's"
+    is_named = folder is None or (isinstance(source, ImageFolderSplit) and source.is_renamed)
+    listed = source.classes if folder is None or is_named else tuple(find_classes(folder)[0])
+    owner = "the source's" if is_named else "torchvision's"
     pairs = enumerate(zip_longest(split.classes, listed, fillvalue="missing"))
     wrong = [(at, mine, right) for at, (mine, right) in pairs if mine != right]
     text = classes = counted(len(listed), "class", "classes")

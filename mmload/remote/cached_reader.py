@@ -15,19 +15,17 @@ import numpy as np
 from mmload.errors import MmloadError, StoreError, UsageError, parse_bytes
 from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.dataset_cache import DatasetCache, dataset_cache
-from mmload.remote.layout import Numbers
 from mmload.remote.object_store import check_parallel
-from mmload.runtime.regular_files import open_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import Folder, Revision
+from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import Manifest, SplitRecord
-from mmload.store.opened_file import OpenedFile
-from mmload.store.row_reader import Places, Rows
-from mmload.store.shard_table import BYTES
+from mmload.store.row_reader import Numbers, Places, Rows
+from mmload.store.shard_table import BYTES, FileRecord
+from mmload.store.variable_rows import Index
 
-Take = Callable[[int, int, int], Numbers]
-"""(epoch, start, stop) -> the rows at these positions of this rank, int64; fewer at the end of the epoch."""
+Take = Callable[[int, int], Numbers]
+"""(start, stop) -> the rows at these positions of this rank in an epoch, int64; fewer where it ends."""
 
 _AT_ONCE = 4096
 
@@ -62,13 +60,9 @@ class RemoteFolder(Folder):
 
     check_changed = check
 
-    def stat(self, file: str) -> os.stat_result:
-        self.cache.ensure_list(file)
-        return os.stat(self.name(file))
-
-    def _open(self, file: str) -> int:
-        self.cache.ensure_list(file)
-        return open_regular(self.name(file))
+    def open(self, file: str, record: FileRecord) -> int:
+        self.cache.ensure_file(file, record)
+        return super().open(file, record)
 
 
 def _folder(url: str, cache: Path, limit: int | None, parallel: int, version: int, contents: str) -> RemoteFolder:
@@ -76,28 +70,6 @@ def _folder(url: str, cache: Path, limit: int | None, parallel: int, version: in
     if folder.read().contents != contents:
         raise StoreError(f"{url} holds another dataset than when it was opened; open it again")
     return folder
-
-
-class CachedFile(OpenedFile):
-    """File of a shard in object storage, whose chunks lie in a cache."""
-
-    def __init__(self, dataset: str, name: str) -> None:
-        self._dataset, self.path = dataset, name
-
-    @property
-    def handle(self) -> int:  # type: ignore[override]  # there is none
-        """Raises UsageError, as there is no local file to open.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError(
-            f"{self.path} is in object storage and cannot be mapped into memory; read rows, or copy the dataset: "
-            f"mmload pull {self._dataset} DIR"
-        )
-
-    def check(self) -> None:
-        """Does nothing, as chunks are immutable."""
 
 
 class CachedFiles(LocalFiles):
@@ -114,39 +86,31 @@ class CachedFiles(LocalFiles):
         offsets = self.index(name).offsets if self.record.fields[name].variable_size else None
         return self.cache.chunk_map(self.split, name, offsets)
 
-    def revision(self, name: str, shard: int) -> Revision:
-        """Returns a constant per file, as chunks are always those of the manifest."""
-        return 0, int(self.record.shards.bytes[name][shard]), 0
+    def index(self, name: str) -> Index:
+        if name not in self._indexes:
+            self.cache.ensure_index(self.split, name)  # all at once
+        return super().index(name)
 
     def opened(self, name: str, shard: int) -> OpenedFile:
-        key = shard, name
-        return self._opened_files.get(key) or self._opened_files.setdefault(key, self._open_file(name, shard))
+        """Returns an open file that is here as a whole.
 
-    def _open_file(self, name: str, shard: int) -> OpenedFile:
+        Raises:
+            UsageError: if its rows are in chunks.
+        """
         field, _, part = name.partition(".")
-        is_index = part not in ("", BYTES) and not part.isdigit()  # a number is the version of an added field
-        if not is_index and not self.record.fields[field].is_list:
-            objects = self.cache.objects
-            return CachedFile(objects.url, objects.url_of(self._path(name, shard)))
-        self.cache.ensure_index(self.split, field)
-        try:
+        if self.record.fields[field].is_list or (part not in ("", BYTES) and not part.isdigit()):
             return super().opened(name, shard)
-        except MmloadError:  # something has removed or truncated it since
-            self.cache.ensure_index(self.split, field, check_disk=True)
-            return super().opened(name, shard)
+        objects = self.cache.objects  # rows in chunks; a number is the version of an added field
+        raise UsageError(
+            f"{objects.url_of(self._path(name, shard))} is in object storage and cannot be mapped into memory; "
+            f"read rows, or copy the dataset: mmload pull {objects.url} DIR"
+        )
 
-    def arriving(
-        self,
-        field: FieldRows,
-        rows: Numbers,
-        places: Places,
-        out: memoryview,
-        starts: Numbers,
-        groups: Sequence[int],
-    ) -> Iterator[None]:
+    def fill(self, field: FieldRows, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
         if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
-            return super().arriving(field, rows, places, out, starts, groups)
-        return _copied(self.chunk_map(field.name), places, out, starts, groups)
+            super().fill(field, rows, places, out, starts)
+        elif len(rows):
+            _copy(self.chunk_map(field.name), places, out, starts)
 
 
 class CachedSplit(Split):
@@ -166,36 +130,21 @@ class CachedSplit(Split):
             return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
         return np.zeros(len(rows), np.int64)
 
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of all files of the shards."""
-        return sum(int(sizes.sum()) for sizes in self.record.shards.bytes.values())
-
-    def prefetch_epoch(self, fields: Sequence[str], take: Take, epoch: int, now: int) -> Prefetch:
-        """Prefetches what an epoch reads, in its order, from a position on.
-
-        ``take`` (epoch, start, stop) returns the rows at positions of the epoch, fewer at its end.
-
-        Returns:
-            The prefetch, which ends when it is closed or collected.
-        """
-        return Prefetch(
-            [(self.reader.field(name), chunks) for name, chunks in self.maps(fields).items()], take, epoch, now
-        )
+    def prefetch(self, fields: Sequence[str], take: Take) -> Prefetch:
+        """Prefetches what an epoch reads, in its order, until the result is closed or collected."""
+        return Prefetch([(self.reader.field(name), chunks) for name, chunks in self.maps(fields).items()], take)
 
 
 class Prefetch:
     """Prefetch of an epoch of fields, in a thread for each, until it is closed or collected."""
 
-    def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: Take, epoch: int, now: int) -> None:
+    def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: Take) -> None:
         self._ended = threading.Event()
         self.close = weakref.finalize(self, _end, self._ended, [chunks for _, chunks in fields], os.getpid())
         for rows, chunks in fields:
             chunks.begin_epoch()
-            needed = _needed(rows, chunks, take, epoch, now)
-            threading.Thread(
-                target=_prefetch, args=(chunks, needed, self._ended), name="mmload-ahead", daemon=True
-            ).start()
+            arguments = chunks, _needed(rows, chunks, take), self._ended
+            threading.Thread(target=_prefetch, args=arguments, name="mmload-ahead", daemon=True).start()
 
 
 def _end(ended: threading.Event, maps: Sequence[ChunkMap], owner: int) -> None:
@@ -211,9 +160,10 @@ def _prefetch(chunks: ChunkMap, needed: Iterator[int], ended: threading.Event) -
         chunks.prefetch(needed, ended)
 
 
-def _needed(rows: Rows, chunks: ChunkMap, take: Take, epoch: int, now: int) -> Iterator[int]:
+def _needed(rows: Rows, chunks: ChunkMap, take: Take) -> Iterator[int]:
     """Yields the chunks that an epoch needs, in the order in which some positions at a time need them first."""
-    while len(numbers := take(epoch, now, now + _AT_ONCE)):
+    now = 0
+    while len(numbers := take(now, now + _AT_ONCE)):
         found, first = np.unique(chunks.chunks.chunks_at(rows.located(numbers)), return_index=True)
         yield from found[np.argsort(first)].tolist()
         now += len(numbers)
@@ -237,24 +187,16 @@ def open_cached(
     return CachedDataset(RemoteFolder(dataset_cache(url, cache, limit, parallel, version)))
 
 
-def _copied(
-    chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-) -> Iterator[None]:
-    """Copies rows from their chunks to their starts in ``out``; yields after each of ``groups``, numbers of rows."""
+def _copy(chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers) -> None:
+    """Copies rows from their chunks to their starts in ``out``."""
     prepared = chunks.prepare(places, lambda _, error: error)
+    chunks.wait(prepared, slice(None))
     at, size = prepared.starts, places["bytes"]
     is_head = np.ones(len(places), np.bool_)  # neighbors in both memories are copied at once
     is_head[1:] = (at[1:] != at[:-1] + size[:-1]) | (starts[1:] != starts[:-1] + size[:-1])
-    is_head[list(groups[:-1])] = True
     heads = np.flatnonzero(is_head)
-    lasts = np.append(heads[1:], len(places)) - 1
-    pieces = np.stack([at[heads], (at + size)[lasts], starts[heads]], 1).tolist()
-    target, done = np.frombuffer(out, np.uint8), 0
-    for first, stop in zip([0, *groups[:-1]], groups, strict=True):
-        chunks.wait(prepared, slice(first, stop))
-        end = int(np.searchsorted(heads, stop))
-        for begin, past, place in pieces[done:end]:
-            target[place : place + past - begin] = chunks.memory[begin:past]
-        done = end
-        yield
+    ends = (at + size)[np.append(heads[1:], len(places)) - 1]
+    target = np.frombuffer(out, np.uint8)
+    for begin, end, place in zip(at[heads].tolist(), ends.tolist(), starts[heads].tolist(), strict=True):
+        target[place : place + end - begin] = chunks.memory[begin:end]
     chunks.release(prepared)

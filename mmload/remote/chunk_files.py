@@ -13,7 +13,7 @@ from typing import BinaryIO
 from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.cache_folder import CHUNKS, INCOMING, PASSING, CacheFolder
 from mmload.remote.chunks import Chunk, Chunks
-from mmload.remote.layout import SUFFIX, BlockChecksums, parse_checksums
+from mmload.remote.layout import SUFFIX, Sums, parse_checksums
 from mmload.remote.object_store import Objects
 from mmload.runtime.durable_files import lock, open_lock, sync
 from mmload.runtime.regular_files import open_regular
@@ -27,7 +27,7 @@ _WAIT_S, _POLL_S = 20.0, 0.005  # a process that was stopped in the middle of a 
 class ChunkFiles:
     """Files of the chunks of a field, which all processes of a machine share. Thread-safe.
 
-    Checksums of blocks lie in ``lists``, chunks in ``root``, as later versions of the dataset share them.
+    Checksums lie in ``lists``, chunks in ``root``, as later versions of the dataset share them.
 
     Attributes:
         fetched_bytes: bytes fetched from object storage.
@@ -36,13 +36,12 @@ class ChunkFiles:
     def __init__(self, objects: Objects, folder: CacheFolder, lists: Path, root: Path, chunks: Chunks) -> None:
         self.chunks, self.folder, self.fetched_bytes = chunks, folder, 0
         self._objects, self._lists, self._root = objects, lists, root / CHUNKS
-        self._sums: dict[int, BlockChecksums] = {}
+        self._sums: dict[int, Sums] = {}
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Replaces the locks in a forked process, as threads of the parent may hold them."""
+        """Replaces the lock in a forked process, as threads of the parent may hold it."""
         self._lock = threading.Lock()
-        self._locks: dict[int, threading.Lock] = {}
 
     def open(self, chunk: Chunk) -> int:
         """Returns the descriptor of a chunk's file.
@@ -53,13 +52,13 @@ class ChunkFiles:
         """
         path = self._path(chunk)
         try:
-            handle = self._opened(path, chunk)
             for _ in range(_LOOKS):
-                if handle is not None:
-                    return handle
                 with suppress(FileNotFoundError):  # something removes the folder at this moment
-                    handle = self._fetched(path, chunk)
-            return self._fetched_alone(chunk) if handle is None else handle
+                    handle = self._opened(path, chunk)
+                    handle = self._fetched(path, chunk) if handle is None else handle
+                    if handle is not None:
+                        return handle
+            return self._fetched_alone(chunk)
         except OSError as error:
             raise StoreError(
                 f"cannot write to the cache {self.folder.path} ({error.strerror}); free space there, or give another "
@@ -77,11 +76,9 @@ class ChunkFiles:
             os.utime(self._path(chunk))
 
     def _path(self, chunk: Chunk) -> str:
-        name = f"{self.chunks.file}-{self.chunks.record.shards.file(chunk.shard, self.chunks.file).crc32}"
-        return str(self._root / self._folder_of(chunk.shard) / name / f"{chunk.number}.chunk")
-
-    def _folder_of(self, shard: int) -> str:
-        return self.chunks.record.shard_folder(self.chunks.split, shard)
+        record, file = self.chunks.record, self.chunks.file
+        name = f"{file}-{record.shards.file(chunk.shard, file).crc32}"
+        return str(self._root / record.shard_folder(self.chunks.split, chunk.shard) / name / f"{chunk.number}.chunk")
 
     def _opened(self, path: str, chunk: Chunk) -> int | None:
         """Returns the descriptor of a file of the chunk's size, if there is one."""
@@ -96,18 +93,16 @@ class ChunkFiles:
         return None
 
     def _fetched(self, path: str, chunk: Chunk) -> int | None:
-        """Fetches a chunk unless another process does; returns the descriptor of its file, or None to look again."""
+        """Fetches a chunk and returns the descriptor of its file; None if another process has ended its fetch."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         incoming, until = path + INCOMING, time.monotonic() + _WAIT_S
         with open_lock(Path(incoming)) as file:
-            while not lock(file):
-                if (handle := self._opened(path, chunk)) is not None:
-                    return handle
+            while not lock(file) and _is_named(file, incoming):
                 if time.monotonic() > until:
                     return self._fetched_alone(chunk)
                 time.sleep(_POLL_S)
-            if not _is_named(file, incoming):  # another process has ended its fetch
-                return self._opened(path, chunk)
+            if not _is_named(file, incoming):
+                return None
             try:
                 if (handle := self._opened(path, chunk)) is not None:
                     os.unlink(incoming)
@@ -131,56 +126,47 @@ class ChunkFiles:
             return os.dup(file.fileno())
 
     def _download(self, chunk: Chunk) -> memoryview:
-        """Reads a chunk from object storage and compares the checksums of its blocks."""
-        name, sums = self._name(chunk.shard), self._sums_of(chunk.shard)
-        starts, lengths = self.chunks.block_starts(chunk.shard), self.chunks.block_lengths(chunk.shard)
-        blocks = (starts >= chunk.start) & (starts < chunk.start + chunk.length)
+        """Reads a chunk from object storage and compares its checksum."""
+        name, expected = self._name(chunk.shard), self._sums_of(chunk.shard)[chunk.number]
         for _ in range(_DOWNLOADS):
             data = self._objects.get_range(name, chunk.start, chunk.length)
             with self._lock:
                 self.fetched_bytes += chunk.length
-            for start, length, expected in zip(
-                starts[blocks].tolist(), lengths[blocks].tolist(), sums.each[blocks].tolist(), strict=True
-            ):
-                if crc32(data[start - chunk.start : start - chunk.start + length]) != expected:
-                    break
-            else:
+            if crc32(data) == expected:
                 return data
         raise DamagedError(
-            f"{self._objects.url_of(name)} is damaged at byte {start:,}: it does not have the checksum that was "
-            "pushed; remove that object, and push the dataset again"
+            f"{self._objects.url_of(name)} is damaged after byte {chunk.start:,}: it does not have the checksum that "
+            "was pushed; remove that object, and push the dataset again"
         )
 
     def _name(self, shard: int) -> str:
-        return f"{self._folder_of(shard)}/{self.chunks.file}.memmap"
+        return f"{self.chunks.record.shard_folder(self.chunks.split, shard)}/{self.chunks.file}.memmap"
 
-    def _sums_of(self, shard: int) -> BlockChecksums:
-        """Returns the checksums of a shard's blocks, which are stored in the cache, too."""
-        with self._locks.setdefault(shard, threading.Lock()):
-            if shard not in self._sums:
-                self._sums[shard] = self._read_sums(shard)
-            return self._sums[shard]
+    def _sums_of(self, shard: int) -> Sums:
+        """Returns the checksums of a shard's chunks, which are stored in the cache, too."""
+        found = self._sums.get(shard)
+        return self._sums.setdefault(shard, self._read_sums(shard)) if found is None else found
 
-    def _read_sums(self, shard: int) -> BlockChecksums:
-        name, record = self._name(shard) + SUFFIX, self.chunks.record.shards.file(shard, self.chunks.file)
-        kind, path = (record, self.chunks.block_bytes, self.chunks.block_lengths(shard)), self._lists / name
-        sums = None
+    def _read_sums(self, shard: int) -> Sums:
+        name = self._name(shard) + SUFFIX
+        kind, path = (
+            (self.chunks.record.shards.file(shard, self.chunks.file), self.chunks.counts[shard]),
+            self._lists / name,
+        )
         with suppress(OSError):
-            sums = parse_checksums(memoryview(path.read_bytes()), *kind)
+            if (sums := parse_checksums(path.read_bytes(), *kind)) is not None:
+                return sums
+        try:
+            content = bytes(self._objects.get(name))
+        except RemoteMissingError as error:
+            raise StoreError(
+                f"{self._objects.url_of(name)} does not exist, so a part of a file cannot be checked: mmload push "
+                "writes it; push the dataset once more, or pull it"
+            ) from error
+        sums = parse_checksums(content, *kind)
         if sums is None:
-            try:
-                content = self._objects.get(name)
-            except RemoteMissingError as error:
-                raise StoreError(
-                    f"{self._objects.url_of(name)} does not exist, so a part of a file cannot be checked: mmload push "
-                    "writes it; push the dataset once more, or pull it"
-                ) from error
-            sums = parse_checksums(content, *kind)
-            if sums is None:
-                raise DamagedError(
-                    f"{self._objects.url_of(name)} does not belong to the manifest; push the dataset again"
-                )
-            self.folder.write_list(path, bytes(content))
+            raise DamagedError(f"{self._objects.url_of(name)} does not belong to the manifest; push the dataset again")
+        self.folder.write_list(path, content)
         return sums
 
 

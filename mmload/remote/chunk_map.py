@@ -2,32 +2,29 @@
 
 A chunk is mapped by the thread that opens or fetches its file, and unmapped when nobody uses it and many others were
 used since, so that a window of an order maps each chunk once. What a batch uses stays mapped until the batch is
-released, or given up and collected.
+released, or given up and collected: then until the next one is prepared.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import sys
 import threading
 import weakref
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from mmload.errors import StoreError
+from mmload.errors import MmloadError, StoreError
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.fetch_threads import AHEAD, NOW, FetchThreads
-from mmload.remote.layout import Numbers
-from mmload.store.row_map import PreparedRows, Refusal, reserved, system_mmap
-from mmload.store.row_reader import Places
+from mmload.store.row_map import MappedRows, PreparedRows, Refusal, reserved, system_mmap
+from mmload.store.row_reader import Numbers, Places
 
 WINDOW = 64
 """Chunks of a window of the block order, and the most that are prefetched: 1 GiB of each field."""
@@ -37,26 +34,14 @@ MOST_IDLE = WINDOW + 16
 
 _PAGE = mmap.PAGESIZE
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40
-_OVER = getattr(mmap, "MAP_PRIVATE", 2) | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
-_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)
+_OVER = mmap.MAP_PRIVATE | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
-class _Use(NamedTuple):
-    """Chunks that a batch uses: their numbers, those that it waits for, and what ends the use."""
-
-    of_rows: Numbers
-    arriving: dict[int, Future[None]]
-    end: Callable[[], object]
-
-
-class ChunkMap:
-    """Chunks of a field as one array. Thread-safe.
-
-    It has the methods of ``RowMap``.
+class ChunkMap(MappedRows):
+    """Chunks of a field as one array.
 
     Attributes:
-        memory: uint8 [n]. Only prepared rows may be read.
-        most_rows: upper bound on the rows that can be prepared at once.
         files: files of the chunks.
 
     Raises:
@@ -72,7 +57,7 @@ class ChunkMap:
         self.memory = reserved(max(_PAGE, self.chunks.extent))
         self._mapped: OrderedDict[int, None] = OrderedDict()
         nothing = np.empty(0, np.int64)
-        self._ranges = pages.FileRanges(
+        self.ranges = pages.FileRanges(
             firsts=self.chunks.places,
             ends=self.chunks.ends,
             known=np.empty(0, np.uint8),
@@ -89,57 +74,46 @@ class ChunkMap:
         self._arriving: dict[int, tuple[Future[None], bool]] = {}
         self._uses: Counter[int] = Counter()
         self._ahead: set[int] = set()
-        self._batches: dict[int, _Use] = {}
+        self._given_up: deque[list[int]] = deque()
         self.files.begin_anew()
 
     def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
-        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row."""
-        of_rows = self.chunks.chunks_at(places)
-        starts: Numbers = self.chunks.places[of_rows] + places["offset"] - self.chunks.starts[of_rows]
-        needed = np.unique(of_rows).tolist()
-        end = weakref.finalize(starts, self._end_use, id(starts), needed)
-        end.atexit = False
-        with self._changed:
-            self._uses.update(needed)
-            self._ahead.difference_update(needed)
-            self._changed.notify_all()
-            arriving = {chunk: self._request(chunk, NOW) for chunk in needed if not self._is_mapped(chunk)}
-            self._batches[id(starts)] = _Use(of_rows, arriving, end)
-        absent = np.where(np.isin(of_rows, list(arriving)), places["bytes"], 0)
-        here = np.flatnonzero(absent == 0)
-        absent[here] = self._announce(of_rows[here], starts[here], places["bytes"][here])
-        return PreparedRows(places, starts, absent, refuse)
-
-    def wait(self, prepared: PreparedRows, group: slice) -> None:
-        """Waits until some of the prepared rows are in memory.
+        """Fetches the chunks of rows, or of parts of them, and begins to bring the rows into memory.
 
         Raises:
             RemoteError, DamagedError: if a chunk cannot be fetched, or has other bytes than were pushed.
             StoreError: if it cannot be stored or read.
         """
-        absent = prepared.absent[group]
-        if not absent.any():
-            return
-        use = self._batches[id(prepared.starts)]
-        of_rows, starts = use.of_rows[group], prepared.starts[group]
-        lengths = np.ascontiguousarray(prepared.places["bytes"][group])
-        for chunk in np.unique(of_rows).tolist():
-            if chunk in use.arriving:
-                use.arriving[chunk].result()
-        if not self._pages.can_populate():
-            return
-        self._announce(of_rows, starts, lengths)
-        base = self.memory.ctypes.data
-        failed = self._pages.make_resident(base, self._ranges, of_rows, starts, lengths, absent)
-        if failed >= 0:
-            code = self._pages.advise(base + int(starts[failed]), int(lengths[failed]), self._pages.POPULATE_READ)
-            raise StoreError(f"cannot read the cache {self.files.folder.path} ({os.strerror(code or errno.EIO)})")
+        of_rows = self.chunks.chunks_at(places)
+        starts: Numbers = self.chunks.places[of_rows] + places["offset"] - self.chunks.starts[of_rows]
+        needed = np.unique(of_rows).tolist()
+        # Collected anywhere, even by a thread with the lock of a future that another asks under the lock of this map.
+        end = weakref.finalize(starts, self._given_up.append, needed)
+        end.atexit = False
+        with self._changed:
+            self._uses.update(needed)
+            self._end_uses()
+            self._ahead.difference_update(needed)
+            self._changed.notify_all()
+            arriving = {chunk: self._request(chunk, NOW) for chunk in needed if not self._is_mapped(chunk)}
+        for future in arriving.values():
+            future.result()
+        prepared = self.begun(places, of_rows, starts, refuse)._replace(end=end)
+        if arriving and self._pages.can_populate():  # what was fetched counts as read
+            arrived = np.isin(of_rows, list(arriving))
+            prepared.absent[arrived] = places["bytes"][arrived]
+        return prepared
 
     def release(self, prepared: PreparedRows) -> None:
         """Ends the use of prepared rows."""
-        use = self._batches.get(id(prepared.starts))
-        if use is not None:
-            use.end()
+        if prepared.end is not None:
+            prepared.end()
+        with self._changed:
+            self._end_uses()
+
+    def reason(self, file: int, why: str) -> MmloadError:
+        """Returns that the cache cannot be read."""
+        return StoreError(f"cannot read the cache {self.files.folder.path} ({why})")
 
     def prefetch(self, chunks: Iterable[int], ended: threading.Event) -> None:
         """Fetches chunks in their order, not too many before a batch uses them, until it has ended."""
@@ -207,12 +181,12 @@ class ChunkMap:
                     self._changed.notify_all()
                 self._unmap_idle()
 
-    def _end_use(self, batch: int, chunks: list[int]) -> None:
-        with self._changed:
-            self._batches.pop(batch, None)
-            self._uses.subtract(chunks)
-            self._uses = +self._uses
-            self._unmap_idle()
+    def _end_uses(self) -> None:
+        """Ends the uses by batches that were released or given up; the caller holds the lock."""
+        while self._given_up:
+            self._uses.subtract(self._given_up.popleft())
+        self._uses = +self._uses
+        self._unmap_idle()
 
     def _unmap_idle(self) -> None:
         """Unmaps the chunks used longest ago beyond those that stay; the caller holds the lock."""
@@ -229,9 +203,3 @@ class ChunkMap:
         address = self.memory.ctypes.data + first
         if system_mmap()(address, length, _READ_WRITE, kind, -1 if handle is None else handle, 0) != address:
             raise StoreError(f"cannot map a file of {self.files.folder.path} ({os.strerror(ctypes.get_errno())})")
-
-    def _announce(self, of_rows: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
-        """Asks the system to read mapped rows; returns the bytes of each that are not in memory."""
-        if not len(starts) or not self._pages.can_populate():
-            return np.zeros(len(starts), np.int64)
-        return self._pages.announce(self.memory, self._ranges, of_rows, starts, np.ascontiguousarray(lengths))

@@ -1,9 +1,9 @@
-"""Division of the shards' files of a field into chunks, which are fetched and cached, each with a place in one map.
+"""Division of a dataset's files into chunks, which are fetched, checked and cached, each with a place in one map.
 
-A chunk is a run of whole blocks, which have the checksums, of one shard's file: the fewest that have 16 MiB together;
-the last of a file may be smaller. It is a function of the layout of its shard alone, so versions of a dataset that
-share the shard share the chunk. In the map each chunk begins at a multiple of the bytes of a row, so that rows of one
-size can be indexed, and has pages of its own.
+A chunk of a shard's file is a run of whole rows: the fewest that have 16 MiB together; the last of a file may be
+smaller. It is a function of the layout of its shard alone, so versions of a dataset that share the shard share the
+chunk. In the map each chunk begins at a multiple of the bytes of a row, so that rows of one size can be indexed, and
+has pages of its own.
 """
 
 from __future__ import annotations
@@ -15,15 +15,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmload.remote.layout import Numbers, bytes_of_rows, first_rows, lengths_of
 from mmload.store.manifest import SplitRecord
-from mmload.store.row_reader import Places
+from mmload.store.row_reader import Numbers, Places
 from mmload.store.shard_table import file_name
 
 CHUNK_BYTES = 16 * 2**20
 """Least bytes of a chunk: object stores give such ranges at the rate of the connection."""
 
 _PAGE = mmap.PAGESIZE
+
+
+def chunk_starts(size: int, row_bytes: int, offsets: Numbers | None = None) -> Numbers:
+    """Returns the first byte of each chunk of a file of ``size`` bytes, int64 [chunks].
+
+    Offsets, int64 [rows + 1], are the first byte of each row, and the end of the last; None: rows have one size.
+    """
+    if offsets is None:
+        return np.arange(0, size, -(-CHUNK_BYTES // row_bytes) * row_bytes)
+    starts, first = [], 0
+    while first < size:
+        starts.append(first)
+        first = int(offsets[min(int(np.searchsorted(offsets, first + CHUNK_BYTES)), len(offsets) - 1)])
+    return np.array(starts, np.int64)
 
 
 class Chunk(NamedTuple):
@@ -62,60 +75,39 @@ class Chunks:
 
     Attributes:
         file: name of the shards' files, without ``.memmap``.
-        block_bytes: bytes of a complete block; 0 where blocks differ in size.
         each: all chunks.
         starts: int64 [C], first byte of each chunk in its file.
         places: int64 [C], first byte of each chunk in the map.
+        counts: number of chunks of each shard's file.
         extent: bytes of the map.
     """
 
     def __init__(self, split: str, field: str, record: SplitRecord, offsets: Numbers | None = None) -> None:
         spec = record.fields[field]
         self.split, self.record, self.file = split, record, file_name(field, spec)
-        self._offsets, self.block_bytes = offsets, 0 if offsets is not None else bytes_of_rows(spec.row_bytes)
-        self._first_rows = np.concatenate([[0], np.cumsum(record.shards.rows)])
-        self._sizes = record.shards.bytes[self.file].tolist()
-        unit = max(1, spec.row_bytes) if offsets is None else 1
+        sizes, firsts = record.shards.bytes[self.file].tolist(), np.concatenate([[0], np.cumsum(record.shards.rows)])
+        unit = spec.row_bytes if offsets is None else 1
         step, end = math.lcm(unit, _PAGE), 0
         self.each: list[Chunk] = []
-        for shard, size in enumerate(self._sizes):
+        self.counts: list[int] = []
+        for shard, size in enumerate(sizes):
             end = _rounded(end, step)
-            blocks = self.block_starts(shard)
-            edges = [*(int(blocks[head]) for head in _heads(blocks)), size]
+            own = None if offsets is None else offsets[firsts[shard] : firsts[shard + 1] + 1] - offsets[firsts[shard]]
+            edges = [*chunk_starts(size, unit, own).tolist(), size]
+            self.counts.append(len(edges) - 1)
             for number, (start, stop) in enumerate(pairwise(edges)):
                 self.each.append(Chunk(shard, number, start, stop - start, end))
                 end = _rounded(_rounded(end + stop - start, _PAGE), unit)
         self.extent = end
         shards, _, self.starts, lengths, self.places = np.array(self.each, np.int64).reshape(-1, 5).T.copy()
         self.ends = self.places + lengths
-        self._file_starts = np.cumsum([0, *self._sizes])
+        self._file_starts = np.cumsum([0, *sizes])
         self._edges = self._file_starts[shards] + self.starts
 
     def chunks_at(self, places: Places) -> Numbers:
         """Returns the number of the chunk of each row, or part of one, int64 [B]."""
         found: Numbers = np.searchsorted(self._edges, self._file_starts[places["file"]] + places["offset"], "right") - 1
         return found
-
-    def block_starts(self, shard: int) -> Numbers:
-        """Returns the first byte of each block of a shard's file, int64 [blocks]."""
-        if self._offsets is None:
-            return np.arange(0, self._sizes[shard], self.block_bytes)
-        offsets = self._offsets[self._first_rows[shard] : self._first_rows[shard + 1] + 1]
-        starts: Numbers = (offsets - offsets[0])[first_rows(offsets - offsets[0])]
-        return starts
-
-    def block_lengths(self, shard: int) -> Numbers:
-        """Returns the bytes of each block of a shard's file, int64 [blocks]."""
-        return lengths_of(self.block_starts(shard), self._sizes[shard])
-
-
-def _heads(blocks: Numbers) -> list[int]:
-    """Returns which blocks begin a chunk."""
-    heads, following = [], 0
-    while following < len(blocks):
-        heads.append(following)
-        following = int(np.searchsorted(blocks, blocks[following] + CHUNK_BYTES))
-    return heads
 
 
 def _rounded(number: int, unit: int) -> int:

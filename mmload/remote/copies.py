@@ -19,14 +19,7 @@ import msgspec
 
 from mmload.errors import MmloadError, RemoteMissingError, StoreError, UsageError
 from mmload.remote.arriving_file import ArrivingFile
-from mmload.remote.layout import (
-    SUFFIX,
-    block_lengths,
-    bytes_per_block,
-    checksums_of_file,
-    manifest_at,
-    parse_checksums,
-)
+from mmload.remote.layout import SUFFIX, checksums_of_file, chunks_of, manifest_at, parse_checksums
 from mmload.remote.object_store import Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.durable_files import (
@@ -96,21 +89,14 @@ def push(
     root = folder.path
     files = list(dataset_files(manifest))
     listed, there = _listed(objects, root, manifest)
-    missing, done = [], sum(file.record.bytes for file in files)
-    total = done
-    for file, is_there in in_parallel(
-        lambda file: (file, _is_there(objects, folder.path, listed, file)), files, parallel
-    ):
-        if not is_there:
-            missing.append(file)
-            done -= file.record.bytes
+    looked_at = in_parallel(lambda file: (file, _is_there(objects, root, listed, file)), files, parallel)
+    missing = [file for file, is_there in looked_at if not is_there]
     complete = FILE_NAME in listed and not missing
     if not complete:
         objects.put(MARK, manifest.contents.encode())
-        for copied in in_parallel(lambda file: _push_file(objects, root, file), missing, parallel):
-            done += copied
-            if progress is not None:
-                progress(done, total)
+    pushed = in_parallel(lambda file: _push_file(objects, root, file), missing, parallel)
+    copied = _copied(files, missing, pushed, progress)
+    if not complete:
         folder.check()
         now = _manifest_there(objects)
         if now is None or now.contents != manifest.contents:  # else another push of this version has ended
@@ -121,9 +107,20 @@ def push(
             _put_manifest(objects, FILE_NAME, manifest)
     if MARK in listed or not complete:
         objects.delete(MARK)
-    return Copied(
-        files=len(missing), bytes=sum(file.record.bytes for file in missing), present=len(files) - len(missing)
-    )
+    return copied
+
+
+def _copied(
+    files: list[DatasetFile], missing: list[DatasetFile], arrived: Iterable[int], progress: Progress | None
+) -> Copied:
+    """Copies the missing files, bytes of which ``arrived`` yields as they arrive."""
+    total, wanted = (sum(file.record.bytes for file in some) for some in (files, missing))
+    done = total - wanted
+    for more in arrived:
+        done += more
+        if progress is not None:
+            progress(done, total)
+    return Copied(files=len(missing), bytes=wanted, present=len(files) - len(missing))
 
 
 def _manifest_there(objects: Objects) -> Manifest | None:
@@ -187,8 +184,8 @@ def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: Datase
     if file.name + SUFFIX not in listed:
         return False
     with _reading(root):
-        lengths = block_lengths(root, file)
-    return parse_checksums(objects.get(file.name + SUFFIX), file.record, bytes_per_block(file), lengths) is not None
+        count = len(chunks_of(root, file))
+    return parse_checksums(objects.get(file.name + SUFFIX), file.record, count) is not None
 
 
 def _push_file(objects: Objects, root: Path, file: DatasetFile) -> int:
@@ -199,7 +196,7 @@ def _push_file(objects: Objects, root: Path, file: DatasetFile) -> int:
     with _reading(root):
         sums = checksums_of_file(root, file)
     objects.put(file.name, root / file.name)
-    objects.put(file.name + SUFFIX, sums.to_bytes())
+    objects.put(file.name + SUFFIX, sums)
     return file.record.bytes
 
 
@@ -213,7 +210,6 @@ def _reading(root: Path) -> Iterator[None]:
 
 
 _LOCK, _CONTENTS, _DATASET = "lock", "contents", "dataset"
-_TRIES = 100
 
 
 def pull(
@@ -253,7 +249,7 @@ def pull(
         _dataset_at(place, kept)  # before anything is written
         with _staging(place, manifest.contents) as work:
             here = _dataset_at(place, kept)
-            copied = _Pull(objects, work, parallel, progress, None if here is None else place).copy_missing(files)
+            copied = _fetch_missing(objects, work, None if here is None else place, files, parallel, progress)
             write_atomically(work / FILE_NAME, manifest.dumps())
             sync_everything()  # a rename may reach the disk before what was written earlier
             if here is not None:
@@ -281,39 +277,19 @@ def _dataset_at(place: Path, kept: set[str]) -> Manifest | None:
     return here
 
 
-class _Pull:
-    """Copy of a dataset into a folder, without the files that another one has, if it is given."""
-
-    def __init__(
-        self, objects: Objects, folder: Path, parallel: int, progress: Progress | None, other: Path | None = None
-    ) -> None:
-        self._objects, self._folder, self._other = objects, folder, other
-        self._parallel, self._progress = parallel, progress
-
-    def copy_missing(self, files: list[DatasetFile]) -> Copied:
-        """Copies the missing files."""
-        missing = [file for file in files if not self._is_there(file)]
-        names = [FILE_NAME, *(file.name for file in files)]
-        check_no_links(self._folder.parent, (f"{self._folder.name}/{name}" for name in names))
-        if self._other is not None:
-            check_no_links(self._other, (file.name for file in files if not _has(self._other, file)))
-        total, wanted = (sum(file.record.bytes for file in some) for some in (files, missing))
-        done = total - wanted
-        for folder in {(self._folder / file.name).parent for file in missing}:
-            folder.mkdir(parents=True, exist_ok=True)
-        parts = (part for file in missing for part in self._parts(file))
-        for arrived in in_parallel(lambda part: part[0].fetch(part[1]), parts, self._parallel):
-            done += arrived
-            if self._progress is not None:
-                self._progress(done, total)
-        return Copied(files=len(missing), bytes=wanted, present=len(files) - len(missing))
-
-    def _is_there(self, file: DatasetFile) -> bool:
-        return any(_has(folder, file) for folder in (self._folder, self._other) if folder is not None)
-
-    def _parts(self, file: DatasetFile) -> Iterator[tuple[ArrivingFile, int]]:
-        arriving = ArrivingFile(self._objects, self._folder, file)
-        return ((arriving, index) for index in range(arriving.count))
+def _fetch_missing(
+    objects: Objects, work: Path, place: Path | None, files: list[DatasetFile], parallel: int, progress: Progress | None
+) -> Copied:
+    """Copies the files that are neither in the folder to work in nor in the copy at the place, if there is one."""
+    missing = [file for file in files if not _has(work, file) and (place is None or not _has(place, file))]
+    check_no_links(work.parent, (f"{work.name}/{name}" for name in (FILE_NAME, *(file.name for file in files))))
+    if place is not None:
+        check_no_links(place, (file.name for file in files if not _has(place, file)))
+    for folder in {(work / file.name).parent for file in missing}:
+        folder.mkdir(parents=True, exist_ok=True)
+    arriving = (ArrivingFile(objects, work, file) for file in missing)
+    parts = ((file, index) for file in arriving for index in range(file.count))
+    return _copied(files, missing, in_parallel(lambda part: part[0].fetch(part[1]), parts, parallel), progress)
 
 
 def _has(folder: Path, file: DatasetFile) -> bool:
@@ -362,22 +338,14 @@ def _staging(place: Path, contents: str) -> Iterator[Path]:
 
 def _locked(work: Path, place: Path) -> BinaryIO:
     """Makes the folder to work in, and returns its lock."""
-    for _ in range(_TRIES):
-        with suppress(FileNotFoundError):  # another pull has ended, and removed it
-            work.mkdir(parents=True, exist_ok=True)
-            if work.is_symlink() or any(not _is_own(entry.name) for entry in work.iterdir()):
-                raise UsageError(f"{work} was not made by a pull; rename it, or remove it")
-            lock_file = open_lock(work / _LOCK)
-            if not lock(lock_file):
-                lock_file.close()
-                raise MmloadError(f"another pull is writing {place}; wait for it to end")
-            try:
-                if os.path.samestat(os.fstat(lock_file.fileno()), os.stat(work / _LOCK)):
-                    return lock_file
-            except FileNotFoundError:
-                pass
-            lock_file.close()
-    raise MmloadError(f"{work} appears and disappears; look which pulls of {place} run at once")
+    work.mkdir(parents=True, exist_ok=True)
+    if work.is_symlink() or any(not _is_own(entry.name) for entry in work.iterdir()):
+        raise UsageError(f"{work} was not made by a pull; rename it, or remove it")
+    file = open_lock(work / _LOCK)
+    if not lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(work / _LOCK)):
+        file.close()
+        raise MmloadError(f"another pull is writing {place}; wait for it to end")
+    return file
 
 
 def _is_own(name: str) -> bool:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from mmload.errors import DamagedError, StoreError, UsageError
+from mmload.errors import DamagedError, StoreError
 from mmload.remote.cache_folder import cache_folder
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.chunks import Chunks
 from mmload.remote.fetch_threads import FetchThreads
-from mmload.remote.layout import Numbers, manifest_at
+from mmload.remote.layout import manifest_at
 from mmload.remote.object_store import Objects, in_parallel
 from mmload.runtime.regular_files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
+from mmload.store.row_reader import Numbers
 from mmload.store.shard_table import BYTES, FileRecord, parts_of
 
 _OPENED: dict[tuple[str, str, Path], DatasetCache] = {}
@@ -33,8 +33,7 @@ def _after_fork() -> None:
         cache.begin_anew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class DatasetCache:
@@ -54,7 +53,6 @@ class DatasetCache:
         first = manifest.versions[0] if manifest.versions else manifest
         self._chunks_root = cache / first.contents[:32]
         self._maps: dict[tuple[str, str], ChunkMap] = {}
-        self._indexed: set[tuple[str, str]] = set()
         self.begin_anew()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -79,41 +77,30 @@ class DatasetCache:
                 self._maps[key] = ChunkMap(files, self._threads)
             return self._maps[key]
 
-    def ensure_list(self, name: str) -> None:
-        """Fetches and checks a split's list of samples unless it is cached.
+    def ensure_index(self, split: str, field: str) -> None:
+        """Fetches and checks the files that locate the variable-size rows of a field, or lists, unless they are cached.
+
+        Raises:
+            DamagedError, RemoteError: as :meth:`ensure_file`.
+        """
+        record = self.manifest.splits[split]
+        spec = record.fields[field]
+        parts = [part for part in parts_of(spec) if part != BYTES or spec.is_list]
+        names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
+        files = (
+            (f"{record.shard_folder(split, shard)}/{name}.memmap", record.shards.file(shard, name))
+            for shard, name in names
+        )
+        with self._indexing:
+            for _ in in_parallel(lambda file: self.ensure_file(*file), files, self.parallel):
+                pass
+
+    def ensure_file(self, name: str, record: FileRecord) -> None:
+        """Fetches and checks a list or a file of an index unless it is cached.
 
         Raises:
             DamagedError: if it is not the file that the manifest names; RemoteError: if it cannot be read.
         """
-        split, _, file = name.partition("/")
-        record = self.manifest.splits[split].lists.get(file) if split in self.manifest.splits else None
-        if record is not None:
-            self._ensure_file(name, record)
-
-    def ensure_index(self, split: str, field: str, *, check_disk: bool = False) -> None:
-        """Fetches and checks the files that locate the variable-size rows of a field, or lists, unless they are cached.
-
-        ``check_disk`` looks for the files even if they were cached before.
-
-        Raises:
-            DamagedError: if one is not the file that the manifest names; RemoteError: if it cannot be read.
-        """
-        record = self.manifest.splits[split]
-        with self._indexing:
-            if (split, field) in self._indexed and not check_disk:
-                return
-            spec = record.fields[field]
-            parts = [part for part in parts_of(spec) if part != BYTES or spec.is_list]
-            names = ((shard, f"{field}.{part}") for shard in range(len(record.shards)) for part in parts)
-            files = (
-                (f"{record.shard_folder(split, shard)}/{name}.memmap", record.shards.file(shard, name))
-                for shard, name in names
-            )
-            for _ in in_parallel(lambda file: self._ensure_file(*file), files, self.parallel):
-                pass
-            self._indexed.add((split, field))
-
-    def _ensure_file(self, name: str, record: FileRecord) -> None:
         path = self.root / name
         with suppress(OSError):
             if path.stat().st_size == record.bytes:
@@ -131,8 +118,6 @@ class DatasetCache:
 
 def dataset_cache(url: str, cache: Path, limit: int | None, parallel: int, version: int | None = None) -> DatasetCache:
     """Returns the cached dataset at a URL: one object per process for all that open it."""
-    if sys.platform == "win32":
-        raise UsageError("reading from object storage needs Linux or macOS; use: mmload pull URL DIR")
     with _OPENING:
         objects = Objects(url)
         manifest = manifest_at(objects, version)

@@ -111,10 +111,9 @@ class Objects:
         if length == 0:
             return memoryview(b"")
 
-        def read(store: ObjectStore, key: str) -> memoryview:
-            return memoryview(_obstore().get_range(store, key, start=start, length=length))
-
-        got = self._tried(name, "read", read)
+        got = self._tried(
+            name, "read", lambda store, key: memoryview(_obstore().get_range(store, key, start=start, length=length))
+        )
         if len(got) != length:
             raise RemoteError(
                 f"{self.url_of(name)} ends at byte {start + len(got):,}, {start + length:,} were expected: "
@@ -136,11 +135,8 @@ class Objects:
         Raises:
             RemoteError: if it cannot be written.
         """
-
-        def write(store: ObjectStore, key: str) -> None:
-            _obstore().put(store, key, content, chunk_size=PART_BYTES, max_concurrency=4)
-
-        self._tried(name, "write", write)
+        options = {"chunk_size": PART_BYTES, "max_concurrency": 4}
+        self._tried(name, "write", lambda store, key: _obstore().put(store, key, content, **options))
 
     def delete(self, name: str) -> None:
         """Removes an object if it exists.
@@ -153,8 +149,8 @@ class Objects:
         except RemoteMissingError:
             return
 
-    def listed(self, most: int | None = None) -> list[Found]:
-        """Lists the objects in the store's order, at most `most` of them.
+    def listed(self) -> list[Found]:
+        """Lists the objects in the store's order.
 
         Raises:
             RemoteError: if the store cannot be listed.
@@ -163,13 +159,8 @@ class Objects:
 
         def read(store: ObjectStore, key: str) -> list[Found]:
             """Reads the complete list, as a list that broke off cannot be continued."""
-            found: list[Found] = []
-            for page in _obstore().list(store, prefix=prefix or None):
-                each = (_found(meta, len(prefix) + 1 if prefix else 0) for meta in page)
-                found += (one for one in each if one.name)
-                if most is not None and len(found) >= most:
-                    return found[:most]
-            return found
+            listed = (_found(meta, prefix) for meta in _obstore().list(store, prefix=prefix or None).collect())
+            return [found for found in listed if found.name]
 
         try:
             return self._tried("", "list", read)
@@ -184,20 +175,17 @@ class Objects:
         try:
             return do(_store(self.location.scheme, self.location.bucket, self._retries), self.location.key(name))
         except Exception as error:
-            if isinstance(error, FileNotFoundError) or "NoSuchBucket" in str(error):
-                raise self._missing(name, str(error)) from error
-            raise self._failed(name, verb, error) from error
+            raise self._error(name, verb, error) from error
 
-    def _missing(self, name: str, reason: str) -> RemoteMissingError:
-        if "NoSuchBucket" in reason:
-            return RemoteMissingError(
-                f"bucket {self.location.bucket!r} does not exist; correct the URL {self.url_of(name)}"
-            )
-        return RemoteMissingError(f"{self.url_of(name)} does not exist")
-
-    def _failed(self, name: str, verb: str, error: Exception) -> RemoteError:
+    def _error(self, name: str, verb: str, error: Exception) -> RemoteError:
+        """Returns the error of a request, for an error of obstore."""
+        where = self.url_of(name)
+        if "NoSuchBucket" in str(error):
+            return RemoteMissingError(f"bucket {self.location.bucket!r} does not exist; correct the URL {where}")
+        if isinstance(error, FileNotFoundError):
+            return RemoteMissingError(f"{where} does not exist")
         reason = _reason(error)
-        return RemoteError(f"cannot {verb} {self.url_of(name)} ({reason}){_advice(reason, error)}")
+        return RemoteError(f"cannot {verb} {where} ({reason}){_advice(reason, error)}")
 
     @staticmethod
     def _check_process() -> None:
@@ -209,9 +197,10 @@ class Objects:
             )
 
 
-def _found(meta: Any, skip: int) -> Found:
+def _found(meta: Any, prefix: str) -> Found:
     size = meta["size"]
-    return Found(meta["path"][skip:], size, f"{size} {meta['e_tag'] or meta['last_modified'].isoformat()}")
+    name = meta["path"].removeprefix(prefix).removeprefix("/" if prefix else "")
+    return Found(name, size, f"{size} {meta['e_tag'] or meta['last_modified'].isoformat()}")
 
 
 @cache

@@ -74,7 +74,7 @@ class Arrival(NamedTuple):
         channels: number of channels.
         decoded: uint8 [m], memory for pixels.
         spare: uint8, two bytes more than a JPEG has: working memory.
-        decoder: uintp, a :attr:`mmload.runtime.turbojpeg.Decoder.state`.
+        decoder: uintp, a :attr:`mmload.runtime.turbojpeg.TurboDecoder.state`.
         failed: int64 [2], the row that cannot arrive, or -1; and :data:`UNREADABLE` or :data:`REFUSED`. No later row is
             rendered.
     """

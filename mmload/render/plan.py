@@ -230,18 +230,6 @@ class Plan:
         """Returns whether the levels of variable-size images can still change before their windows; flips may stand."""
         return self.fits_variable_windows() and self.top is None
 
-    def fits_color(self) -> bool:
-        """Returns whether a color map can still be composed."""
-        return not self.ends
-
-    def fits_hole(self) -> bool:
-        """Returns whether a hole can still be composed."""
-        return self.mixing is None
-
-    def fits_mixing(self) -> bool:
-        """Returns whether samples can still be mixed."""
-        return self.mixing is None
-
     def cropped(self, top: Array, left: Array, height: int, width: int, padding: Padding | None = None) -> Plan:
         """Adds a crop of height x width at (top, left) [B] of the output so far.
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from mmload.errors import counted
+from mmload.render.changed_images import changed_images, complete_images
 from mmload.render.cpu_rendering import CpuRendering
-from mmload.render.kernel_arguments import Floats
+from mmload.render.kernel_arguments import Floats, ImageLines, Pixels, Places
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import Copy, copied
 from mmload.render.plan_parts import check_levels
@@ -26,10 +27,10 @@ class Rendering:
     """Plan that is ready to be rendered to a dtype; the arithmetic is that of float32.
 
     Samples may be rendered from any number of threads, as working memory belongs to the thread; those of a plan that
-    mixes them in order, by one thread.
+    mixes or composes them in order, by one thread.
 
     Attributes:
-        on_cpu: renders some of the samples, if the images are uint8 on a CPU.
+        on_cpu: renders samples by the compiled kernels, if the images are uint8 on a CPU.
     """
 
     def __init__(self, plan: Plan, dtype: torch.dtype) -> None:
@@ -40,31 +41,60 @@ class Rendering:
         self._copy: Copy | None = None  # on a device, after copy_to
         self.on_cpu = CpuRendering(plan, dtype, *self._colors)
 
-    def render_batch(self, images: Tensor, out: Tensor, indices: Tensor | None = None) -> None:
-        """Renders all samples of images [N, C, H, W] into ``out`` [B, C, h, w], by indices int64 [B] if given."""
-        if images.dtype == torch.uint8 and images.device.type == "cpu":
-            self.on_cpu.render_rows(
-                0, images.contiguous(), torch.arange(len(out), device="cpu") if indices is None else indices, out
-            )
-        else:
-            self.by_operations(images if indices is None else images[indices], out)
+    @property
+    def needed(self) -> Places:
+        """Lines that are needed of variable-size images: :data:`~mmload.render.kernel_arguments.NEEDED` [B]."""
+        if self.plan.first_program is None or self.plan.sizes is None:
+            return self.on_cpu.needed
+        return complete_images(self.plan.sizes)
 
-    def by_operations(self, images: Tensor, out: Tensor, *, at_once: bool = False) -> None:
+    @property
+    def waits(self) -> bool:
+        """Whether images may arrive while they are rendered, each when it is needed."""
+        return self.plan.first_program is None and self.on_cpu.waits
+
+    def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
+        """Renders samples (of canvases: tiles) from ``first`` on from wherever their lines are, on a CPU.
+
+        Of variable-size images, the lines are at least those :attr:`needed`. ``out`` is [b, C, h, w]; of canvases, all
+        of the batch.
+        """
+        if self.plan.canvas is not None:
+            self.on_cpu.render_tiles(first, lines, out)
+            return
+        if self.plan.first_program is not None:
+            lines = changed_images(self.plan.first_program, first, lines, self.plan.source[0])
+        self.on_cpu.render_lines(first, lines, out)
+
+    def render_batch(self, images: Tensor, out: Tensor) -> None:
+        """Renders all samples of images [B, C, H, W] into ``out`` [B, C, h, w]."""
+        if images.dtype == torch.uint8 and images.device.type == "cpu" and self._copy is None:
+            self.render_lines(0, ImageLines.of_batch(images.contiguous(), np.arange(len(out))), out)
+        else:
+            self.by_operations(images, out)
+
+    def rendered(self, images: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+        """Renders all samples of images [B, C, H, W] into new memory on their device: [B, C, h, w]."""
+        out = torch.empty(self.plan.shape, dtype=self.dtype, device=images.device, memory_format=memory_format)
+        self.render_batch(images, out)
+        return out
+
+    def by_operations(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples, ``images`` [B, C, H, W], by torch's operations on their device.
 
-        Windows are resized at once on a device or if ``at_once``, otherwise one by one, as torchvision does it.
+        Windows are resized at once on a device, or by a plan that was copied; else one by one, as torchvision does it.
         """
         plan, program, shift, scale = (self._copy or self._copied(images.device)).description
         if plan.resampling is None:
             moved = picked(images, plan)
-        elif at_once or images.device.type != "cpu":
+        elif self._copy is not None or images.device.type != "cpu":
             moved = resized_batch(images, plan, plan.resampling)
         else:
             moved = resized_one_by_one(self.plan, images)
         finish_by_torch(plan, program, shift, scale, moved, out)
 
     def copy_to(self, device: torch.device) -> list[Tensor]:
-        """Copies what :meth:`by_operations` needs to a device, ahead of it; returns the copies."""
+        """Copies what torch's operations need to a device, ahead of them; returns the copies."""
         self._copy = self._copied(device)
         return self._copy.tensors
 

@@ -206,20 +206,10 @@ def finish_by_torch(
     """
     if program is not None:
         moved = torch_levels.run_program(program, moved, plan.peak)
-    work = work_for(plan, out, moved.dtype)
+    # The memory of colored values before they are mixed: the output, or float32 for a blend, as in kernels.
+    narrow = out.dtype != torch.float32 and moved.dtype != torch.float64
+    work = torch.empty_like(out, dtype=torch.float32) if plan.blends and narrow else out
     _color(moved, shift, scale, work)
-    end_by_torch(plan, work, out)
-
-
-def work_for(plan: Plan, out: Tensor, source: torch.dtype) -> Tensor:
-    """Returns the memory of colored values before they are mixed: the output, or float32 for a blend, as in kernels."""
-    if plan.blends and out.dtype != torch.float32 and source != torch.float64:
-        return torch.empty_like(out, dtype=torch.float32)
-    return out
-
-
-def end_by_torch(plan: Plan, work: Tensor, out: Tensor) -> None:
-    """Punches holes into colored values [B, C, h, w] and mixes them into ``out``, which may be the same tensor."""
     for hole in plan.holes:
         punch_batch(hole, work)
     if plan.mixing is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -80,23 +79,16 @@ def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
     if window.inside(image.shape):
         return image[:, top : top + rows, left : left + cols]
     padding = padding or Padding()
-    if padding.mode == "constant":
-        return _cut_filled(image, window, padding)
-    y = reflected(torch.arange(top, top + rows, device=image.device), height, padding.mode)
-    x = reflected(torch.arange(left, left + cols, device=image.device), width, padding.mode)
-    return image[:, y[:, None], x]
+    y = torch.arange(top, top + rows, device=image.device)
+    x = torch.arange(left, left + cols, device=image.device)
+    pixels = image[:, reflected(y, height, padding.mode)[:, None], reflected(x, width, padding.mode)]
+    if padding.mode != "constant":
+        return pixels
+    return torch.where(_is_inside(y, height)[:, None] & _is_inside(x, width), pixels, fill_values(padding, image))
 
 
-def _cut_filled(image: Tensor, window: Window, padding: Padding) -> Tensor:
-    """Copies the part of the window inside the image onto a ground of the fill."""
-    top, left, rows, cols = window[:4]
-    height, width = image.shape[-2:]
-    ground = fill_values(padding, image).expand(len(image), rows, cols).clone()
-    y0, y1 = max(top, 0), max(min(top + rows, height), 0)
-    x0, x1 = max(left, 0), max(min(left + cols, width), 0)
-    if y0 < y1 and x0 < x1:
-        ground[:, y0 - top : y1 - top, x0 - left : x1 - left] = image[:, y0:y1, x0:x1]
-    return ground
+def _is_inside(position: Tensor, length: int) -> Tensor:
+    return (position >= 0) & (position < length)
 
 
 def fill_values(padding: Padding, images: Tensor) -> Tensor:
@@ -104,14 +96,14 @@ def fill_values(padding: Padding, images: Tensor) -> Tensor:
     return constant(padding.fill, images.dtype, images.device).view(-1, 1, 1)
 
 
-def reflected(position: Tensor, length: int | Tensor, mode: str) -> Tensor:
-    """Returns the positions inside of an axis that positions in or outside of it show; one length, or [B, 1].
+def reflected(position: Tensor, length: int, mode: str) -> Tensor:
+    """Returns the positions inside of an axis that positions in or outside of it show.
 
     ``edge`` repeats the last pixel, ``reflect`` mirrors around it (period 2 * length - 2), ``symmetric`` mirrors and
     repeats it (period 2 * length), however far outside.
     """
     if mode == "reflect":
-        period = max(2 * length - 2, 1) if isinstance(length, int) else (2 * length - 2).clamp(min=1)
+        period = max(2 * length - 2, 1)
         position = position.remainder(period)
         return torch.minimum(position, (period - position).clamp(max=length - 1))
     if mode == "symmetric":
@@ -159,35 +151,19 @@ def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
     if not plan.moves:
         return images
     y, x = (_sources(plan, axis, images.device) for axis in axes_of(plan))
-    count, channels = images.shape[:2]
+    (count, channels, height, width), inside = images.shape, None
+    if plan.padding is not None:
+        inside = _is_inside(y, height)[:, None, :, None] & _is_inside(x, width)[:, None, None]
+        y, x = reflected(y, height, plan.padding.mode), reflected(x, width, plan.padding.mode)
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
     most = PICKED_AT_ONCE if images.device.type == "cpu" else count * plan.height * plan.width
     for samples in chunks(count, (plan.height, plan.width), most):
-        source, index = _indexed(images[samples], y[samples], x[samples], plan.padding, fill)
-        index = index.flatten(1)[:, None].expand(-1, channels, -1)
-        torch.gather(source.reshape(len(source), channels, -1), 2, index, out=taken[samples])
-    return taken.view(count, channels, plan.height, plan.width)
-
-
-def _indexed(
-    images: Tensor, y: Tensor, x: Tensor, padding: Padding | None, fill: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Returns images to pick from, padded if that is constant, and flat positions [B, h, w] in them."""
-    height, width = images.shape[-2:]
-    if padding is None or fill is None:
-        return images, y[:, :, None] * width + x[:, None, :]
-    if padding.mode == "constant" and padding.margin[0] * padding.margin[1] > height * width:
-        # One line and column around the image stand for all that lies outside: padded, it would be many times as large.
-        y, x = y.clamp(-1, height), x.clamp(-1, width)
-        padding = replace(padding, margin=(1, 1))
-    if padding.mode != "constant":
-        y, x = reflected(y, height, padding.mode), reflected(x, width, padding.mode)
-        return images, y[:, :, None] * width + x[:, None, :]
-    top, left = padding.margin
-    shape = *images.shape[:2], height + 2 * top, width + 2 * left
-    ground = torch.empty(shape, dtype=images.dtype, device=images.device).copy_(fill)
-    ground[:, :, top : top + height, left : left + width] = images
-    return ground, (y + top)[:, :, None] * shape[3] + (x + left)[:, None, :]
+        index = (y[samples, :, None] * width + x[samples, None, :]).flatten(1)[:, None].expand(-1, channels, -1)
+        torch.gather(images[samples].reshape(-1, channels, height * width), 2, index, out=taken[samples])
+    taken = taken.view(count, channels, plan.height, plan.width)
+    if plan.padding is None or plan.padding.mode != "constant" or inside is None or fill is None:
+        return taken
+    return torch.where(inside, taken, fill)
 
 
 class Axis(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 INIT, DESTROY, HEADER, DECODE, HANDLE = range(5)
-"""Elements of :attr:`Decoder.state`: the addresses of four functions, and a decoder that they have made or 0."""
+"""Elements of :attr:`TurboDecoder.state`: the addresses of four functions, and a decoder that they have made or 0."""
 
 RGB, GRAY = 0, 6
 """Pixel formats, ``TJPF_``."""
@@ -29,8 +29,8 @@ MOST_COLORS = 3
 _FUNCTIONS = "tjInitDecompress", "tjDestroy", "tjDecompressHeader3", "tjDecompress2"  # of TurboJPEG 1.4 to 3
 
 
-class Decoder:
-    """Decoder of one thread, with the functions that use it.
+class TurboDecoder:
+    """TurboJPEG's decoder of one thread, with the functions that use it.
 
     Attributes:
         state: uintp [5].

@@ -10,10 +10,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_type_hints, runtime_checkable
 
 from mmload.errors import RecipeError, choices, did_you_mean
-from mmload.records import ObjectsRecord, Sample
+from mmload.records import ObjectsRecord, Sample, checked
 from mmload.remote.urls import Location
 
 if TYPE_CHECKING:
@@ -87,6 +87,18 @@ class KnowsBoxes(Protocol):
 
 
 @runtime_checkable
+class KnowsSizes(Protocol):
+    """A split that knows the sizes of its images without decoding them; of others samples are read."""
+
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        """Returns (height, width) of an image as :meth:`SourceSplit.read` gives it; None of a sample without one.
+
+        Raises:
+            SampleError: if it cannot be read.
+        """
+
+
+@runtime_checkable
 class Splittable(Protocol):
     """A split that can be sent to a worker process in parts; of any other split each worker gets all of it."""
 
@@ -139,9 +151,8 @@ class Source(Protocol):
 
 SourceFactory = Callable[..., Source]
 """Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
-values and raises RecipeError, but looks at no file; :func:`make_source` checks those annotated as bool. The root is a
-Path; one with an attribute ``reads_urls`` that is true is also called with a
-:class:`~mmload.remote.urls.Location`."""
+values and raises RecipeError, but looks at no file; :func:`make_source` compares them with its annotations. The root is
+a Path; one with an attribute ``reads_urls`` that is true also takes a :class:`~mmload.remote.urls.Location`."""
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",
@@ -151,6 +162,8 @@ SOURCES: dict[str, str | SourceFactory] = {
     "cifar10": "mmload.sources.cifar:Cifar10Source",
     "cifar100": "mmload.sources.cifar:Cifar100Source",
     "list": "mmload.sources.sample_list:ListSource",
+    "webdataset": "mmload.sources.webdataset:WebDatasetSource",
+    "huggingface": "mmload.sources.huggingface:HuggingFaceSource",
     "python": "mmload.sources.python:PythonSource",
 }
 """Kind -> factory, or ``module:attribute`` where it is imported from on first use."""
@@ -197,12 +210,10 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
         signature.bind(root, decoder, **options)
     except TypeError as error:
         raise RecipeError(f"source {kind}: {error}; its options are {choices(takes) or 'none'}") from error
-    for name, value in options.items():
-        is_switch = name in takes and signature.parameters[name].annotation in (bool, "bool")
-        if is_switch and not isinstance(value, bool):
-            raise RecipeError(f"{name} is {value!r:.60}; use true or false")
+    kinds = get_type_hints(factory, include_extras=True)
+    checked_options = {name: checked(value, kinds.get(name, Any), name) for name, value in options.items()}
     try:
-        return factory(root, decoder, **options)
+        return factory(root, decoder, **checked_options)
     except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
         shown = ", ".join(f"{key} = {value!r:.60}" for key, value in options.items())
         raise RecipeError(f"source {kind} cannot take one of its options ({error}); its options are {shown}") from error

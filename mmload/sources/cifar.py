@@ -20,8 +20,8 @@ from torch import Tensor
 
 from mmload.errors import RecipeError, SourceError
 from mmload.records import Sample
-from mmload.runtime.regular_files import read_regular
 from mmload.sources.decode import Decoder
+from mmload.sources.files import read_source
 from mmload.sources.links import Links, reading
 from mmload.sources.pickles import read_plain_pickle
 
@@ -219,7 +219,7 @@ class CifarSplit:
 
 def _read(path: Path) -> tuple[dict[Any, Any], str]:
     """Returns the dict in a file, its keys as text, and the file's MD5."""
-    data = read_regular(path)
+    data = read_source(path)
     try:
         body = read_plain_pickle(data)
     except ValueError as error:

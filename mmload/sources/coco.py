@@ -11,16 +11,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
-from mmload.pictures.instance_masks import runs_of_mask
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, Sample, mirrored_names
+from mmload.pictures.instance_masks import of_boxes, runs_of_mask
+from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, mirrored_names
 from mmload.sources.coco_annotations import (
+    OBJECT,
+    PARTS,
     TASKS,
     AnnotationFile,
     Category,
@@ -29,17 +31,22 @@ from mmload.sources.coco_annotations import (
     without_groups,
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
-from mmload.sources.files import check_is_folder, checksum_of, inner_name, read_bytes, read_image_and_jpeg
+from mmload.sources.files import SampleFiles, check_is_folder, inner_name
 from mmload.sources.links import Links, reading
-from mmload.sources.listing import ListedSplit, Listing, check_same_classes, note_doubles
+from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
+    ImageObjects,
     ObjectError,
     fields_of_objects,
     flip_field,
     notes_on_flip,
 )
+from mmload.sources.options import PathOrTable
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FILE = re.compile(
     r"(?:(?P<task>[a-z_]+?)(?:_v[\d.]+)?_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
@@ -58,9 +65,19 @@ _FACTORS = np.array([1, 256, 65536])  # of red, green and blue in the number of 
 
 
 class CocoItem(NamedTuple):
-    """One image: its path relative to the root, id and size in the annotation file, number, revision, map of segments.
+    """One image.
 
-    The number is the id, or the place in the file where an id is a text.
+    Attributes:
+        file: its path relative to the root.
+        id: its id in the annotation file.
+        number: its id, or its place in the file where an id is a text.
+        height: its height in the annotation file.
+        width: its width there.
+        revision: changes when its files do.
+        segments: path of its map of segments, or "".
+        left_out: numbers of segments that may be in the map, too.
+        fault: what is wrong with it or one of its objects, or "".
+        packed: its objects, as in :attr:`AnnotationFile.packed`.
     """
 
     file: str
@@ -69,7 +86,10 @@ class CocoItem(NamedTuple):
     height: int
     width: int
     revision: str
-    segments: str = ""
+    segments: str
+    left_out: Sequence[int]
+    fault: str
+    packed: Sequence[bytes]
 
 
 @dataclass
@@ -96,8 +116,8 @@ class CocoSource:
     decoder: Decoder
     _: KW_ONLY
     task: str = "detection"
-    annotations: str | Mapping[str, str] | None = None
-    images: str | Mapping[str, str] | None = None
+    annotations: PathOrTable = None
+    images: PathOrTable = None
     crowds: bool = True
     clip_boxes: bool = False
     allow_outside: bool = False
@@ -138,12 +158,11 @@ class CocoSource:
             note_doubles(splits, self._links.notes())
             return splits
 
-    def _checked(self, option: str, value: Any) -> dict[str, str]:
+    def _checked(self, option: str, value: str | Mapping[str, str] | None) -> dict[str, str]:
         """Returns a path, or a table of paths, as a table; the split of a single path is ""."""
         table = {} if value is None else {"": value} if isinstance(value, str) else value
-        valid = isinstance(table, Mapping) and all(isinstance(path, str) and path for path in table.values())
-        if not valid or not all(name == "" or is_name(name) for name in table):
-            raise RecipeError(f"{option} is {value!r:.80}; write a path, or a table of paths by split")
+        if not all(name == "" or is_name(name) for name in table):
+            raise RecipeError(f"{option} is {value!r:.80}; use a path, or a table of paths by split")
         for path in table.values():
             if inner_name(path) is None and path != "." and not self.allow_outside:
                 raise RecipeError(f"{option} is {path!r:.80}, which leaves the root; set allow_outside to follow it")
@@ -211,20 +230,21 @@ class CocoSource:
             read.findings.add("ids of images are texts: image_ids are their places in the file", shown(texts[0]))
         maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
         for place, image in enumerate(read.images):
-            name, segments = image.file_name, read.objects.maps.get(place, "")
+            name, segments, fault = image.file_name, read.maps.get(place, ""), read.faults.get(place, "")
             file, revision = self._file(folder, name)
             if segments and revision not in ("", "missing"):
                 name = segments
                 segments, of_map = self._file(maps, name)
                 revision = f"{revision} {of_map}" if of_map else ""
             if not revision:
-                read.objects.faults.setdefault(
-                    place,
+                fault = fault or (
                     f"{read.path}, image {shown(image.id)}: the file name {shown(name)} leaves the folder; name a file "
-                    f"in {self._root / folder}",
+                    f"in {self._root / folder}"
                 )
             number = place if texts or isinstance(image.id, str) else image.id
-            yield CocoItem(file, image.id, number, image.height, image.width, revision, segments)
+            packed, read.packed[place] = list(map(bytes, read.packed[place])), []  # once in memory
+            left_out, size = read.left_out.get(place, []), (image.height, image.width)
+            yield CocoItem(file, image.id, number, *size, revision, segments, left_out, fault, packed)
 
     def _file(self, folder: str, name: str) -> tuple[str, str]:
         """Returns a file's path relative to the root, and its revision; that of a file outside of the folder is ""."""
@@ -247,91 +267,82 @@ class CocoSplit(ListedSplit[CocoItem]):
             category_ids=ids if len(ids) == len(names) else (),
             **(_keypoints(read.categories) if source.task == "keypoints" else {}),
         )
-        notes = read.findings.notes() + read.objects.notes + notes_on_flip(self._record)
-        super().__init__(items, tuple(names), notes, boxes=True)
-        self.root, self.decoder, self._clip = Path(source.root), source.decoder, source.clip_boxes
-        self._file, self._objects, self._is_panoptic = str(read.path), read.objects, source.task == "panoptic"
+        notes = read.findings.notes() + read.notes + notes_on_flip(self._record)
+        super().__init__(Path(source.root), source.decoder, items, tuple(names), notes, boxes=True)
+        self._clip, self._task, self._labels, self._file = source.clip_boxes, source.task, read.labels, str(read.path)
 
     @property
     def has_objects(self) -> bool:
         """Whether any image has an object."""
-        return len(self._objects.ids) > 0
+        return any(item.packed[0] for item in self.items)
 
     def objects(self) -> ObjectsRecord:
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
         return self._record
 
-    def part(self, samples: Sequence[int]) -> Self:
-        own = super().part(samples)
-        own._objects = self._objects.only(samples)
-        return own
-
     def revision(self, index: int) -> str:
         """Returns size and time of the image, and a checksum of what the annotation file says of it."""
-        item, fault = self.items[index], self._objects.faults.get(index, "")
-        objects = self._objects.of_image(index)
-        digest = crc32(f"{item.height} {item.width} {item.segments} {fault}".encode("utf-8", "surrogatepass"))
-        numbers = (self._ids(index),) if self._is_panoptic else ()  # of the colors in the map
-        for values in (*numbers, objects.boxes, *objects.per_box.values(), *objects.segments.values()):
-            digest = crc32(np.ascontiguousarray(values).tobytes(), digest)
+        item = self.items[index]
+        digest = crc32(f"{item.height} {item.width} {item.segments} {item.fault}".encode("utf-8", "surrogatepass"))
+        for part in item.packed:
+            digest = crc32(part, digest)
         return f"{item.revision} {item.number} {digest:08x}"
 
-    def checksum(self, index: int) -> str:
-        item = self._sound_item(index)
-        return checksum_of(self.root, filter(None, (item.file, item.segments)), item.file)
+    def files(self, index: int) -> Sequence[str]:
+        item = self.items[index]
+        return [item.file, item.segments] if item.segments else [item.file]
 
-    def read(self, index: int) -> Sample:
-        """Reads the image as ``images`` uint8 [C, H, W], its number as ``image_ids``, and its objects as lists.
+    def check(self, index: int) -> None:
+        item = self.items[index]
+        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == "missing" else ""
+        if item.fault or missing:
+            raise SampleError(item.file, item.fault or missing)
 
-        Raises:
-            SampleError: if the image is missing or broken, or one of its objects is wrong.
-        """
+    def _where(self, item: CocoItem) -> str:
+        return f"{self._file}, image {shown(item.id)}"
+
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        """Returns the number of an image and its objects as lists."""
         import torch
 
-        item = self._sound_item(index)
-        where = f"{self._file}, image {shown(item.id)}"
-        if item.revision == "missing":
-            raise SampleError(item.file, f"{where}: no such file: {self.root / item.file}")
-        pixels, jpeg, losses, checksum = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
-        size = (pixels.shape[1], pixels.shape[2])
-        objects = self._objects.of_image(index)
+        item, size = self.items[index], size_of(image)
+        ids, objects = self._unpacked(item.packed)
         try:
-            if self._is_panoptic:
-                numbers = _read_map(self.root, item.segments, size, item.file)
-                left_out = self._objects.left_out.get(index, ())
-                masks = _masks_of_segments(numbers, self._ids(index).tolist(), left_out)
-                objects = replace(objects, segments=masks)
-            found = fields_of_objects(objects, size, self._clip)
+            if self._task == "panoptic":
+                numbers = _read_map(files, item.segments, size)
+                objects = replace(objects, segments=_masks_of_segments(numbers, ids, item.left_out))
+            fields, losses, lists = fields_of_objects(objects, size, self._clip)
         except ObjectError as error:
-            own = int(self._ids(index)[error.index])
-            raise SampleError(item.file, f"{where}, {shown_object(own)}: {error.reason}") from error
+            raise ValueError(f"{self._where(item)}, {shown_object(ids[error.index])}: {error.reason}") from error
         except ValueError as error:
-            raise SampleError(item.file, f"{where}, {error}") from error
+            raise ValueError(f"{self._where(item)}, {error}") from error
         listed = (item.height, item.width)
-        losses |= found.losses
         if 0 not in listed and listed != size:
-            losses[SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE] = 1
-        fields = {
-            "images": pixels,
-            **found.fields,
-            "image_ids": torch.tensor(item.number, device="cpu"),
-            **flip_field(self._record),
+            losses = {**losses, SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE: 1}
+        of_image = {"image_ids": torch.tensor(item.number, device="cpu"), **flip_field(self._record)}
+        return Beside({**fields, **of_image}, losses, lists)
+
+    def _unpacked(self, packed: Sequence[bytes]) -> tuple[list[int], ImageObjects]:
+        """Returns the ids of the objects of an image, and the objects; the last one of each id, as in pycocotools."""
+        records = np.frombuffer(packed[0], OBJECT)
+        parts = {
+            name: np.frombuffer(part, dtype).reshape((-1, size) if size else -1)
+            for part, (name, dtype, size) in zip(packed[1:], PARTS[self._task], strict=True)
         }
-        if item.segments:
-            checksum = ""  # the map is a second file
-        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists, checksum=checksum)
-
-    def _ids(self, index: int) -> npt.NDArray[Any]:
-        """Returns the numbers of the objects of an image in the annotation file."""
-        return np.asarray(self._objects.ids[self._objects.starts[index] : self._objects.starts[index + 1]])
-
-    def _sound_item(self, index: int) -> CocoItem:
-        """Returns an image that can be read; raises SampleError if the file is wrong about it."""
-        item = self.items[index]
-        fault = self._objects.faults.get(index)
-        if fault is not None:
-            raise SampleError(item.file, fault)
-        return item
+        keep = np.zeros(len(records), np.bool_)
+        keep[len(records) - 1 - np.unique(records["id"][::-1], return_index=True)[1]] = True
+        boxes = records["box"][keep]
+        boxes[:, 2:] += boxes[:, :2]
+        per_box = {
+            "labels": self._labels[records["label"][keep]],
+            "iscrowd": records["iscrowd"][keep],
+            "area": records["area"][keep].astype(np.float32),
+        }
+        if (points := parts.pop("keypoints", None)) is not None:
+            points = points.reshape(len(records), len(self._record.keypoints), 3)[keep]
+            per_box["keypoints"] = points * (points[..., 2:] > 0)  # those that are not labeled at 0, 0
+        objects = ImageObjects(boxes=boxes, per_box=per_box, segments=of_boxes(parts, keep))
+        return records["id"][keep].tolist(), objects
 
 
 def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:
@@ -375,13 +386,14 @@ def _masks_of_segments(
     }
 
 
-def _read_map(root: Path, name: str, size: tuple[int, int], sample: str) -> npt.NDArray[np.int64]:
+def _read_map(files: SampleFiles, name: str, size: tuple[int, int]) -> npt.NDArray[np.int64]:
     """Reads the number of the segment of each pixel of an image of (height, width) ``size``: int64 [H, W].
 
     Without a name there is no map, and no pixel has a segment.
 
     Raises:
-        SampleError: of ``sample``, if the map is missing or broken.
+        SampleError: if the map is missing.
+        ValueError: if it is broken.
     """
     if not name:
         return np.zeros(size, np.int64)
@@ -392,6 +404,6 @@ def _read_map(root: Path, name: str, size: tuple[int, int], sample: str) -> npt.
         return np.asarray(np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS)
 
     try:
-        return read_with_pillow(read_bytes(root, name, sample), numbers_of, ("PNG",))
+        return read_with_pillow(files.read(name), numbers_of, ("PNG",))
     except ValueError as error:
-        raise SampleError(sample, f"its map of segments {name} is no such map: {error}") from error
+        raise ValueError(f"its map of segments {name} is no such map: {error}") from error

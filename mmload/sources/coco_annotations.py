@@ -1,7 +1,7 @@
-"""Reads annotation files of COCO, in any spelling that tools write: JSON to arrays of all objects, grouped by image.
+"""Reads annotation files of COCO, in any spelling that tools write: JSON to packed objects of each image.
 
-A file of half a gigabyte has a million objects. They are decoded one after another, so that arrays remain and no
-objects of Python. An error in one image or object is kept for its image, and raised when that image is read.
+A file of half a gigabyte has a million objects. They are decoded one after another and packed to bytes, so that no
+objects of Python remain. An error in one image or object is kept for its image, and raised when that image is read.
 
 The usual spelling of a record is decoded straight to a struct. Where that fails, the record is decoded to Python's
 values, and each value is read by the rule of its field; null is absent.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from array import array
 from codecs import BOM_UTF8
 from collections import Counter
@@ -24,16 +25,28 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import SourceError, shown
-from mmload.runtime.regular_files import read_regular
+from mmload.errors import SourceError, counted, shown
 from mmload.sources.annotation_values import Findings, flag, integer
-from mmload.sources.file_kinds import describe_content
+from mmload.sources.files import read_source
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
-from mmload.sources.objects import MAX_KEYPOINTS, CocoObjects, SegmentColumns, Segments, starts_of
+from mmload.sources.objects import MAX_KEYPOINTS
 
 Array = npt.NDArray[Any]
 
-TASKS = ("detection", "instances", "keypoints", "panoptic")
+OBJECT = np.dtype([("id", "<i8"), ("label", "<i4"), ("iscrowd", "?"), ("area", "<f8"), ("box", "<f8", 4)])
+"""An object of an image as it is packed. Without an id that is a natural number, it has its place in the file, inverted
+(~). The box is x, y, width, height."""
+_PACK = struct.Struct("<qi?d4d").pack
+
+PARTS: Mapping[str, Sequence[tuple[str, str, int]]] = {
+    "detection": (),
+    "panoptic": (),
+    "keypoints": (("keypoints", "<f4", 3),),
+    "instances": (("rings", "<i4", 2), ("polygons", "<f8", 2), ("run_boxes", "<i4", 2), ("runs", "<i4", 0)),
+}
+"""Task -> what is packed beside the objects: field, dtype, and size of its last dimension, if it has two."""
+
+TASKS = tuple(PARTS)
 MOST_BYTES = 2**34
 
 T = TypeVar("T")
@@ -150,18 +163,28 @@ class AnnotationFile:
     Attributes:
         path: the file.
         images: the images that it lists.
-        categories: ordered by id, numbers before texts; labels of objects are indexes into these.
-        objects: the objects of all images; the caller may add faults.
+        packed: objects of each image, first all :data:`OBJECT`, then the :data:`PARTS` of the task.
+        faults: place of an image -> what is wrong with it, or one of its objects; the caller may add more.
+        maps: place of an image -> name of its map of segments, for the task "panoptic".
+        left_out: place of an image -> numbers of crowds in that map that were left out.
+        categories: ordered by id, numbers before texts.
+        labels: index of the category of each number in the packed objects.
         used: ids of categories that an annotation names.
         findings: what was left out, merged or guessed; the caller may add more.
+        notes: sentences on all objects.
     """
 
     path: Path
     images: Sequence[CocoImage]
+    packed: list[list[bytearray]]
+    faults: dict[int, str]
+    maps: Mapping[int, str]
+    left_out: Mapping[int, list[int]]
     categories: Sequence[Category]
-    objects: CocoObjects
+    labels: Array
     used: frozenset[Key]
     findings: Findings
+    notes: tuple[str, ...]
 
 
 def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFile:
@@ -189,19 +212,28 @@ def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFi
     labels = {category.id: label for label, category in enumerate(categories)}
     reader = _Objects(path, task, listed, labels, points, crowds, findings)
     reader.add(annotations)
-    objects = reader.finish()
-    if len(objects.boxes) and objects.boxes.max() <= 1 and (objects.boxes % 1).any():
+    every = np.frombuffer(b"".join(parts[0] for parts in reader.packed), OBJECT)
+    images = np.repeat(np.arange(len(reader.packed)), [len(parts[0]) // OBJECT.itemsize for parts in reader.packed])
+    _note_doubles(images, every["id"], task, findings)
+    corners = every["box"][:, :2] + every["box"][:, 2:]
+    if len(every) and corners.max() <= 1 and (every["box"] % 1).any():
         raise SourceError(
             f"{path}: all boxes lie between 0 and 1, as shares of an image; COCO's are in pixels: convert them"
         )
-    labeled = {categories[label].id for label in np.unique(objects.per_box["labels"]).tolist()}
+    bare = f"{counted(reader.bare, 'object')} without segmentation: no pixel belongs to such a mask"
+    none = ("no image has an object",) * (not (len(every) or listed.faults))
     return AnnotationFile(
         path=path,
         images=listed.images,
+        packed=reader.packed,
+        faults=listed.faults,
+        maps=reader.maps,
+        left_out=reader.left_out,
         categories=categories,
-        objects=objects,
-        used=frozenset(labeled | reader.used),
+        labels=np.arange(len(categories)),
+        used=frozenset({categories[label].id for label in np.unique(every["label"])} | reader.used),
         findings=findings,
+        notes=(bare,) * (reader.bare > 0) + none,
     )
 
 
@@ -219,16 +251,30 @@ def without_groups(files: Mapping[str, AnnotationFile]) -> dict[str, AnnotationF
             file.findings.add(
                 "categories without annotations that are the supercategory of others are left out", shown(category.name)
             )
-        labels = file.objects.per_box["labels"]
-        per_box = {**file.objects.per_box, "labels": labels - np.cumsum(is_group)[labels]}
-        objects = replace(file.objects, per_box=per_box)
-        left[split] = replace(file, categories=list(compress(file.categories, ~is_group)), objects=objects)
+        categories = list(compress(file.categories, ~is_group))
+        left[split] = replace(file, categories=categories, labels=file.labels - np.cumsum(is_group))
     return left
+
+
+def _note_doubles(images: Array, ids: Array, task: str, findings: Findings) -> None:
+    """Counts objects of the id of another one, of which the images, int64 [n], and ids are given."""
+    if np.diff(np.sort(ids)).all():  # a sixth of the time of the sort of both
+        return
+    order = np.lexsort((images, ids))
+    is_again = ids[order][:-1] == ids[order][1:]
+    is_replaced = is_again & (images[order][:-1] == images[order][1:])
+    for own in ids[order[:-1][is_replaced]].tolist():
+        findings.add("annotations are left out for a later one of the same id, as in pycocotools", shown_object(own))
+    for own in ids[order[:-1][is_again & ~is_replaced]].tolist() if task != "panoptic" else ():
+        findings.add(
+            "annotations have the id of one of another image: both are read, and pycocotools mixes them up",
+            shown_object(own),
+        )
 
 
 def _parsed(path: Path, findings: Findings) -> _File:
     """Parses a file; as in Python's json, it may be UTF-16, and NaN and Infinity are read, here as null."""
-    content = read_regular(path, most=MOST_BYTES).removeprefix(BOM_UTF8)
+    content = read_source(path, MOST_BYTES).removeprefix(BOM_UTF8)
     try:
         try:
             return msgspec.json.decode(content, type=_File)
@@ -243,8 +289,7 @@ def _parsed(path: Path, findings: Findings) -> _File:
     except msgspec.ValidationError as error:
         raise SourceError(f"{path} is no annotation file of COCO ({error})") from error
     except (ValueError, OverflowError, RecursionError) as error:
-        what = describe_content(content) or f"no JSON, or was cut off ({error}; it has {len(content):,} bytes)"
-        raise SourceError(f"{path} is {what}") from error
+        raise SourceError(f"{path} is no JSON, or was cut off ({error}; it has {len(content):,} bytes)") from error
 
 
 def _listed(records: _Records) -> list[msgspec.Raw]:
@@ -252,7 +297,7 @@ def _listed(records: _Records) -> list[msgspec.Raw]:
 
 
 class _Objects:
-    """Columns of objects, in the order of the file, while they are read."""
+    """Objects of each image, in the order of the file, while they are read."""
 
     def __init__(
         self,
@@ -267,13 +312,12 @@ class _Objects:
         self._path, self._task, self._labels, self._findings = path, task, labels, findings
         self._listed, self._places, self._faults = listed
         self._points, self._crowds, self._decoder = keypoints, crowds, _DECODERS[task]
-        self._images, self._ids, self._classes, self._is_crowd = array("q"), array("q"), array("q"), array("b")
-        self._boxes, self._areas, self._keypoints = array("d"), array("f"), array("f")
-        self._polygons, self._runs = SegmentColumns("d", 2), SegmentColumns("i", 1)
-        self._maps: dict[int, str] = {}
-        self._left_out: dict[int, list[int]] = {}
         self._numbers: dict[Key, int] = {}
-        self.used: set[Key] = set()  # categories of annotations that are not in the columns
+        self.packed = [[bytearray() for _ in range(1 + len(PARTS[task]))] for _ in self._listed]
+        self.maps: dict[int, str] = {}
+        self.left_out: dict[int, list[int]] = {}
+        self.used: set[Key] = set()  # categories of annotations that are not packed
+        self.bare = 0  # objects without a mask, where they should have one
 
     def add(self, raws: Sequence[msgspec.Raw]) -> None:
         """Adds the annotations of the file: an object each, or the segments of an image."""
@@ -287,7 +331,7 @@ class _Objects:
                 self._add(number, each)
             elif each is not None:
                 if each.image_id in self._places:
-                    self._maps[self._places[each.image_id]] = each.file_name
+                    self.maps[self._places[each.image_id]] = each.file_name
                 for segment in each.segments_info:
                     segment.image_id = each.image_id
                     self._add(number, segment)
@@ -318,7 +362,7 @@ class _Objects:
         self._faults.setdefault(image, f"{self._path}, image {shown(self._listed[image].id)}, {annotation}: {error}")
 
     def _add(self, number: int, each: Any) -> None:
-        """Adds an object to the columns: a million times, so what is odd is looked at in other functions."""
+        """Adds an object: a million times, so what is odd is looked at in other functions."""
         image, own, area = self._places.get(each.image_id), each.id, each.area
         if image is None or (each.iscrowd and not self._crowds):
             self._leave_out(number, each)
@@ -330,10 +374,11 @@ class _Objects:
                     f"category {shown(each.category_id)} does not exist; the file has {len(self._labels)}, the first "
                     f"is {shown(next(iter(self._labels)))}"
                 )
+            parts = self.packed[image]
             if self._task == "instances":
-                self._add_segments(each.segmentation, self._listed[image])
+                self._add_segments(each.segmentation, self._listed[image], *parts)
             elif self._task == "keypoints":
-                self._keypoints.extend(self._points_of(each))
+                parts[1] += array("f", self._points_of(each))
         except ValueError as error:
             self.used.add(each.category_id)
             self._fault(image, _annotation_name(own, number), error)
@@ -342,13 +387,8 @@ class _Objects:
             own = ~(number if own is None else self._numbers.setdefault(own, number))
         if area is None:
             self._findings.add("objects without an area have that of their box", _annotation_name(each.id, number))
-            area = each.bbox[2] * each.bbox[3]
-        self._images.append(image)
-        self._ids.append(own)
-        self._classes.append(label)
-        self._is_crowd.append(bool(each.iscrowd))
-        self._boxes.fromlist([*each.bbox])  # half the time of extend
-        self._areas.append(area)
+            area = min(each.bbox[2] * each.bbox[3], MAX_NUMBER)
+        parts[0] += _PACK(own, label, bool(each.iscrowd), area, *each.bbox)
 
     def _leave_out(self, number: int, each: Any) -> None:
         """Leaves out a crowd, or an object of an image that is not listed."""
@@ -360,7 +400,7 @@ class _Objects:
                 f"{_annotation_name(each.id, number)} of image {shown(each.image_id)}",
             )
         elif self._task == "panoptic":
-            self._left_out.setdefault(image, []).append(each.id)
+            self.left_out.setdefault(image, []).append(each.id)
 
     def _points_of(self, each: Any) -> list[float]:
         points: list[float] = each.keypoints or [0.0] * (3 * self._points)
@@ -370,80 +410,35 @@ class _Objects:
             raise ValueError("a keypoint has another visibility than 0, 1 and 2")
         return points
 
-    def _add_segments(self, found: list[list[float]] | RunLengths | None, image: CocoImage) -> None:
+    def _add_segments(
+        self,
+        found: list[list[float]] | RunLengths | None,
+        image: CocoImage,
+        objects: bytearray,
+        rings: bytearray,
+        polygons: bytearray,
+        run_boxes: bytearray,
+        runs: bytearray,
+    ) -> None:
         """Adds the masks of an object, after all of them were checked."""
-        owner = len(self._images)
+        owner = len(objects) // OBJECT.itemsize
         if isinstance(found, RunLengths):
             height, width = found.size
             if 0 not in (image.height, image.width) and (height, width) != (image.height, image.width):
                 raise ValueError(
                     f"its run lengths are of an image of {width} x {height}, listed is {image.width} x {image.height}"
                 )
-            self._runs.add(owner, _runs_of(found))
+            own = _runs_of(found)
+            run_boxes += array("i", (owner, len(own)))
+            runs += array("i", own)
             return
         for polygon in found or ():
             if len(polygon) % 2:
                 raise ValueError(f"a polygon has {len(polygon) / 2:g} points")
         for polygon in found or ():
-            self._polygons.add(owner, polygon)
-
-    def _without_doubles(self) -> Array:
-        """Returns the image of each object, int64 [n]; past the last image for those that a later one replaces.
-
-        As in pycocotools' ``anns``, the last annotation of an id stands; but an annotation of another image does not
-        replace it.
-        """
-        images, ids = np.frombuffer(self._images, np.int64).copy(), np.frombuffer(self._ids, np.int64)
-        if np.diff(np.sort(ids)).all():  # a sixth of the time of the sort of both
-            return images
-        order = np.lexsort((images, ids))  # stable: those of one id and image stay in the order of the file
-        is_again = ids[order][:-1] == ids[order][1:]
-        is_replaced = is_again & (images[order][:-1] == images[order][1:])
-        replaced, mixed = order[:-1][is_replaced], order[:-1][is_again & ~is_replaced]
-        for own in ids[replaced].tolist():
-            self._findings.add(
-                "annotations are left out for a later one of the same id, as in pycocotools", shown_object(own)
-            )
-        for own in ids[mixed].tolist() if self._task != "panoptic" else ():
-            self._findings.add(
-                "annotations have the id of one of another image: both are read, and pycocotools mixes them up",
-                shown_object(own),
-            )
-        images[replaced] = len(self._listed)
-        return images
-
-    def finish(self) -> CocoObjects:
-        """Returns all objects, grouped by image."""
-        count = len(self._listed)
-        images = self._without_doubles()
-        starts = starts_of(images, count)
-        order = np.argsort(images, kind="stable")[: starts[-1]]
-        places = np.empty(len(images), np.int64)  # of each object within its image
-        places[order] = np.arange(len(order)) - starts[images[order]]
-        per_box: dict[str, Array] = {
-            "labels": np.frombuffer(self._classes, np.int64)[order],
-            "iscrowd": np.frombuffer(self._is_crowd, np.bool_)[order],
-            "area": np.frombuffer(self._areas, np.float32)[order],
-        }
-        boxes = np.frombuffer(self._boxes, np.float64).reshape(-1, 4)[order]
-        boxes[:, 2:] += boxes[:, :2]
-        segments: dict[tuple[str, str], Segments] = {}
-        if self._task == "keypoints":
-            points = np.frombuffer(self._keypoints, np.float32).reshape(-1, self._points, 3)[order]
-            per_box["keypoints"] = points * (points[..., 2:] > 0)  # those that are not labeled at 0, 0
-        if self._task == "instances":
-            segments["rings", "polygons"] = self._polygons.finish(images, places, count)
-            segments["run_boxes", "runs"] = self._runs.finish(images, places, count)
-        return CocoObjects(
-            starts=starts,
-            ids=np.frombuffer(self._ids, np.int64)[order],
-            boxes=boxes,
-            per_box=per_box,
-            segments=segments,
-            faults=self._faults,
-            maps=self._maps,
-            left_out=self._left_out,
-        )
+            rings += array("i", (owner, len(polygon) // 2))
+            polygons += array("d", polygon)
+        self.bare += not found
 
 
 def shown_object(own: int) -> str:

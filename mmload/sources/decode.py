@@ -159,6 +159,20 @@ class Decoder:
         pixels = self._with_pillow(data) if found is None else found
         return torch.from_numpy(pixels.transpose(2, 0, 1)), found is not None
 
+    def size(self, data: bytes) -> tuple[int, int]:
+        """Returns (height, width) of the pixels of an image file, by its header.
+
+        Raises:
+            ValueError: as for :meth:`__call__`, as far as the header says.
+        """
+
+        def of_header(image: Image.Image) -> np.ndarray:
+            turned = self.exif_orient and image.getexif().get(ExifTags.Base.Orientation, 1) > _MOST_UPRIGHT
+            return np.array(image.size if turned else image.size[::-1])
+
+        height, width = read_with_pillow(data, of_header, exif_orient=self.exif_orient).tolist()
+        return height, width
+
     def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
         """Returns [H, W, C]; None for other files, CMYK, and where libjpeg warns, fails, or does not know the kind."""
         try:
@@ -269,6 +283,7 @@ def is_dark_depth(data: bytes, pixels: Tensor) -> bool:
 
 
 _SUBFILE_TYPE, _BITS, _PHOTOMETRIC, _SUB_IFDS = 254, 258, 262, 330  # tags of TIFF
+_MOST_UPRIGHT = 4  # EXIF orientations above exchange height and width
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EXIF_WITHIN = 2**17  # bytes from the begin of a JPEG
 _PNG_DEPTH = 24  # place of the bits per channel

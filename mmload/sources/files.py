@@ -11,17 +11,18 @@ import posixpath
 import struct
 import threading
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder, is_dark_depth, is_turned
 from mmload.sources.file_kinds import describe_content
@@ -30,6 +31,7 @@ from mmload.store.checksum import crc32
 if TYPE_CHECKING:
     from torch import Tensor
 
+_RANGE_BYTES = 2**20  # of a request for what is read of an opened object
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
 
@@ -115,13 +117,58 @@ class RemoteFiles:
                 self._pool = self._pool or ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
                 self._coming[name] = self._pool.submit(self._get, name)
 
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file, whose bytes are fetched as they are read."""
+        return io.BufferedReader(_Ranges(self._objects, name), _RANGE_BYTES)
+
     def _get(self, name: str) -> bytes:
+        name, start, size = _parts(name)
+        if start is not None:
+            return bytes(self._objects.get_range(name, start, size))
         if not is_url(name):
             return bytes(self._objects.get(name))
         found = location(name)
         bucket = replace(found, prefix="").url
         objects = self._elsewhere.get(bucket) or self._elsewhere.setdefault(bucket, Objects(bucket))
         return bytes(objects.get(found.prefix))
+
+
+class _Ranges(io.RawIOBase):
+    """Object in object storage as a file, a request per read."""
+
+    def __init__(self, objects: Objects, name: str) -> None:
+        self._objects, self._name, self._size, self._place = objects, name, objects.size(name), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, out: Any) -> int:
+        count = max(0, min(len(out), self._size - self._place))
+        out[:count] = self._objects.get_range(self._name, self._place, count)
+        self._place += count
+        return count
+
+
+def part_of_file(name: str, start: int, size: int) -> str:
+    """Returns the name of a part of a file, such as a member of a tar, which is read as a file of its own."""
+    return f"{name}\0{start}\0{size}"
+
+
+def _parts(name: str) -> tuple[str, int | None, int]:
+    """Returns the name of a file, and begin and size of the part of it that a name stands for; None: all of it."""
+    name, _, span = name.partition("\0")
+    start, _, size = span.partition("\0")
+    return (name, int(start), int(size)) if start.isdecimal() and size.isdecimal() else (name, None, 0)
 
 
 MAX_BYTES = 2**31
@@ -137,85 +184,124 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
-def read_bytes(root: Path | RemoteFiles, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
+def read_bytes(root: Place, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
     """Reads the file ``root/name``, of at most ``most`` bytes on a disk.
 
     Raises:
         SampleError: of ``sample``, if it cannot be read.
         RemoteError: if the store that it lies in cannot be read.
     """
-    if isinstance(root, RemoteFiles):
+    if not isinstance(root, Path):
         return root.read(name, sample)
+    name, start, size = _parts(name)
     try:
-        return read_regular(os.path.join(root, name), most=most)
+        if start is None:
+            return read_regular(os.path.join(root, name), most=most)
+        with open(os.path.join(root, name), "rb", buffering=0, opener=open_regular) as file:
+            file.seek(start)
+            data = file.read(size)
+        if data is None or len(data) < size:
+            raise ValueError(f"it was cut off within {size:,} bytes from {start:,} on")
+        return data
     except FileNotFoundError as error:
         raise SampleError(sample, f"no such file: {name}") from error
     except (OSError, ValueError) as error:
         raise SampleError(sample, f"{name} cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
-def read_text(path: Path, most: int = MAX_BYTES) -> str:
-    """Reads a text file of at most ``most`` bytes in UTF-8, with or without a byte order mark.
+def read_source(path: Path, most: int = MAX_BYTES) -> bytes:
+    """Reads a file that describes samples, of at most ``most`` bytes.
 
     Raises:
-        SourceError: if it is something else; the message says what.
+        SourceError: if it is something else than its name says, such as a web page; the message says what.
         OSError: if it cannot be read.
     """
+    content = read_regular(path, most=most)
+    if what := describe_content(content):
+        raise SourceError(f"{path} is {what}")
+    return content
+
+
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Reads a text file as :func:`read_source` does, in UTF-8 with or without a byte order mark."""
     try:
-        content = read_regular(path, most=most)
-        if what := describe_content(content):
-            raise SourceError(f"{path} is {what}")
-        return content.decode("utf-8-sig")
+        return read_source(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
 
-def checksum_of(root: Path | RemoteFiles, names: Iterable[str], sample: str) -> str:
-    """Returns the CRC-32 of some files, one after another; "" in object storage, whose revisions are of the content.
+class HasFiles(Protocol):
+    """Place of files that are not in a folder."""
 
-    Raises:
-        SampleError: of ``sample``, if one cannot be read.
+    def read(self, name: str, sample: str) -> bytes:
+        """Reads a file; raises SampleError of ``sample`` if it cannot."""
+
+
+Place = Path | HasFiles
+
+
+class SampleFiles:
+    """Reader of the files of one sample, which counts the checksum of what it has read.
+
+    Its methods raise SampleError of ``sample`` if a file cannot be read or decoded, and RemoteError if the object
+    storage cannot be read.
     """
-    if isinstance(root, RemoteFiles):
-        return ""
-    total = 0
-    for name in names:
-        total = crc32(read_bytes(root, name, sample), total)
-    return f"{total:08x}"
+
+    def __init__(self, place: Place, sample: str) -> None:
+        self.place, self.sample, self._crc = place, sample, 0
+
+    @property
+    def checksum(self) -> str:
+        """CRC-32 of all files that were read, one after another; "" of objects, whose revisions are of the content."""
+        return "" if isinstance(self.place, RemoteFiles) else f"{self._crc:08x}"
+
+    def read(self, name: str, most: int = MAX_BYTES) -> bytes:
+        """Reads a file of at most ``most`` bytes."""
+        data = read_bytes(self.place, name, self.sample, most)
+        self._crc = crc32(data, self._crc)
+        return data
+
+    def image(self, name: str, decoder: Decoder, *, boxes: bool = False) -> ReadImage:
+        """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied."""
+        data = self.read(name)
+        with self._named():
+            pixels, stands = decoder.with_origin(data)
+        found = {
+            DARK_DEPTH: is_dark_depth(data, pixels),
+            TURNED: boxes and not decoder.exif_orient and is_turned(data),
+        }
+        return ReadImage(pixels, data if stands else None, {loss: 1 for loss, is_there in found.items() if is_there})
+
+    def size(self, name: str, decoder: Decoder) -> tuple[int, int] | None:
+        """Reads (height, width) of an image by its header; None of a ``.pt`` file."""
+        with self._named():
+            return None if is_tensor(name) else decoder.size(self.read(name))
+
+    def tensor(self, name: str) -> Tensor:
+        """Reads the tensor in a ``.pt`` file, with ``weights_only``: a plain dense one."""
+        with self._named(f"{name} "):
+            return _tensor_in(self.read(name))
+
+    @contextmanager
+    def _named(self, before: str = "") -> Iterator[None]:
+        """Names the sample in a ValueError."""
+        try:
+            yield
+        except ValueError as error:
+            raise SampleError(self.sample, f"{before}{error}") from error
+
+
+def is_tensor(name: str) -> bool:
+    """Returns whether a file holds a tensor, by its name."""
+    return name.lower().endswith(".pt")
 
 
 class ReadImage(NamedTuple):
-    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, losses, and checksum.
-
-    The checksum is that of :func:`checksum_of` for the file.
-    """
+    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, and losses."""
 
     pixels: Tensor
-    jpeg: bytes | None
-    losses: dict[str, int]
-    checksum: str
-
-
-def read_image_and_jpeg(
-    root: Path | RemoteFiles, name: str, decoder: Decoder, sample: str, *, boxes: bool = False
-) -> ReadImage:
-    """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied.
-
-    Raises:
-        SampleError: of ``sample``, if it cannot be read or decoded.
-    """
-    data = read_bytes(root, name, sample)
-    try:
-        pixels, stands = decoder.with_origin(data)
-    except ValueError as error:
-        raise SampleError(sample, str(error)) from error
-    found = {
-        DARK_DEPTH: is_dark_depth(data, pixels),
-        TURNED: boxes and not decoder.exif_orient and is_turned(data),
-    }
-    losses = {name: 1 for name, is_there in found.items() if is_there}
-    checksum = "" if isinstance(root, RemoteFiles) else f"{crc32(data):08x}"
-    return ReadImage(pixels, data if stands else None, losses, checksum)
+    jpeg: bytes | None = None
+    losses: Mapping[str, int] = {}
 
 
 def local_root(files: Path | RemoteFiles) -> Path:
@@ -229,31 +315,25 @@ def local_root(files: Path | RemoteFiles) -> Path:
     return files
 
 
-def read_tensor(root: Path | RemoteFiles, name: str, sample: str) -> Tensor:
-    """Reads the tensor in a ``.pt`` file, with ``weights_only``.
-
-    Raises:
-        SampleError: of ``sample``, if there is no plain dense tensor in it.
-    """
+def _tensor_in(data: bytes) -> Tensor:
+    """Returns the tensor in the bytes of a ``.pt`` file; raises ValueError, to follow its name."""
     import torch
 
-    data = read_bytes(root, name, sample)
     if _unpacked(data) > len(data):
-        raise SampleError(sample, f"{name} is compressed, which torch.save never does; save the tensor with torch.save")
+        raise ValueError("is compressed, which torch.save never does; save the tensor with torch.save")
     try:
         tensor: Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise SampleError(sample, f"{name} is not a tensor file ({reason})") from error
+        raise ValueError(f"is not a tensor file ({reason})") from error
     is_plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
     if not is_plain or tensor.is_quantized or tensor.is_nested or dtype_name(tensor.dtype) is None:
         what = " ".join(str(getattr(tensor, name, "")) for name in ("layout", "dtype", "device"))
-        raise SampleError(
-            sample,
-            f"{name} holds a {type(tensor).__name__} {what}; a dataset stores dense tensors of {', '.join(DTYPES)}",
+        raise ValueError(
+            f"holds a {type(tensor).__name__} {what}; a dataset stores dense tensors of {', '.join(DTYPES)}"
         )
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
-        raise SampleError(sample, f"{name} claims {tensor.numel():,} elements and has far fewer")
+        raise ValueError(f"claims {tensor.numel():,} elements and has far fewer")
     return tensor.detach()
 
 

@@ -9,41 +9,47 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
 from pathlib import Path, PurePath
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
-from mmload.records import Sample
 from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
 from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import Findings, finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     RemoteFiles,
+    SampleFiles,
     check_is_folder,
-    checksum_of,
     images_among,
     inner_name,
-    local_root,
     read_bytes,
-    read_image_and_jpeg,
+    read_source,
 )
 from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
+    Beside,
     ListedSplit,
     Listing,
     are_different_names,
-    check_fraction,
     check_same_classes,
     with_held_out,
 )
+from mmload.sources.options import FilePath, Fraction, Names, Seed
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LocalTree:
@@ -72,6 +78,15 @@ class LocalTree:
             below = os.path.join(parent, "")[len(self._prefix) :].replace(os.sep, "/")
             for name in sorted(names):
                 yield below + name
+
+    def read(self, name: str) -> bytes:
+        """Reads a file that describes others."""
+        self._links.check(self.place / name)
+        return read_source(self.place / name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file."""
+        return open(self.place / name, "rb", opener=open_regular)
 
     def revision(self, name: str) -> str:
         """Returns size and modification time."""
@@ -103,9 +118,22 @@ class RemoteTree:
         """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
         yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
 
+    def read(self, name: str) -> bytes:
+        """Reads an object that describes others."""
+        return self.place.read(name, name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens an object."""
+        return self.place.open(name)
+
     def revision(self, name: str) -> str:
-        """Returns size, and entity tag or time of the last change."""
-        return self._found[bisect_left(self._found, name, key=lambda found: found.name)].revision
+        """Returns size, and entity tag or time of the last change, or ``missing``."""
+        index = bisect_left(self._found, name, key=lambda found: found.name)
+        return (
+            self._found[index].revision
+            if self._found[index : index + 1] and self._found[index].name == name
+            else "missing"
+        )
 
     def display_name(self, folder: str) -> str:
         """Returns the URL of a folder."""
@@ -145,6 +173,14 @@ _TINY_TABLE = "val/val_annotations.txt"
 :data:`KAGGLE_FOLDER`, and Tiny ImageNet's. A line of both begins with an image and its class."""
 
 
+_LOOKED_INTO = 20  # folders
+_OTHER_KINDS = {
+    ("webdataset", "tars, as WebDataset's"): (".tar",),
+    ("huggingface", "a dataset of Hugging Face"): (".parquet", ".arrow", "dataset_dict.json"),
+}
+"""Other kind of a source, and what it is made of -> how its files end."""
+
+
 class ImageFile(NamedTuple):
     """One image: its path relative to the root with forward slashes, its class's index, its file's revision."""
 
@@ -165,6 +201,8 @@ class ImageFolderSource:
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: selects the images that are held out.
         allow_empty: let a class have no images in a split.
+        class_names: file below the root whose lines are the name of a class folder and that of its class, with a space,
+            comma or tab between them; None: classes are named as their folders.
         allow_outside: follow links that lead out of the root.
 
     Raises:
@@ -177,15 +215,17 @@ class ImageFolderSource:
     root: str | Path | Location
     decoder: Decoder
     _: KW_ONLY
-    split_folders: Sequence[str] | None = None
-    val_fraction: float | None = None
-    seed: int = 0
+    split_folders: Names = None
+    val_fraction: Fraction = None
+    seed: Seed = 0
     allow_empty: bool = False
+    class_names: FilePath = None
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction(self.val_fraction, self.seed)
-        if self.split_folders not in (None, [], ()) and not are_different_names(self.split_folders, is_name):
+        if self.class_names is not None and not inner_name(self.class_names):
+            raise RecipeError(f"class_names is {self.class_names!r}; write the path of a file below the root")
+        if self.split_folders and not are_different_names(self.split_folders, is_name):
             raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
         self._tree: LocalTree | RemoteTree
         if isinstance(self.root, Location):
@@ -202,22 +242,47 @@ class ImageFolderSource:
             RecipeError: if ``val_fraction`` is given and there is no ``train`` to take it from, or a ``val`` already.
         """
         with reading(self._tree.place):
-            self._tree.check_folder("", "the folder that holds one subfolder per class")
-            table, labels, base = "", dict[str, str](), ""
-            if self.split_folders is None:
-                base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
-                table, labels = self._validation_classes(base)
-            names, notes = self._split_names(base, flat=["images"] if labels else [])
-            folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
-            splits = {name: self._scan(folder) for name, folder in folders.items()}
-            next(iter(splits.values())).add_notes(notes)
-            named = {self._tree.display_name(folders[name]): split.classes for name, split in splits.items()}
-            check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
-            if labels:
-                splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
-            if self.val_fraction is None:
-                return splits
-            return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
+            try:
+                return self._splits()
+            except SourceError as error:
+                if other := _other_kind(self._tree):
+                    raise SourceError(other) from error
+                raise
+
+    def _splits(self) -> Mapping[str, ImageFolderSplit]:
+        self._tree.check_folder("", "the folder that holds one subfolder per class")
+        table, labels, base = "", dict[str, str](), ""
+        if self.split_folders is None:
+            base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
+            table, labels = self._validation_classes(base)
+        names, notes = self._split_names(base, flat=["images"] if labels else [])
+        folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
+        splits = {name: self._scan(folder) for name, folder in folders.items()}
+        next(iter(splits.values())).add_notes(notes)
+        named = {self._tree.display_name(folders[name]): split.classes for name, split in splits.items()}
+        check_same_classes(named, "give every split the same class folders, or name the splits in split_folders")
+        if labels:
+            splits["val"] = self._labeled(posixpath.join(base, "val"), splits["train"].classes, table, labels)
+        if self.class_names is not None:
+            classes = self._named(self.class_names, next(iter(splits.values())).classes)
+            for split in splits.values():
+                split.classes, split.is_renamed = classes, True
+        if self.val_fraction is None:
+            return splits
+        return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
+
+    def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
+        """Returns the names of the classes of some folders; one that several share ends in its folder."""
+        lines = self._tree.read(file).decode("utf-8-sig", "replace").splitlines()
+        parts = (line.partition(sign) for sign in " ,\t" for line in lines)
+        table = {folder: name.strip() for folder, _, name in parts if name.strip()}
+        missing = next((folder for folder in folders if folder not in table), None)
+        if missing is not None:
+            raise SourceError(
+                f"{file} has no name for the class folder {missing!r}; write a line of it, a comma, and the name"
+            )
+        counts = Counter(table[folder] for folder in folders)
+        return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
 
     def _validation_classes(self, base: str) -> tuple[str, dict[str, str]]:
         """Returns the table of the images in ``val`` and their classes, if ``val`` has no class folders but a table."""
@@ -235,7 +300,7 @@ class ImageFolderSource:
                     raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
                 files.append(ImageFile(name, indices[label], self._tree.revision(name)))
         listing = Listing(ImageFile, sorted(files, key=lambda file: (file.target, file.name)))
-        return ImageFolderSplit(self._tree.place, self.decoder, classes, listing, (f"classes are those in {table}",))
+        return ImageFolderSplit(self._tree.place, self.decoder, listing, classes, (f"classes are those in {table}",))
 
     def _split_names(self, base: str, flat: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """Returns the split folders, none of which holds only ``flat``, and a note on folders beside them."""
@@ -289,7 +354,7 @@ class ImageFolderSource:
             )
         if hidden := [name for name in classes if name.startswith(_OF_PROGRAMS)]:  # torchvision accepts them
             notes += (f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that",)
-        return ImageFolderSplit(self._tree.place, self.decoder, classes, files, notes)
+        return ImageFolderSplit(self._tree.place, self.decoder, files, classes, notes)
 
     def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[ImageFile]:
         """Yields the images of the classes, and counts those of each."""
@@ -300,55 +365,35 @@ class ImageFolderSource:
 
 
 class ImageFolderSplit(ListedSplit[ImageFile]):
-    """One split: images in order, whose names are relative to a place."""
+    """One split: images and their classes."""
 
-    items: Listing[ImageFile]
-
-    def __init__(
-        self,
-        place: Path | RemoteFiles,
-        decoder: Decoder,
-        classes: tuple[str, ...],
-        files: Listing[ImageFile],
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(files, classes, notes)
-        self._place, self.decoder = place, decoder
-
-    @property
-    def root(self) -> Path:
-        """Folder that sample ids are relative to; UsageError if it is not on this machine."""
-        return local_root(self._place)
+    is_renamed = False
+    """Whether classes are named otherwise than their folders."""
 
     def revision(self, index: int) -> str:
         """Returns class, size and modification time of the image's file."""
         file = self.items[index]
         return f"{file.target} {file.revision}"
 
-    def checksum(self, index: int) -> str:
-        name = self.id(index)
-        return checksum_of(self._place, [name], name)
-
-    def fetch_ahead(self, samples: Sequence[int]) -> None:
-        if isinstance(self._place, RemoteFiles):
-            self._place.fetch_ahead(map(self.id, samples))
-
-    def read(self, index: int) -> Sample:
-        """Reads the image and its class.
-
-        Returns:
-            A sample with ``images`` uint8 [C, H, W] and ``targets`` int64 [].
-
-        Raises:
-            SampleError: if the file cannot be read or decoded.
-        """
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        """Returns the class as ``targets`` int64 []."""
         import torch
 
-        name, target, _ = self.items[index]
-        pixels, jpeg, losses, checksum = read_image_and_jpeg(self._place, name, self.decoder, name)
-        height, width = pixels.shape[-2:]
-        fields = {"images": pixels, "targets": torch.tensor(target, device="cpu")}
-        return Sample(name, fields, (height, width), losses, encoded=jpeg, checksum=checksum)
+        return Beside({"targets": torch.tensor(self.items[index].target, device="cpu")})
+
+
+def _other_kind(tree: LocalTree | RemoteTree) -> str:
+    """Returns what a folder is that is no ImageFolder, and the command for it; "" if that is unknown."""
+    root, names = tree.display_name(""), list[str]()
+    with suppress(OSError):
+        for folder in ("", *tree.names("")[:_LOOKED_INTO]):
+            names += tree.names(folder, of_files=True)
+    if any(name.lower().endswith(EXTENSIONS) for name in names):
+        return ""
+    for (kind, what), endings in _OTHER_KINDS.items():
+        if root.endswith(endings) or any(name.endswith(endings) for name in names):
+            return f"{root} holds {what}, and no class folders of images: mmload build {kind} {shlex.quote(root)} OUT"
+    return ""
 
 
 def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, str]]:

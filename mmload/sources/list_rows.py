@@ -9,29 +9,24 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
-from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import integer
-from mmload.sources.file_kinds import describe_content
 from mmload.sources.listing import Listing
-from mmload.store.manifest_text import unique_object
 
-if TYPE_CHECKING:
-    pass
+Label = str | int | float | list[float] | list[str]
+"""A class name, a class number, a number to predict, a vector of them, or the names of several classes."""
 
-Label = str | int | float | list[float]
-"""A class name, a class number, a number to predict, or a vector of them."""
-
-Target = int | float | list[float]
-"""A class number, a number to predict, or a vector of them."""
+Target = int | float | list[float] | list[int] | None
+"""A class number, a number to predict, a vector of them, the numbers of several classes, or none."""
 
 MAX_NUMBER = 3e38
 """Approximate limit of float32; comparing with it excludes NaN, too."""
@@ -39,7 +34,7 @@ MAX_NUMBER = 3e38
 MAX_CLASSES = 1_000_000
 """Larger class numbers are refused as a mistake."""
 
-COLUMNS = ("path", "label", "split", "id")
+COLUMNS = ("path", "label", "split", "id", "mask")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
@@ -57,12 +52,13 @@ _MISSING = frozenset(("", "?", "-", "n/a", "na", "<na>", "nan", "nat", "none", "
 
 
 class ListRow(NamedTuple):
-    """One sample: its file, its label, its split (None: not in the list), its id, and its list and line."""
+    """One sample: its file, its label, its split (None: not in the list), its id, its mask, and its list and line."""
 
     path: str
-    label: Label
+    label: Label | None
     split: str | None
     id: str | None
+    mask: str | None
     list: str
     line: int = 0
 
@@ -72,18 +68,20 @@ class ListRow(NamedTuple):
         return f"{self.list}, line {self.line}" if self.line else f"{self.list}, id {self.id!r:.60} of {self.split!r}"
 
 
-def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes | None = None) -> Listing[ListRow]:
+def read_rows(
+    path: Path | Location, content: bytes, columns: Mapping[str, str], *, several: bool = False
+) -> Listing[ListRow]:
     """Reads the rows of a list, in its order.
 
     Args:
-        path: ``.csv``, ``.jsonl`` or ``.ndjson`` with the columns path and label, and perhaps split and id; or
+        path: ``.csv``, ``.jsonl`` or ``.ndjson`` with the columns path and label, and perhaps split, id and mask; or
             ``.json``, an ID list: ``{"partition": {split: [id, ...]}, "labels": {id: label}}``.
+        content: the bytes of the file.
         columns: column -> its name in the list, where that differs.
-        content: content of the file, if it is not on a disk.
+        several: a label is a text of several, and may be empty.
 
     Raises:
         SourceError: if it is no such list; names the line.
-        OSError: if the file cannot be read.
     """
     readers = {".csv": (_csv, ""), ".jsonl": (_json_lines, "\n"), ".ndjson": (_json_lines, "\n"), ".json": (_ids, None)}
     suffix = PurePosixPath(str(path)).suffix
@@ -91,12 +89,8 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
         raise SourceError(f"the list {path} ends in {suffix!r}; use .csv, .jsonl, or .json for an ID list")
     reader, newline = readers[suffix.lower()]
     try:
-        stored = io.FileIO(str(path), opener=open_regular) if content is None else io.BytesIO(content)
-        buffered = io.BufferedReader(stored)
-        with io.TextIOWrapper(buffered, encoding="utf-8-sig", newline=newline) as file:
-            if what := describe_content(buffered.peek()):
-                raise SourceError(f"the list {path} is {what}")
-            rows = Listing(ListRow, reader(file, str(path), columns))
+        file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=newline)
+        rows = Listing(ListRow, reader(file, _List(str(path), columns, several)))
     except UnicodeDecodeError as error:
         raise SourceError(f"the list {path} is not UTF-8 text ({error})") from error
     if not rows:
@@ -104,7 +98,16 @@ def read_rows(path: Path | Location, columns: Mapping[str, str], content: bytes 
     return rows
 
 
-def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
+class _List(NamedTuple):
+    """Name of a list, its own names of columns, and whether a label may be empty."""
+
+    path: str
+    columns: Mapping[str, str]
+    several: bool
+
+
+def _csv(file: TextIO, of: _List) -> Iterator[ListRow]:
+    path = of.path
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # 128 KiB by default, as masks in Kaggle's exceed
     reader = csv.reader(file, strict=True)
     try:
@@ -118,22 +121,31 @@ def _csv(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRo
                 )
             if cells:
                 record = {name: cell.strip() or None for name, cell in zip(header, cells, strict=True)}
-                yield _row(record, columns, path, reader.line_num)
+                yield _row(record, of, reader.line_num)
     except csv.Error as error:
         raise SourceError(f"{path}, line {reader.line_num} is not CSV ({error})") from error
 
 
-def _json_lines(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
+def _json_lines(file: TextIO, of: _List) -> Iterator[ListRow]:
     for number, line in enumerate(file, 1):
         if line.strip():
-            where = f"{path}, line {number}"
+            where = f"{of.path}, line {number}"
             record = _json(line, where)
             if not isinstance(record, dict):
                 raise SourceError(f'{where} is not a JSON object, such as {{"path": "a.jpg", "label": "cat"}}')
-            yield _row(record, columns, path, number)
+            yield _row(record, of, number)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object without duplicate keys; Python's own reader would silently keep the last of them."""
+    body = dict(pairs)
+    if len(body) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {twice!r:.60} occurs twice")
+    return body
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_object)
 
 
 def _json(text: str, where: str) -> Any:
@@ -143,23 +155,32 @@ def _json(text: str, where: str) -> Any:
         raise SourceError(f"{where} is not JSON ({error})") from error
 
 
-def _row(record: Mapping[str, Any], columns: Mapping[str, str], source: str, line: int) -> ListRow:
-    path, label, split, sample = (record.get(columns.get(name, name)) for name in COLUMNS)
-    where = f"{source}, line {line}"
-    for column in ("path", "label", *columns):
-        if (name := columns.get(column, column)) not in record:
+def _row(record: Mapping[str, Any], of: _List, line: int) -> ListRow:
+    names = {column: of.columns.get(column, column) for column in COLUMNS}
+    path, label, split, sample, mask = (record.get(name) for name in names.values())
+    where = f"{of.path}, line {line}"
+    needed = ["path", *([] if names["mask"] in record else ["label"]), *of.columns]
+    for column in needed:
+        if names[column] not in record:
             raise SourceError(
-                f"{where} has no {name!r}; it has {', '.join(map(repr, record))}: name the right column, as in "
-                f'columns={{{column}="..."}}'
+                f"{where} has no {names[column]!r}; it has {', '.join(map(repr, record))}: name the right column, "
+                f'as in columns={{{column}="..."}}'
             )
     if not isinstance(path, str) or not path:
         got = "empty" if path in (None, "") else f"{path!r:.60}"
         raise SourceError(f"{where}: path is {got}, expected the name of a file")
-    if not isinstance(split, str | None) or not isinstance(sample, str | int | None):
-        raise SourceError(f"{where}: split is {split!r:.60} and id is {sample!r:.60}, expected texts")
-    _check_texts(where, path, label, split, sample)
-    checked = _label(label, f"{where} ({columns.get('label', 'label')})")
-    return ListRow(path, checked, split, None if sample is None else str(sample), source, line)
+    if (
+        not isinstance(split, str | None)
+        or not isinstance(sample, str | int | None)
+        or not isinstance(mask, str | None)
+    ):
+        raise SourceError(
+            f"{where}: split is {split!r:.60}, id is {sample!r:.60}, mask is {mask!r:.60}, expected texts"
+        )
+    _check_texts(where, path, label, split, sample, mask)
+    if label is not None or not (of.several or mask):
+        label = _label(label, f"{where} ({names['label']})")
+    return ListRow(path, label, split, None if sample is None else str(sample), mask, of.path, line)
 
 
 def _check_texts(where: str, *values: object) -> None:
@@ -179,13 +200,16 @@ def _label(label: object, where: str) -> Label:
         return int(label)
     if isinstance(label, int | float) and abs(label) < MAX_NUMBER:
         return label
-    if isinstance(label, list) and label and all(isinstance(p, int | float) and abs(p) < MAX_NUMBER for p in label):
+    if isinstance(label, list) and all(isinstance(part, str) for part in label):
+        return label
+    if isinstance(label, list) and all(isinstance(p, int | float) and abs(p) < MAX_NUMBER for p in label):
         return [float(part) for part in label]
     got = "empty" if label is None else f"{label!r:.60}"
-    raise SourceError(f"{where}: label is {got}, expected a class, a number or a list of numbers")
+    raise SourceError(f"{where}: label is {got}, expected a class, a number, or a list of classes or numbers")
 
 
-def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRow]:
+def _ids(file: TextIO, of: _List) -> Iterator[ListRow]:
+    path = of.path
     body = _json(file.read(), path)
     partition, labels = (body.get(key) if isinstance(body, dict) else None for key in ("partition", "labels"))
     if not isinstance(partition, dict) or not isinstance(labels, dict):
@@ -198,7 +222,7 @@ def _ids(file: TextIO, path: str, columns: Mapping[str, str]) -> Iterator[ListRo
             if not isinstance(sample, str | int) or str(sample) not in labels:
                 raise SourceError(f"{where} has no label")
             _check_texts(where, sample, labels[str(sample)], split)
-            yield ListRow(str(sample), _label(labels[str(sample)], where), split, str(sample), path)
+            yield ListRow(str(sample), _label(labels[str(sample)], where), split, str(sample), None, path)
 
 
 class Targets(NamedTuple):
@@ -208,26 +232,33 @@ class Targets(NamedTuple):
         read: returns the class number of a label, or its numbers as float32 holds them.
         classes: class names by index; empty where labels are no classes.
         notes: notes on probable mistakes.
+        several: whether a label is the numbers of several classes.
     """
 
     read: Callable[[Any], Target]
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    several: bool = False
 
 
-def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
+def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None, separator: str | None = None) -> Targets:
     """Returns the meaning of the labels of a list; without class names, the labels' own are sorted.
 
-    Class names and integers are classes; other numbers, and lists of numbers, are to be predicted as they are.
+    Class names and integers are classes, and so are lists of names and texts with a ``separator`` between several;
+    other numbers, and lists of numbers, are to be predicted as they are.
 
     Raises:
         SourceError: if the labels are not all of one kind; names the first that differs.
     """
+    if separator is not None or any(_are_names(row.label) for row in rows):
+        return _by_names(rows, classes, separator)
     number = _reader(rows)
     first = _kind(number(rows[0].label))
     for row in rows:
         if (kind := _kind(number(row.label))) != first:
             raise SourceError(f"{row.where}: label {row.label!r:.60} is {kind}, the first row's is {first}")
+    if first == "missing":
+        return Targets(_unchanged, classes or ())
     if first == "text":
         return _by_name(rows, classes)
     if first == "an integer":
@@ -237,6 +268,34 @@ def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targe
         if isinstance(value, float) and not abs(value) < MAX_NUMBER:
             raise SourceError(f"{row.where}: label {row.label!r:.60} is over 3e38, what float32 holds")
     return Targets(lambda label: np.asarray(number(label), np.float32).tolist())
+
+
+def _are_names(label: object) -> bool:
+    return isinstance(label, list) and bool(label) and isinstance(label[0], str)
+
+
+def _by_names(rows: Listing[ListRow], classes: tuple[str, ...] | None, separator: str | None) -> Targets:
+    """Returns the meaning of labels that are several classes each, or none."""
+
+    def names_in(label: Any) -> list[str]:
+        parts = label.split(separator) if separator and isinstance(label, str) else [label] if label else []
+        return [name.strip() for name in (label if isinstance(label, list) else parts) if name.strip()]
+
+    found = set[str]()
+    for row in rows:
+        if not isinstance(row.label, str | None) and not _are_names(row.label) and row.label != []:
+            raise SourceError(
+                f"{row.where}: label {row.label!r:.60} is {_kind(row.label)}, others are names of classes"
+            )
+        found.update(names_in(row.label))
+        if classes is not None and not found.issubset(classes):
+            raise _unknown(row, min(found.difference(classes)), classes)
+    names = tuple(sorted(found)) if classes is None else classes
+    if not names:
+        raise SourceError(f"no row of {rows[0].list} has a label; give classes, or leave separator out")
+    indices = {name: index for index, name in enumerate(names)}
+    notes = tuple(_notes_on_names(names))
+    return Targets(lambda label: sorted({indices[name] for name in names_in(label)}), names, notes, several=True)
 
 
 def _reader(rows: Listing[ListRow]) -> Callable[[Any], Any]:
@@ -253,14 +312,14 @@ def _reader(rows: Listing[ListRow]) -> Callable[[Any], Any]:
     return integer if all(each.is_integer() and abs(each) < _EXACT for each in numbers) else float
 
 
-def _unchanged(label: Label) -> Label:
+def _unchanged(label: Any) -> Any:
     return label
 
 
-def _kind(label: Label) -> str:
+def _kind(label: Label | None) -> str:
     if isinstance(label, list):
         return f"a list of {len(label)} numbers"
-    return {str: "text", int: "an integer"}.get(type(label), "a number")
+    return {str: "text", int: "an integer", type(None): "missing"}.get(type(label), "a number")
 
 
 def _by_name(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
@@ -268,13 +327,17 @@ def _by_name(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets
     indices = {name: index for index, name in enumerate(names)}
     for row in rows:
         if row.label not in indices:
-            raise SourceError(f"{row.where}: {row.label!r:.60} is not one of the classes: {', '.join(names[:20])}")
+            raise _unknown(row, row.label, names)
     return Targets(indices.__getitem__, names, tuple(_notes_on_names(names)))
+
+
+def _unknown(row: ListRow, label: object, names: tuple[str, ...]) -> SourceError:
+    return SourceError(f"{row.where}: {label!r:.60} is not one of the classes: {', '.join(names[:20])}")
 
 
 def _by_number(rows: Listing[ListRow], number: Callable[[Any], Any], classes: tuple[str, ...] | None) -> Targets:
     limit = MAX_CLASSES if classes is None else len(classes)
-    spellings, other = dict[int, Label](), ""
+    spellings, other = dict[int, Label | None](), ""
     for row in rows:
         target = number(row.label)
         if not 0 <= target < limit:
@@ -305,8 +368,8 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
         are_labels = len(parts) > 1 and all(part in all_names or part.isdecimal() for part in parts)
         if are_labels or name.startswith(("[", "{")) or any(sign in name for sign in _BETWEEN):
             yield (
-                f"{name!a:.60} is one class, as a text is one label; for several labels write JSON Lines "
-                "with a list of numbers, 1 for each class in the image"
+                f"{name!a:.60} is one class, as a text is one label; for several labels add --set separator='|', or "
+                "write JSON Lines with a list of names"
             )
             break
     for name in names:

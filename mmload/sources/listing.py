@@ -1,7 +1,4 @@
-"""Compact lists of millions of samples, the split-off of samples for validation, and splits of listed samples.
-
-It reads no file of the source.
-"""
+"""Compact lists of millions of samples, splits of listed images, and the split-off of samples for validation."""
 
 from __future__ import annotations
 
@@ -12,13 +9,22 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, islice, starmap
-from operator import itemgetter
-from typing import Any, Generic, Self, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import RecipeError, SourceError, counted
+from mmload.errors import RecipeError, SampleError, SourceError, counted
+from mmload.records import Sample
+from mmload.runtime.lazy_property import lazy_property
+from mmload.sources.decode import Decoder
+from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mmload.sources.schema import Schema
 
 _BLOCK = 16
 """Number of rows per block. Reading a row unpacks its block in 5 us; a million samples take about 70 MB in blocks."""
@@ -81,14 +87,6 @@ def are_different_names(names: Any, is_valid: Callable[[str], object] = str.stri
     return is_list and 0 < len(set(names)) == len(names)
 
 
-def check_fraction(fraction: object, seed: object) -> None:
-    """Raises RecipeError unless the two are what :func:`held_out` takes, or the fraction is None."""
-    if fraction is not None and (not isinstance(fraction, float) or not 0 < fraction < 1):
-        raise RecipeError(f"val_fraction is {fraction!r}; use a fraction between 0 and 1, for example 0.1")
-    if type(seed) is not int:
-        raise RecipeError(f"seed is {seed!r}; use an integer")
-
-
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
     """Selects a share in (0, 1) of the samples, of which id and stratum are given, the same of every stratum: bool [N].
 
@@ -124,29 +122,53 @@ def similar_names(names: Iterable[str], kind: str = "classes") -> Iterator[str]:
             )
 
 
+class Beside(NamedTuple):
+    """What a row has beside its image: fields, losses of the sample, and the names of fields that are lists."""
+
+    fields: Mapping[str, Tensor]
+    losses: Mapping[str, int] = {}
+    lists: frozenset[str] = frozenset()
+
+
+def size_of(image: Tensor) -> tuple[int, int]:
+    """Returns (height, width) of an image [C, H, W]; raises ValueError if a tensor is none."""
+    if image.ndim != 3:
+        raise ValueError(f"it is a tensor of {list(image.shape)}, and no image, which its mask or boxes need")
+    return image.shape[-2], image.shape[-1]
+
+
 class ListedSplit(Generic[T]):
-    """Split whose samples are listed: the class of a source adds ``revision`` and ``read``, and some another ``id``."""
+    """Split of listed images; the class of a source adds ``revision`` and :meth:`beside`.
+
+    Attributes:
+        place: folder or URL that names of files are relative to.
+        decoder: decodes images to pixels.
+        items: the samples; the first field of each is its image.
+        classes: class names by index.
+    """
 
     def __init__(
         self,
-        items: Listing[T] | list[T],
+        place: Path | RemoteFiles,
+        decoder: Decoder,
+        items: Listing[T],
         classes: tuple[str, ...],
         notes: tuple[str, ...] = (),
         *,
         boxes: bool = False,
     ) -> None:
-        self.items, self.classes, self._boxes = items, classes, boxes
+        self.place, self.decoder, self.items, self.classes, self._boxes = place, decoder, items, classes, boxes
         self._notes = (*notes, *similar_names(classes))
 
-    def only(self, items: Listing[T] | list[T]) -> Self:
-        """Returns the same split with only these samples."""
-        own = copy(self)
-        own.items = items
-        return own
+    @property
+    def root(self) -> Path:
+        """Folder that names of files are relative to; UsageError if it is in object storage."""
+        return local_root(self.place)
 
     def part(self, samples: Sequence[int]) -> Self:
-        items = self.items
-        return self.only(items.only(samples) if isinstance(items, Listing) else [items[index] for index in samples])
+        own = copy(self)
+        own.items = self.items.only(samples)
+        return own
 
     def __len__(self) -> int:
         return len(self.items)
@@ -163,9 +185,100 @@ class ListedSplit(Generic[T]):
         self._notes += notes
 
     def id(self, index: int) -> str:
-        """Returns the first field of a sample's item: the path of its image, relative to the root."""
-        name: str = self.items[index][0]
-        return name
+        """Returns the name of a sample: by default that of its image."""
+        return self.files(index)[0]
+
+    def files(self, index: int) -> Sequence[str]:
+        """Returns the names of a sample's files in the order in which they are read, its image first."""
+        return self.items[index][:1]
+
+    def place_of(self, index: int) -> Place:
+        """Returns where the files of a sample are: by default in :attr:`place`."""
+        return self.place
+
+    def fetch_ahead(self, samples: Sequence[int]) -> None:
+        for index in samples:
+            if isinstance(place := self.place_of(index), RemoteFiles):
+                place.fetch_ahead(self.files(index))
+
+    def check(self, index: int) -> None:
+        """Raises SampleError if a sample is known to be wrong."""
+
+    def checksum(self, index: int) -> str:
+        self.check(index)
+        files = SampleFiles(self.place_of(index), self.id(index))
+        if not isinstance(files.place, RemoteFiles):
+            for name in self.files(index):
+                files.read(name)
+        return files.checksum
+
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        self.check(index)
+        files = SampleFiles(self.place_of(index), self.id(index))
+        return files.size(self.files(index)[0], self.decoder)
+
+    def opened(self, files: SampleFiles, name: str) -> ReadImage:
+        """Reads the image of a sample."""
+        return files.image(name, self.decoder, boxes=self._boxes)
+
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        """Returns what the row of a sample has beside its image, uint8 [C, H, W].
+
+        Raises:
+            ValueError: if it is wrong; the message says what.
+        """
+        raise NotImplementedError
+
+    def read(self, index: int) -> Sample:
+        """Reads the image as ``images`` uint8 [C, H, W], or other tensors as ``features``, and what is beside it.
+
+        Raises:
+            SampleError: if a file is missing or wrong.
+        """
+        self.check(index)
+        files = SampleFiles(self.place_of(index), self.id(index))
+        pixels, jpeg, losses = self.opened(files, self.files(index)[0])
+        size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
+        try:
+            fields, more, lists = self.beside(index, files, pixels)
+        except ValueError as error:
+            raise SampleError(files.sample, str(error)) from error
+        fields = {"features" if size is None else "images": pixels, **fields}
+        losses = {**losses, **more}
+        return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
+
+
+class ValuesSplit(ListedSplit[T]):
+    """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
+
+    The class of a source adds :meth:`values`, and sets the names of the fields that it gives.
+    """
+
+    fields: Mapping[str, str]
+
+    def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
+        """Returns the values of a sample by field; raises ValueError if one is missing."""
+        raise NotImplementedError
+
+    def part(self, samples: Sequence[int]) -> Self:
+        _ = self.schema  # of samples of the whole split
+        return super().part(samples)
+
+    @lazy_property
+    def schema(self) -> Schema | None:
+        """Meaning of the fields; None without any."""
+        from mmload.sources.schema import schema_of
+
+        def values(index: int) -> Mapping[str, Any]:
+            self.check(index)
+            return self.values(index, SampleFiles(self.place_of(index), self.id(index)))
+
+        return schema_of(values, len(self), self.decoder, self.fields) if self.fields else None
+
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        if self.schema is None:
+            return Beside({})
+        return Beside(self.schema(self.values(index, files), image), {}, frozenset(self.schema.lists))
 
 
 S = TypeVar("S", bound=ListedSplit[Any])
@@ -199,20 +312,16 @@ def with_held_out(
 
 
 def note_doubles(
-    splits: Mapping[str, ListedSplit[T]],
-    others: tuple[str, ...] = (),
-    file: Callable[[T], str] = itemgetter(0),
-    kind: str = "image",
-    more: str = "",
+    splits: Mapping[str, ListedSplit[Any]], others: tuple[str, ...] = (), kind: str = "image", more: str = ""
 ) -> None:
-    """Adds a note to each split on files of its items that it has several times, or an earlier split has too.
+    """Adds a note to each split on images that it has several times, or an earlier split has too.
 
     ``kind`` names the files, and ``more`` ends the first note. The first split gets ``others``, notes on all of them.
     """
     next(iter(splits.values())).add_notes(others)
     earlier: dict[str, npt.NDArray[np.int64]] = {}
     for name, split in splits.items():
-        own, count = unique_hashes(map(file, split.items))
+        own, count = unique_hashes(split.files(index)[0] for index in range(len(split)))
         if again := count - len(own):
             split.add_notes((f"{counted(again, kind)} listed more than once{more}",))
         for other, hashes in earlier.items():

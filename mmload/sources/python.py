@@ -7,32 +7,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.records import VOID, Sample
+from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.listing import check_same_classes
+from mmload.sources.options import Values
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
-from mmload.sources.schema import Key, Schema
+from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
 _INSTEAD = (
     "a build stores each image once: leave random transforms out here and give them to mmload.Collate at load time"
 )
-
-_OF_CLASSES = {"targets": "target", "labels": "label", "masks": "the mask's value"}
-"""Fields whose values may be classes, the first that a dataset has, and how messages call them."""
 
 
 @dataclass
@@ -55,19 +54,15 @@ class PythonSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    dataset: str | Mapping[str, str]
-    arguments: Mapping[str, Any] | None = None
-    fields: Mapping[str, Key] | None = None
+    dataset: Annotated[str | dict[str, str], Meta(description="package.module:callable, or a table of them by split")]
+    arguments: Values = None
+    fields: Annotated[dict[str, Key] | None, Meta(description="a table of positions or names of values")] = None
     concurrent: bool = False
 
     def __post_init__(self) -> None:
         names = {"train": self.dataset} if isinstance(self.dataset, str) else self.dataset
-        if not isinstance(names, Mapping) or not names or not all(_is_spec(spec) for spec in names.values()):
-            raise RecipeError(
-                f"dataset is {self.dataset!r}; write package.module:callable, or a table of them by split"
-            )
-        if not isinstance(self.arguments, Mapping | None) or not isinstance(self.fields, Mapping | None):
-            raise RecipeError("arguments or fields is not a table; write each as a table")
+        if not names or not all(_is_spec(spec) for spec in names.values()):
+            raise RecipeError(f"dataset is {self.dataset!r}; use package.module:callable, or a table of them by split")
         self._root, self._names = Path(self.root), names
 
     def splits(self) -> Mapping[str, PythonSplit]:
@@ -110,26 +105,16 @@ class PythonSource:
     def _split(self, name: str, dataset: Any) -> PythonSplit:
         _check_kind(name, dataset)
         size, first = _first_sample(name, dataset)
-        schema = self._schema(name, dataset, size, first)
+        with seeded(0):
+            others = list(_readable(dataset, spread_indices(size)[1:]))
+        try:
+            schema = Schema([first, *others], self.decoder, self.fields)
+        except ValueError as error:
+            raise SourceError(f"split {name}: sample 0: {error}") from error
         split = PythonSplit(dataset, size, schema, self.concurrent)
         if (index := find_unsteady(lambda index: checksum(split.read(index).fields), size)) is not None:
             raise SourceError(f"split {name}: sample {index} changes each time it is read; {_INSTEAD}")
         return split
-
-    def _schema(self, name: str, dataset: Any, size: int, first: Any) -> Schema:
-        """Returns the schema of the first sample; where fields may have any length, fitted to all samples."""
-        try:
-            schema = Schema(first, self.decoder, self.fields)
-        except ValueError as error:
-            raise SourceError(f"split {name}: sample 0: {error}") from error
-        try:
-            with seeded(0):
-                if schema.takes_any_length(_sound(dataset, spread_indices(size), schema), first):
-                    schema.fit(_sound(dataset, range(size), schema))
-                    schema.check_beside()
-        except ValueError as error:
-            raise SourceError(f"split {name}: {error}") from error
-        return schema
 
 
 def _check_kind(name: str, dataset: Any) -> None:
@@ -159,7 +144,7 @@ class PythonSplit:
 
     def __init__(self, dataset: Any, size: int, schema: Schema, concurrent: bool) -> None:
         self.dataset, self.size, self.schema, self.concurrent = dataset, size, schema, concurrent
-        key = next((schema.keys[name] for name in _OF_CLASSES if name in schema.keys), None)
+        key = next((schema.keys[name] for name in OF_CLASSES if name in schema.keys), None)
         self.classes = () if key is None else class_names(dataset, str(key))
         self._guard = nullcontext() if concurrent else Lock()
         self._first = checksum(self.read(0).fields)
@@ -192,20 +177,6 @@ class PythonSplit:
         """Returns the schema and the first sample's checksum; a change in later samples stays unnoticed."""
         return f"{self.schema} {self._first}" if index == 0 else ""
 
-    def _check_classes(self, fields: Mapping[str, Tensor]) -> None:
-        """Checks targets that are numbers, the labels of boxes, else masks, where the dataset names its classes."""
-        name = next(filter(fields.__contains__, _OF_CLASSES), "")
-        values = fields.get(name)
-        if not self.classes or values is None or values.is_floating_point() or (name == "targets" and values.ndim):
-            return
-        if name == "masks":
-            values = values[values != VOID]
-        elif values.ndim and "counts" in fields:
-            values = values[: int(fields["counts"])]
-        if len(odd := values[(values < 0) | (values >= len(self.classes))].reshape(-1)):
-            last = len(self.classes) - 1
-            raise ValueError(f"{_OF_CLASSES[name]} {int(odd[0])} is not a class; classes are 0 to {last}")
-
     def read(self, index: int) -> Sample:
         """Reads the sample's fields, as the schema says.
 
@@ -215,24 +186,21 @@ class PythonSplit:
         try:
             with self._guard:
                 fields = self.schema(self.dataset[index])
-                self._check_classes(fields)
+                check_classes(fields, self.classes)
         except ValueError as error:
             raise SampleError(self.id(index), str(error)) from error
         except Exception as error:  # whatever the user's dataset raises
             raise SampleError(self.id(index), f"{type(error).__name__}: {error}") from error
         images = fields.get("images")
         size = (images.shape[-2], images.shape[-1]) if images is not None and images.ndim == 3 else None
-        return Sample(self.id(index), fields, size)
+        return Sample(self.id(index), fields, size, lists=frozenset(self.schema.lists))
 
 
-def _sound(dataset: Any, indices: Iterable[int], schema: Schema) -> Iterator[dict[str, Tensor]]:
+def _readable(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
     """Yields the samples that can be read; the build reports the others when it reads them."""
     for index in indices:
-        try:
-            sample = schema.raw(dataset[index])
-        except Exception:  # whatever the user's dataset raises
-            continue
-        yield sample
+        with suppress(Exception):  # whatever the user's dataset raises
+            yield dataset[index]
 
 
 def checksum(fields: Mapping[str, Tensor]) -> int:

@@ -1,4 +1,6 @@
-"""A list of files and their labels: CSV, JSON Lines, or JSON IDs with a folder of ``ID.pt`` tensors or images.
+"""A list of files with their labels or masks: CSV, JSON Lines, or JSON IDs with a folder of tensors or images.
+
+In place of a list, a folder of images and one of masks may be given.
 
 Tensors are loaded with ``weights_only``, so nothing in them runs. Paths that leave the folder are refused unless
 allowed.
@@ -12,51 +14,63 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
-from mmload.records import Sample
+from mmload.records import VOID
 from mmload.remote.urls import Location, is_url, place
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
+    ReadImage,
     RemoteFiles,
+    SampleFiles,
     check_is_folder,
-    checksum_of,
+    images_among,
     inner_name,
+    is_tensor,
     local_root,
-    read_image_and_jpeg,
-    read_tensor,
+    read_source,
 )
+from mmload.sources.imagefolder import SPLIT_WORDS, LocalTree, RemoteTree
 from mmload.sources.links import Links, reading
-from mmload.sources.list_rows import COLUMNS, ListRow, Target, read_rows, targets_of
+from mmload.sources.list_rows import COLUMNS, ListRow, Target, Targets, read_rows, targets_of
 from mmload.sources.listing import (
+    Beside,
     ListedSplit,
     Listing,
     are_different_names,
-    check_fraction,
     note_doubles,
     similar_names,
+    size_of,
     unique_hashes,
     with_held_out,
 )
+from mmload.sources.masks import read_mask_of
+from mmload.sources.options import FilePath, Fraction, Names, Seed, Text
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_MOST_BYTES = 2**34
+_SPLIT_FOLDERS = tuple(f"{word}/" for word in SPLIT_WORDS)
 
 OBJECT = "object"
 """Revision of a file in object storage, whose own revision is unknown before it is read."""
 
 
 class Item(NamedTuple):
-    """One sample: its id in the list (may be empty), its file or URL, its target, its revision."""
+    """One sample: its file or URL, its id in the list (may be empty), its target, its revision, and its mask or ""."""
 
-    id: str
     file: str
+    id: str
     target: Target
     revision: str
+    mask: str
 
     @property
     def name(self) -> str:
@@ -74,8 +88,10 @@ class ListSource:
         decoder: decodes image files.
         file: the list, relative to the root: ``.csv``, ``.jsonl``, or ``.json`` (IDs); None if ``root`` is the list.
         folder: a subfolder of the root that the paths or IDs are relative to.
-        columns: ``path``, ``label``, ``split`` or ``id`` -> the name in the list, where that differs.
-        classes: class names by index; None: the labels' own, sorted.
+        masks: a subfolder of masks, each of the name of an image in ``folder``: these are the samples, without a list.
+        columns: ``path``, ``label``, ``split``, ``id`` or ``mask`` -> the name in the list, where that differs.
+        classes: class names by index; None: the labels' own, sorted. Without labels, those of the numbers in masks.
+        separator: text between the classes of a label that has several.
         val_fraction: the share of ``train`` to hold out as ``val``, the same of every class; None for none.
         seed: selects the samples that are held out.
         allow_outside: let paths be absolute, URLs, or lead out of the root, themselves or by links.
@@ -89,24 +105,22 @@ class ListSource:
     root: str | Path | Location
     decoder: Decoder
     _: KW_ONLY
-    file: str | None = None
-    folder: str = ""
-    columns: Mapping[str, str] | None = None
-    classes: Sequence[str] | None = None
-    val_fraction: float | None = None
-    seed: int = 0
+    file: FilePath = None
+    folder: Annotated[str, Meta(description="a path")] = ""
+    masks: FilePath = None
+    columns: Annotated[
+        dict[Annotated[str, Meta(pattern=f"^({'|'.join(COLUMNS)})$")], str] | None,
+        Meta(description=f"a table of {choices(COLUMNS)} = the list's name for it"),
+    ] = None
+    classes: Names = None
+    separator: Text = None
+    val_fraction: Fraction = None
+    seed: Seed = 0
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_fraction(self.val_fraction, self.seed)
-        for name, value in (("file", "" if self.file is None else self.file), ("folder", self.folder)):
-            if not isinstance(value, str):
-                raise RecipeError(f"{name} is {value!r}; write a path")
-        self.columns = {} if self.columns is None else self.columns
-        if not isinstance(self.columns, Mapping) or set(self.columns) - set(COLUMNS):
-            raise RecipeError(
-                f"columns is {self.columns!r}; write a table of {choices(COLUMNS)} = the list's name for it"
-            )
+        if self.masks is not None and (self.file is not None or self.columns is not None):
+            raise RecipeError("masks takes the place of a list; leave file and columns out, or list masks in a column")
         if self.classes is not None and not are_different_names(self.classes):
             raise RecipeError(f"classes is {self.classes!r}; write a list of different names")
 
@@ -123,26 +137,37 @@ class ListSource:
             return self._local_splits(Path(self.root))
 
     def _local_splits(self, chosen: Path) -> dict[str, ListSplit]:
-        if self.file is None and not chosen.is_dir():
-            root, path = chosen.parent, chosen
-        elif self.file is None:
-            raise RecipeError(f"{chosen} is a folder; give the list in it as file, or the list itself as the root")
-        else:
-            root, path = chosen, chosen / self.file
-        if not path.is_file():
+        root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
+        if chosen.is_dir() and self.file is None and self.masks is None:
+            raise RecipeError(
+                f"{chosen} is a folder; give the list in it as file, the list itself as the root, or for a folder of "
+                "images and one of masks, folder and masks"
+            )
+        if self.masks is not None:
+            root = chosen
+        elif not path.is_file():
             raise SourceError(f"no such list: {path}")
-        check_is_folder(root / self.folder, "the folder that holds what the list names")
         folder = root / self.folder
+        check_is_folder(folder, "the folder that holds what the list names")
         if self.file is not None and inner_name(self.file) is not None:  # a name that says that it leaves may do so
             Links(root, self.allow_outside).check(path)
         links = Links(folder if self.folder and inner_name(self.folder) is None else root, self.allow_outside)
         links.check_folder(folder)
-        finder = Finder(folder, self.allow_outside, links, by_id=path.suffix.lower() == ".json")
-        splits = self._splits(folder, path, read_rows(path, self.columns or {}), finder)
+        if self.masks is not None:
+            splits = self._pairs(LocalTree(root, links), Finder(root, self.allow_outside, links))
+        else:
+            rows = read_rows(
+                path, read_source(path, _MOST_BYTES), self.columns or {}, several=self.separator is not None
+            )
+            finder = Finder(folder, self.allow_outside, links, by_id=path.suffix.lower() == ".json")
+            splits = self._splits(path, rows, finder)
         next(iter(splits.values())).add_notes(links.notes())
         return splits
 
     def _remote_splits(self, root: Location) -> dict[str, ListSplit]:
+        if self.masks is not None:
+            files = RemoteFiles(root)
+            return self._pairs(RemoteTree(files), Finder(files, self.allow_outside))
         path = root if self.file is None else _location_below(root, self.file, "file")
         around = Location(root.scheme, root.bucket, posixpath.dirname(root.prefix)) if self.file is None else root
         files = RemoteFiles(_location_below(around, self.folder, "folder"))
@@ -152,17 +177,38 @@ class ListSource:
             content = files.read(path.url, path.url)
         except SampleError as error:
             raise SourceError(f"no such list: {path}") from error
-        rows = read_rows(path, self.columns or {}, content)
-        return self._splits(files, path, rows, Finder(files, self.allow_outside))
+        rows = read_rows(path, content, self.columns or {}, several=self.separator is not None)
+        return self._splits(path, rows, Finder(files, self.allow_outside))
 
-    def _splits(
-        self,
-        place: Path | RemoteFiles,
-        path: Path | Location,
-        rows: Listing[ListRow],
-        finder: Finder,
-    ) -> dict[str, ListSplit]:
-        targets = targets_of(rows, None if self.classes is None else tuple(self.classes))
+    def _pairs(self, tree: LocalTree | RemoteTree, finder: Finder) -> dict[str, ListSplit]:
+        """Returns the splits of a folder of images and one of masks: its folders that are named as splits, or train."""
+        findings, folder = Findings(), inner_name(self.folder) or ""
+        of_masks = inner_name(self.masks or "")
+        if of_masks is None:
+            raise RecipeError(f"masks is {self.masks!r}, which is no folder below {tree.display_name('')}; name one")
+        tree.check_folder(of_masks, "masks, a folder below the root")
+        masks = {_stem(name, of_masks): name for name in images_among(tree.files(of_masks), findings)}
+        rows = []
+        for image in images_among(tree.files(folder), findings):
+            stem = _stem(image, folder)
+            if image in masks.values():
+                continue
+            mask = masks.pop(stem, None) or masks.pop(f"{stem}_mask", None)
+            if mask is None:
+                findings.add("images without a mask of their name are left out", image)
+            else:
+                split = stem.split("/")[0] if stem.lower().startswith(_SPLIT_FOLDERS) else None
+                rows.append(ListRow(image, None, split, None, mask, tree.display_name(folder)))
+        for mask in masks.values():
+            findings.add("masks without an image of their name are left out", mask)
+        if not rows:
+            raise SourceError("; ".join((f"{tree.display_name(folder)} has no image with a mask", *findings.notes())))
+        splits = self._splits(Path(tree.display_name(folder)), Listing(ListRow, rows), finder)
+        next(iter(splits.values())).add_notes(findings.notes())
+        return splits
+
+    def _splits(self, path: Path | Location, rows: Listing[ListRow], finder: Finder) -> dict[str, ListSplit]:
+        targets = targets_of(rows, None if self.classes is None else tuple(self.classes), self.separator)
         findings, named = Findings(), any(row.split is not None for row in rows)
         members: dict[str, array[int]] = {}
         for number, row in enumerate(rows):
@@ -171,51 +217,52 @@ class ListSource:
                 findings.add("samples without a split, where others have one, are in train", row.where)
         items = Listing(Item, (finder.item(row, targets.read(row.label)) for row in rows))
         del rows  # one listing of a million paths at a time is enough
-        files = Files(place, finder.urls, self.decoder)
         notes = (*targets.notes, *findings.notes(), *similar_names(members, "splits"))
-        splits = {name: ListSplit(files, targets.classes, items.only(own), notes) for name, own in members.items()}
+        splits = {
+            name: ListSplit(finder, self.decoder, items.only(own), targets, notes) for name, own in members.items()
+        }
         for name, split in splits.items():
             _check_ids(name, split.items, path)
         if self.val_fraction is not None:
             splits = with_held_out(
-                splits, lambda item: item.target if targets.classes else 0, self.val_fraction, self.seed
+                splits, lambda item: str(item.target) if targets.classes else "", self.val_fraction, self.seed
             )
-        note_doubles(splits, (), lambda item: item.file, "file", ", under different ids")
+        note_doubles(splits, (), "file", ", under different ids")
         return splits
-
-
-@dataclass(frozen=True)
-class Files:
-    """Folder or URL of the files of a list, a reader of those that are in object storage, and the decoder of images."""
-
-    place: Path | RemoteFiles
-    urls: RemoteFiles | None
-    decoder: Decoder
 
 
 class ListSplit(ListedSplit[Item]):
     """One split."""
 
     def __init__(
-        self, files: Files, classes: tuple[str, ...], items: Listing[Item], notes: tuple[str, ...] = ()
+        self, finder: Finder, decoder: Decoder, items: Listing[Item], targets: Targets, notes: tuple[str, ...]
     ) -> None:
-        super().__init__(items, classes, notes)
-        self._files = files
+        super().__init__(finder.place, decoder, items, targets.classes, notes)
+        self._urls, self._several = finder.urls, targets.several
 
     @property
     def root(self) -> Path:
         """Folder that files are relative to; UsageError if any may be in object storage."""
-        return local_root(self._files.urls or self._files.place)
+        return local_root(self._urls or self.place)
 
     @property
-    def targets(self) -> Tensor:
-        """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]."""
-        return self._tensor([item.target for item in self.items])
-
-    def _tensor(self, target: Target | list[Target]) -> Tensor:
+    def targets(self) -> Tensor | None:
+        """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]; None without labels."""
         import torch
 
-        return torch.tensor(target, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
+        found = [target for target in map(self._target, self.items) if target is not None]
+        return torch.stack(found) if found else None
+
+    def _target(self, item: Item) -> Tensor | None:
+        import torch
+
+        if item.target is None:
+            return None
+        dtype = torch.int64 if self.classes else torch.float32
+        target = torch.tensor(item.target, dtype=dtype, device="cpu")
+        if not self._several:
+            return target
+        return torch.zeros(len(self.classes), dtype=torch.float32, device="cpu").index_fill(0, target, 1)
 
     def id(self, index: int) -> str:
         """Returns the list's id, or the path."""
@@ -226,24 +273,28 @@ class ListSplit(ListedSplit[Item]):
         item = self.items[index]
         return f"{item.target} {item.file} {item.revision}"
 
-    def checksum(self, index: int) -> str:
+    def files(self, index: int) -> Sequence[str]:
         item = self.items[index]
-        is_object = self._files.urls is not None and item.revision == OBJECT
-        return "" if is_object else checksum_of(self._files.place, [item.file], item.name)
+        return [item.file, item.mask] if item.mask else [item.file]
 
-    def fetch_ahead(self, samples: Sequence[int]) -> None:
-        if self._files.urls is not None:
-            rows = (self.items[index] for index in samples)
-            self._files.urls.fetch_ahead(item.file for item in rows if item.revision == OBJECT)
+    def place_of(self, index: int) -> Path | RemoteFiles:
+        is_object = self.items[index].revision == OBJECT
+        return self._urls if is_object and self._urls is not None else self.place
 
-    def read(self, index: int) -> Sample:
-        """Reads the image (``images`` uint8 [C, H, W]) or tensor (``features``, its own dtype) and its ``targets``.
+    def opened(self, files: SampleFiles, name: str) -> ReadImage:
+        """Reads an image, or the tensor in a ``.pt`` file."""
+        return ReadImage(files.tensor(name)) if is_tensor(name) else super().opened(files, name)
 
-        Raises:
-            SampleError: if the file is missing or cannot be read.
-        """
-        import torch
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        """Returns the label as ``targets``, and the mask as ``masks`` uint8 [H, W]."""
+        item = self.items[index]
+        target, classes = self._target(item), 0 if item.target is not None else len(self.classes)
+        fields = {} if target is None else {"targets": target}
+        if item.mask:
+            fields["masks"] = read_mask_of(files, item.mask, size_of(image), classes or VOID, "name all in classes")
+        return Beside(fields)
 
+    def check(self, index: int) -> None:
         item = self.items[index]
         if item.revision == "missing":
             raise SampleError(
@@ -251,29 +302,23 @@ class ListSplit(ListedSplit[Item]):
                 f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
                 "folder names)",
             )
-        jpeg, losses, files, checksum = None, dict[str, int](), self._files, ""
-        place = files.urls if files.urls is not None and item.revision == OBJECT else files.place
-        if item.file.lower().endswith(".pt"):
-            tensor = read_tensor(place, item.file, item.name)
-        else:
-            tensor, jpeg, losses, checksum = read_image_and_jpeg(place, item.file, files.decoder, item.name)
-        image = tensor.dtype == torch.uint8 and tensor.ndim == 3
-        size = (tensor.shape[1], tensor.shape[2]) if image else None
-        fields = {"images" if image else "features": tensor, "targets": self._tensor(item.target)}
-        return Sample(item.name, fields, size, losses, encoded=jpeg, checksum=checksum)
 
 
 class Finder:
     """Finder of the files that a list names: below a folder or URL, and with ``allow_outside`` anywhere.
 
     On a disk, where there are ``links`` to check, ids are names without an ending.
+
+    Attributes:
+        place: the folder or URL.
+        urls: reader of the files that are in object storage; None if no file is.
     """
 
     def __init__(
         self, place: Path | RemoteFiles, allow_outside: bool, links: Links | None = None, by_id: bool = False
     ) -> None:
-        self._place, self._allow_outside, self._links, self._by_id = place, allow_outside, links, by_id
-        self.urls, self._folder = (place if isinstance(place, RemoteFiles) else None), str(place)
+        self.place, self._allow_outside, self._links, self._by_id = place, allow_outside, links, by_id
+        self.urls = place if isinstance(place, RemoteFiles) else None
         self._endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
 
     def item(self, row: ListRow, target: Target) -> Item:
@@ -282,37 +327,47 @@ class Finder:
         Raises:
             SourceError: if its file may not be read.
         """
-        named = self._of_url(row) if is_url(row.path) else row.path
+        name, file, revision = self._find(row, row.path)
+        mask = ""
+        if row.mask:
+            _, mask, of_mask = self._find(row, row.mask)
+            revision = revision if of_mask == OBJECT else f"{revision} {of_mask}"
+        return Item(file, row.id or ("" if file == name else name), target, revision, mask)
+
+    def _find(self, row: ListRow, path: str) -> tuple[str, str, str]:
+        """Returns the name of a file in a row, the name that it was found by, and its revision."""
+        named = self._of_url(row, path) if is_url(path) else path
         if isinstance(named, Location):
             around = Location(named.scheme, named.bucket, posixpath.dirname(named.prefix))
             self.urls = self.urls or RemoteFiles(around)
-            return Item(row.id or "", named.url, target, OBJECT)
+            return named.url, named.url, OBJECT
         name = str(named) if self._allow_outside and self._links is not None else inner_name(str(named))
         if name is None or "\0" in name:
             advice = "name an object below it" if self._links is None else "set allow_outside to follow it"
-            raise SourceError(f"{row.where}: the path {row.path!r:.80} leaves {self._place}; {advice}")
+            raise SourceError(f"{row.where}: the path {path!r:.80} leaves {self.place}; {advice}")
         if self._links is None:
-            return Item(row.id or "", name, target, OBJECT)
-        file, revision = self._by_ending(self._links, name) if self._by_id else self._links.find(self._folder, name)
-        return Item(row.id or ("" if file == name else name), file, target, revision)
+            return name, name, OBJECT
+        if self._by_id:
+            return name, *self._by_ending(self._links, name)
+        return name, *self._links.find(str(self.place), name)
 
     def _by_ending(self, links: Links, name: str) -> tuple[str, str]:
         """Finds an ID's file; tries the ending that was found last first, as most files share it."""
-        found, revision = links.find_first(self._folder, [name + ending for ending in self._endings])
+        found, revision = links.find_first(str(self.place), [name + ending for ending in self._endings])
         if revision == "missing":
             return f"{name}.pt", revision
         self._endings.sort(key=lambda ending: not found.endswith(ending))
         return found, revision
 
-    def _of_url(self, row: ListRow) -> Location | Path:
+    def _of_url(self, row: ListRow, path: str) -> Location | Path:
         """Returns the place that a row names by a URL."""
         if not self._allow_outside:
             raise SourceError(
-                f"{row.where}: {row.path!r:.80} is a URL, outside of {self._place}; to read what the list names "
+                f"{row.where}: {path!r:.80} is a URL, outside of {self.place}; to read what the list names "
                 "anywhere, add --set allow_outside=true"
             )
         try:
-            return place(row.path)
+            return place(path)
         except UsageError as error:
             raise SourceError(f"{row.where}: {error}") from error
 
@@ -323,6 +378,11 @@ def _location_below(root: Location, name: str, what: str) -> Location:
     if inner is None:
         raise SourceError(f"{what} is {name!r:.80}, which leaves {root}; give the place itself as the root")
     return Location(root.scheme, root.bucket, root.key(inner))
+
+
+def _stem(name: str, folder: str) -> str:
+    """Returns the path of a file below a folder, without its ending."""
+    return posixpath.splitext(posixpath.relpath(name, folder or "."))[0]
 
 
 def _split_name(row: ListRow) -> str:

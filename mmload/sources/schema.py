@@ -6,8 +6,9 @@ A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.records import DTYPES, FIELD_NAMES, dtype_name
+from mmload.errors import SampleError
+from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.runtime.memory_pool import plain_tensor
 from mmload.sources.decode import LOSSY, Decoder
+from mmload.sources.randomness import spread_indices
 from mmload.store.manifest import is_name
 
 Key = int | str
@@ -29,115 +32,70 @@ ALIASES = {
 }  # fmt: skip
 """Names that dicts and NamedTuples use -> the field's own name."""
 
+OF_CLASSES = {"targets": "target", "labels": "label", "masks": "the mask's value"}
+"""Fields whose values may be classes, the first that a dataset has, and how messages call them."""
+
 _CHANNELS = (1, 2, 3, 4)
 _DEEP = 4
 
 _OF_ONE_SHAPE = ("images", "masks", "targets")
-"""Fields that are never padded: a vector of targets with zeros behind it would be another target."""
+"""Fields that are no lists: a vector of targets with zeros behind it would be another target."""
 
-
-@dataclass(kw_only=True)
-class PaddedField:
-    """The shape of one field's values; all values have to be added before the first is padded.
-
-    Attributes:
-        count: the field that holds how many are real; None: another field's count applies.
-        fill: the value of the padding.
-        most: the length of the longest.
-        like: dtype and further sizes of the first that is not empty.
-        beside: whether every value had the length of the boxes of its sample.
-    """
-
-    count: str | None
-    fill: int = 0
-    most: int = 0
-    like: tuple[torch.dtype, tuple[int, ...]] | None = None
-    beside: bool = True
-
-    def add(self, value: Tensor, boxes: int | None) -> None:
-        """Registers a value of a sample with this many boxes (None: it has none)."""
-        self.beside = self.beside and value.ndim > 0 and len(value) == boxes
-        if value.ndim and value.numel():
-            self.most = max(self.most, len(value))
-            self.like = self.like or (value.dtype, tuple(value.shape[1:]))
-
-    def pad(self, name: str, value: Tensor) -> Tensor:
-        """Pads a value to the common shape.
-
-        Raises:
-            ValueError: if it is longer than any that was added, or of another dtype or shape.
-        """
-        dtype, tail = self.like or (torch.float32, ())
-        if value.ndim and value.numel() and (value.dtype, tuple(value.shape[1:])) != (dtype, tail):
-            raise ValueError(f"{name} is {value.dtype} {list(value.shape)}, others are {dtype} [any, {list(tail)}]")
-        if not value.ndim or (value.numel() and len(value) > self.most):
-            raise ValueError(
-                f"{name} is {list(value.shape)}, the longest of the split was {self.most} before the build"
-            )
-        padded = torch.full((max(1, self.most), *tail), self.fill, dtype=dtype, device="cpu")
-        if value.numel():
-            padded[: len(value)] = value
-        return padded
+Like = tuple[torch.dtype, tuple[int | None, ...]]
+Element = tuple[torch.dtype, tuple[int, ...]]
 
 
 class Schema:
     """Mapping of a sample's values to fields, with the dtype and shape that each must have. Picklable, thread-safe.
 
-    Without keys (field -> position or name), they are guessed from the first sample, see docs/sources.md.
+    The first of some samples sets it; the others say which fields have another length in each, and are lists. Without
+    keys (field -> position or name), they are guessed from the first sample, see docs/sources.md.
+
+    Attributes:
+        keys: field -> position or name.
+        lists: field that is a list -> dtype and shape of an element.
+        like: field -> dtype and shape; sizes that may differ are None.
 
     Raises:
         ValueError: if there is nothing to store, or a value that cannot be stored.
     """
 
-    def __init__(self, first: Any, decoder: Decoder, keys: Mapping[str, Key] | None) -> None:
+    def __init__(self, samples: Sequence[Any], decoder: Decoder, keys: Mapping[str, Key] | None) -> None:
         self.decoder = decoder
         self.guessed = keys is None
-        self.keys = _guess(first) if keys is None else dict(keys)
+        self.keys = _guess(samples[0]) if keys is None else dict(keys)
         if decoder.exif_orient and not {"boxes", "masks"}.isdisjoint(self.keys):
             raise ValueError("exif_orient rotates images, not their boxes or masks; rotate all of them in the dataset")
         for name in self.keys:
             if not is_name(name):
                 raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
-        self.padded = {name: self._padded_field(name) for name in self._of_any_length(first)}
-        self.like: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {}
-        self.fit([self.raw(first)])
+        self.lists: dict[str, Element] = dict.fromkeys(self._of_any_length(samples[0]), (torch.float32, ()))
+        raw = [self.raw(samples[0])]
+        for sample in samples[1:]:
+            with suppress(ValueError):  # raised again when the sample is read
+                raw.append(self.raw(sample))
+        self._find_lists(raw)
+        self.like = {name: _like(name, tensor) for name, tensor in self._rows(raw[0]).items()}
+        for name in self.lists:
+            self.like[name] = (self.lists[name][0], (None, *self.lists[name][1]))
 
-    def fit(self, samples: Iterable[dict[str, Tensor]]) -> None:
-        """Finds the longest of each text and sequence, of samples that :meth:`raw` returned."""
-        self.like = {}
-        first: dict[str, Tensor] | None = None
-        for raw in samples:
-            first = first or raw
-            boxes = len(raw["boxes"]) if "boxes" in self.padded and raw["boxes"].ndim else None
-            for name, padded in self.padded.items():
-                padded.add(raw[name], None if raw[name].dtype == torch.uint8 else boxes)  # a text lies beside none
-        if first is not None:
-            self.like = {name: _like(name, tensor) for name, tensor in self._rows(first).items()}
-
-    def takes_any_length(self, samples: Iterable[dict[str, Tensor]], first: Any) -> bool:
-        """Returns whether all samples must be read first: a value is a text or list, or lengths differ among these."""
-        shapes = {name: tensor.shape for name, tensor in self.raw(first).items()}
-        for sample in samples:
-            for name, tensor in sample.items():
-                if name in _OF_ONE_SHAPE or name in self.padded or not tensor.ndim == len(shapes[name]) > 0:
-                    continue
-                if tensor.shape[0] != shapes[name][0] and tensor.shape[1:] == shapes[name][1:]:
-                    self.padded[name] = self._padded_field(name)
-        return bool(self.padded)
-
-    def __call__(self, sample: Any) -> dict[str, Tensor]:
+    def __call__(self, sample: Any, image: Tensor | None = None) -> dict[str, Tensor]:
         """Returns the fields: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
+
+        Args:
+            sample: the sample.
+            image: its image, if that is no value of it; boxes have to lie in it.
 
         Raises:
             ValueError: if it is not as the first; says what differs.
         """
         raw = self.raw(sample)
-        _check_boxes(raw)
+        _check_boxes(raw if image is None else {**raw, "images": image})
         fields = self._rows(raw)
         for name, like in self.like.items():
-            got = _like(name, fields[name])
-            if got != like:
-                raise ValueError(f"{name} is {_show(got)}, the first sample's is {_show(like)}")
+            dtype, shape = _like(name, fields[name])
+            if (dtype, (None, *shape[1:]) if name in self.lists else shape) != like:
+                raise ValueError(f"{name} is {_show((dtype, shape))}, the first sample's is {_show(like)}")
         return fields
 
     def raw(self, sample: Any) -> dict[str, Tensor]:
@@ -147,7 +105,7 @@ class Schema:
         for name, key in self.keys.items():
             if key not in values:
                 raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
-            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.padded):
+            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.lists):
                 raise ValueError(f"{name} is of type str, which cannot be stored there; give numbers")
             fields[name] = _tensor(name, values[key], self.decoder)
         if self.guessed and len(values) > len(self.keys):
@@ -155,22 +113,27 @@ class Schema:
             raise ValueError(f"it has the value {more[0]!r}, which the first sample does not have")
         return fields
 
-    def _rows(self, raw: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Pads the values to the shape of all rows and adds their counts."""
-        if "boxes" in self.padded and "labels" in raw and len(raw["boxes"]) != len(raw["labels"]):
-            raise ValueError("boxes and labels are not of one length; each box needs its label")
+    def _rows(self, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the values of a sample, with the number of elements of each list; boxes and labels share theirs."""
         fields = {}
         for name, tensor in raw.items():
-            padded = self.padded.get(name)
-            fields[name] = tensor if padded is None else padded.pad(name, tensor)
-            if padded is not None and padded.count is not None:
-                fields[padded.count] = torch.tensor(len(tensor) if tensor.numel() else 0, device="cpu")
+            if name not in self.lists:
+                fields[name] = tensor
+                continue
+            dtype, tail = self.lists[name]  # of nothing, as [] has neither
+            fields[name] = tensor if tensor.numel() else torch.empty((0, *tail), dtype=dtype, device="cpu")
+            count = self._count(name)
+            if not tensor.ndim or (count is None and len(fields[name]) != len(raw["boxes"])):
+                raise ValueError(f"boxes and {name} are not of one length; each box needs its {name.rstrip('s')}")
+            if count is not None:
+                fields[count] = torch.tensor(len(fields[name]), device="cpu")
         return fields
 
     def _of_any_length(self, first: Any) -> list[str]:
+        """Returns the fields that are lists by the kind of their value."""
         values = _values_of(first)
         of_boxes = ("boxes", "labels") if "boxes" in self.keys else ()
-        single = (*_OF_ONE_SHAPE, *(of_boxes if "counts" in self.keys else ()))  # or the dataset pads its boxes itself
+        single = self._of_one_shape()
         return [
             name
             for name, key in self.keys.items()
@@ -178,26 +141,79 @@ class Schema:
             and (name in of_boxes or isinstance(values.get(key), str) or _is_sequence(values.get(key)))
         ]
 
-    def _padded_field(self, name: str) -> PaddedField:
-        """Returns how a field of any length is stored; boxes and labels share a count, as everywhere in mmload."""
-        if "boxes" in self.keys and name == "labels":
-            return PaddedField(count=None, fill=-1)
-        count = "counts" if name == "boxes" else f"{name}_count"
-        if count in self.keys or not is_name(count):
-            raise ValueError(f"{name} needs the field {count} for its length; give {name} another name in fields")
-        return PaddedField(count=count)
+    def _of_one_shape(self) -> tuple[str, ...]:
+        """Returns the fields that are no lists: a dataset with counts pads its boxes itself."""
+        return (*_OF_ONE_SHAPE, *(("boxes", "labels") if {"boxes", "counts"}.issubset(self.keys) else ()))
 
-    def check_beside(self) -> None:
-        """Raises ValueError if, over all samples, a field has a value for each box, as ``area`` has."""
-        for name, padded in self.padded.items():
-            if "boxes" in self.padded and name not in ("boxes", "labels") and padded.beside:
-                raise ValueError(
-                    f"{name} has one value per box, which no transform drops with its box; name those to "
-                    f"store in fields, without {name}"
-                )
+    def _find_lists(self, raw: Sequence[Mapping[str, Tensor]]) -> None:
+        """Finds the fields whose length differs between samples, and the elements of all lists."""
+        for name, first in raw[0].items():
+            values = [each[name] for each in raw if each[name].ndim == first.ndim > 0]
+            if name not in self._of_one_shape() and len({len(value) for value in values}) > 1:
+                self.lists.setdefault(name, (first.dtype, tuple(first.shape[1:])))
+        for name in self.lists:
+            elements = [(each[name].dtype, tuple(each[name].shape[1:])) for each in raw if each[name].numel()]
+            default: Element = {"boxes": (torch.float32, (4,)), "labels": (torch.int64, ())}.get(name, self.lists[name])
+            self.lists[name] = elements[0] if elements else default
+            self._check_list(name, raw)
+
+    def _check_list(self, name: str, raw: Sequence[Mapping[str, Tensor]]) -> None:
+        """Raises ValueError if a list cannot be stored: no transform drops its elements with their boxes."""
+        count = self._count(name)
+        if count in self.keys or (count is not None and not is_name(count)):
+            raise ValueError(f"{name} needs the field {count} for its length; give {name} another name in fields")
+        if self.lists[name][0] == torch.bfloat16:
+            raise ValueError(f"{name} is bfloat16 of any length, which is not stored; give float32")
+        is_beside = "boxes" in self.lists and name not in ("boxes", *PER_BOX) and self.lists[name][0] != torch.uint8
+        if is_beside and all(each[name].ndim and len(each[name]) == len(each["boxes"]) for each in raw):
+            raise ValueError(
+                f"{name} has one value per box, which no transform drops with its box; name those to store in fields, "
+                f"without {name}, or call it as one of {', '.join(PER_BOX)}"
+            )
+
+    def _count(self, name: str) -> str | None:
+        """Returns the field that has the length of a list; boxes and what belongs to them share a count."""
+        if name == "boxes":
+            return "counts"
+        return None if "boxes" in self.lists and name in PER_BOX else f"{name}_count"
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {_show(like)}" for name, like in self.like.items())
+
+
+def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names: Iterable[str]) -> Schema:
+    """Returns the schema of some samples, spread over so many, whose values are given by name.
+
+    Raises:
+        ValueError: if no sample can be read, or they cannot be stored.
+    """
+    samples, fault = [], ValueError("there is no sample")
+    for index in spread_indices(count):
+        try:
+            samples.append(values(index))
+        except (SampleError, ValueError) as error:  # raised again when the sample is read
+            fault = ValueError(str(error))
+    if not samples:
+        raise fault
+    return Schema(samples, decoder, {name: name for name in names})
+
+
+def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:
+    """Checks targets that are numbers, the labels of boxes, else masks, where a dataset names its classes.
+
+    Raises:
+        ValueError: if one is not a class.
+    """
+    name = next(filter(fields.__contains__, OF_CLASSES), "")
+    if not classes or not name or fields[name].is_floating_point() or (name == "targets" and fields[name].ndim):
+        return
+    values = fields[name].numpy()  # a tenth of the time of torch's operations
+    if name == "masks":
+        values = values[values != VOID]
+    elif values.ndim and "counts" in fields:
+        values = values[: int(fields["counts"])]
+    if len(odd := values[(values < 0) | (values >= len(classes))].reshape(-1)):
+        raise ValueError(f"{OF_CLASSES[name]} {int(odd[0])} is not a class; classes are 0 to {len(classes) - 1}")
 
 
 def _values_of(sample: Any) -> dict[Key, Any]:
@@ -416,7 +432,7 @@ def _class_numbers(tensor: Tensor) -> Tensor:
     return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
-def _like(name: str, tensor: Tensor) -> tuple[torch.dtype, tuple[int | None, ...]]:
+def _like(name: str, tensor: Tensor) -> Like:
     """Returns dtype and shape; height and width of images and masks, which transforms may make equal, are None."""
     shape: tuple[int | None, ...] = tuple(tensor.shape)
     if name in ("images", "masks") and len(shape) >= 2:
@@ -424,7 +440,7 @@ def _like(name: str, tensor: Tensor) -> tuple[torch.dtype, tuple[int | None, ...
     return tensor.dtype, shape
 
 
-def _show(like: tuple[torch.dtype, tuple[int | None, ...]]) -> str:
+def _show(like: Like) -> str:
     dtype, shape = like
     sizes = ", ".join("any" if size is None else str(size) for size in shape)
     return f"{str(dtype).removeprefix('torch.')} [{sizes}]"

@@ -2,37 +2,41 @@
 
 Without a devkit, XML that lies beside images, or in a folder beside theirs, is read as well.
 
-All annotations are read once when the splits are found, to determine the largest number of boxes or the images to keep.
-An error in one image does not stop that: it becomes a SampleError when the image is read.
+Annotations are read with their images. Only where they say which classes or samples there are, all are read when the
+splits are found, too: an error in one does not stop that, and becomes a SampleError when its image is read.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, counted
-from mmload.records import VOID, Sample
+from msgspec import Meta
+
+from mmload.errors import RecipeError, SampleError, SourceError, choices
+from mmload.records import VOID
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import (
-    EXTENSIONS,
-    check_is_folder,
-    checksum_of,
-    inner_name,
-    read_bytes,
-    read_image_and_jpeg,
-    read_text,
-)
+from mmload.sources.files import EXTENSIONS, SampleFiles, check_is_folder, inner_name, read_text
 from mmload.sources.links import Links, reading
-from mmload.sources.listing import ListedSplit, are_different_names, note_doubles
-from mmload.sources.voc_annotations import MAX_BYTES, VocAnnotation, VocItem, VocTask, parse_annotation, read_mask
+from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, note_doubles, size_of
+from mmload.sources.masks import read_mask, read_mask_of
+from mmload.sources.options import Names, Table
+from mmload.sources.voc_annotations import (
+    VocAnnotation,
+    classification_fields,
+    detection_fields,
+    read_annotation,
+)
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PASCAL = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -43,6 +47,18 @@ PASCAL = (
 TASKS = ("detection", "classification", "segmentation", "single-label")
 BACKGROUND = "background"
 """Class 0 of masks; a list of classes may begin with it or leave it out."""
+
+
+_SPLITS = ("train", "val", "test")
+_LISTS = 'names of lists, such as "train" or ["train", "val"]'
+
+
+class VocItem(NamedTuple):
+    """One image: its path, that of the annotation or mask that belongs to it, and their revisions."""
+
+    image: str
+    beside: str
+    revision: str
 
 
 @dataclass
@@ -75,11 +91,11 @@ class VocSource:
     decoder: Decoder
     _: KW_ONLY
     task: str = "detection"
-    year: str | int | Sequence[str | int] | None = None
-    image_set: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None
-    classes: str | Sequence[str] | None = None
-    class_map: Mapping[str, str] | None = None
-    target_classes: Sequence[str] | None = None
+    year: Annotated[str | int | list[str | int] | None, Meta(description="a year, or a list of years")] = None
+    image_set: Annotated[str | list[str] | dict[str, str | list[str]] | None, Meta(description=_LISTS)] = None
+    classes: Annotated[str | list[str] | None, Meta(description='a list of different names, or "auto"')] = None
+    class_map: Table = None
+    target_classes: Names = None
     one_based: bool = True
     clip_boxes: bool = False
     download: bool = False
@@ -97,6 +113,7 @@ class VocSource:
         self._sets = _checked_sets(self.image_set)
         self._classes = _checked_classes(self.classes, self.task)
         self._map, self._targets = _checked_map(self.class_map, self.target_classes)
+        self._lists = "Segmentation" if self.task == "segmentation" else "Main"
         self._links = Links(self.root, self.allow_outside)
 
     def splits(self) -> Mapping[str, VocSplit]:
@@ -107,66 +124,46 @@ class VocSource:
             RecipeError: if the year has to be given.
         """
         with reading(self._root):
-            lists = "Segmentation" if self.task == "segmentation" else "Main"
-            devkit, years = self._devkit(lists)
             findings: dict[str, Findings] = defaultdict(Findings)
+            devkit, years = self._devkit()
             if years:
-                wanted = self._wanted(devkit, years, lists)
-                items = {name: self._items(devkit, lists, sets) for name, sets in wanted.items()}
+                wanted = self._wanted(devkit, years)
+                items = {name: Listing(VocItem, self._items(devkit, sets)) for name, sets in wanted.items()}
             else:
                 devkit, items = self._root, self._annotated_items(findings)
-            task = self._task(devkit, [item for split in items.values() for item in split], bool(years))
-            splits = {name: self._split(devkit, name, split, task, findings[name]) for name, split in items.items()}
+            if self.task == "single-label":
+                items = {name: self._single(devkit, split, findings[name]) for name, split in items.items()}
+            for name, split in items.items():
+                if not split:
+                    raise SourceError("; ".join((f"split {name} of {devkit} has no image", *findings[name].notes())))
+            classes = self._own_classes(devkit, items, bool(years))
+            splits = {
+                name: VocSplit(self, devkit, split, classes, findings[name].notes()) for name, split in items.items()
+            }
             note_doubles(splits, self._links.notes())
             return splits
 
-    def _devkit(self, lists: str) -> tuple[Path, dict[str, str]]:
+    def class_of(self, annotation: VocAnnotation) -> str:
+        """Returns the class of an image with one label; raises ValueError if it has none, and is dropped."""
+        if len(annotation.objects) != 1:
+            raise ValueError("several objects" if annotation.objects else "no object")
+        name = annotation.objects[0].name
+        if name not in self._map:
+            raise ValueError(f"{name} is not in the class map")
+        return self._map[name]
+
+    def _devkit(self) -> tuple[Path, dict[str, str]]:
         """Returns the devkit, and the folder of each year in it; downloads what is missing."""
         if self.download and self._root.parent.is_dir():
             self._root.mkdir(exist_ok=True)
         check_is_folder(self._root, "a VOCdevkit, or the folder around it")
         devkit, years = find_years(self._root)
         if self.download:
-            self._fetch(years, lists)
+            self._fetch(years)
             devkit, years = find_years(self._root)
         return devkit, years
 
-    def _wanted(self, devkit: Path, years: Mapping[str, str], lists: str) -> dict[str, list[tuple[str, str]]]:
-        """Returns the (year folder, list) pairs of each split."""
-        if not self._years and len(years) > 1:
-            raise RecipeError(f"{devkit} holds several years ({', '.join(years)}); give the year, one or a list")
-        chosen = self._years or list(years)
-        for year in chosen:
-            if year not in years:
-                raise SourceError(f"{devkit} has no year {year!r}; it has {', '.join(years)}")
-        sets = self._sets or default_sets([devkit / years[year] for year in chosen], lists)
-        return {name: locate_lists(entries, chosen, years) for name, entries in sets.items()}
-
-    def _annotated_items(self, findings: Mapping[str, Findings]) -> dict[str, list[VocItem]]:
-        """Returns the images of each split with an annotation, where there is no devkit."""
-        found, others = find_annotated(self._root)
-        if not found or self._years or self._sets or self.task == "segmentation":
-            raise SourceError(
-                f"{self._root} is not a VOCdevkit: no folder in it has JPEGImages and ImageSets, "
-                f"{'and XML beside images has no years, no lists and no masks' if found else 'or XML beside images'}; "
-                "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
-            )
-        items: dict[str, list[VocItem]] = {}
-        for split, (images, xml) in found.items():
-            stems = sorted(path.stem for path in xml.iterdir() if path.suffix.lower() == ".xml")
-            folders = [folder.relative_to(self._root).as_posix() for folder in (images, xml)]
-            items[split] = [
-                self._item(self._root, f"{folders[0]}/{stem}", f"{folders[1]}/{stem}.xml") for stem in stems
-            ]
-            read = {item.image for item in items[split]}
-            for path in sorted(images.iterdir()):
-                if path.suffix.lower() in EXTENSIONS and path.relative_to(self._root).as_posix() not in read:
-                    findings[split].add("images without an annotation (.xml) of their own are left out", path.name)
-        for name in others:
-            findings[next(iter(found))].add("folders without annotations (.xml) are left out", name)
-        return items
-
-    def _fetch(self, years: Mapping[str, str], lists: str) -> None:
+    def _fetch(self, years: Mapping[str, str]) -> None:
         from mmload.sources.download import download_voc
 
         if not self._years:
@@ -176,17 +173,69 @@ class VocSource:
             only, _, name = entry.rpartition("/")
             for year in [only] if only else self._years:
                 folder = find_years(self._root)[0] / years.get(year, f"VOC{year}")
-                if not (folder / "ImageSets" / lists / f"{name}.txt").is_file():
+                if not self._list(folder, name).is_file():
                     download_voc(year, name, self._root)
 
-    def _items(self, devkit: Path, lists: str, sets: list[tuple[str, str]]) -> list[VocItem]:
+    def _list(self, year: Path, name: str) -> Path:
+        return year / "ImageSets" / self._lists / f"{name}.txt"
+
+    def _wanted(self, devkit: Path, years: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
+        """Returns the (year's folder, list) pairs of each split."""
+        if not self._years and len(years) > 1:
+            raise RecipeError(f"{devkit} holds several years ({', '.join(years)}); give the year, one or a list")
+        chosen = self._years or list(years)
+        for year in chosen:
+            if year not in years:
+                raise SourceError(f"{devkit} has no year {year!r}; it has {', '.join(years)}")
+        if self._sets is None:
+            there = {
+                name: [(years[year], name) for year in chosen if self._list(devkit / years[year], name).is_file()]
+                for name in (*_SPLITS, "trainval")
+            }
+            wanted = {name: there[name] for name in _SPLITS if there[name]} or {"train": there["trainval"]}
+            if not any(wanted.values()):
+                raise SourceError(
+                    f"{self._list(devkit / years[chosen[0]], 'train').parent} has none of train.txt, val.txt, "
+                    "test.txt, trainval.txt; give image_set"
+                )
+            return wanted
+        wanted = {}
+        for split, entries in self._sets.items():
+            pairs = [(each.rpartition("/")[0], each.rpartition("/")[2]) for each in entries]
+            for year in (year for year, _ in pairs if year and year not in years):
+                raise SourceError(f"image_set of {split}: year {year!r} does not exist; choose from {', '.join(years)}")
+            wanted[split] = [(years[each], name) for year, name in pairs for each in ([year] if year else chosen)]
+        return wanted
+
+    def _items(self, devkit: Path, sets: Sequence[tuple[str, str]]) -> Iterator[VocItem]:
         folder, ending = ("SegmentationClass", ".png") if self.task == "segmentation" else ("Annotations", ".xml")
-        items = []
         for year, name in sets:
-            path = devkit / year / "ImageSets" / lists / f"{name}.txt"
+            path = self._list(devkit / year, name)
             self._links.check(path)
             for stem in read_list(path, devkit / year / "JPEGImages"):
-                items.append(self._item(devkit, f"{year}/JPEGImages/{stem}", f"{year}/{folder}/{stem}{ending}"))
+                yield self._item(devkit, f"{year}/JPEGImages/{stem}", f"{year}/{folder}/{stem}{ending}")
+
+    def _annotated_items(self, findings: Mapping[str, Findings]) -> dict[str, Listing[VocItem]]:
+        """Returns the images of each split with an annotation, where there is no devkit."""
+        found, others = find_annotated(self._root)
+        if not found or self._years or self._sets or self.task == "segmentation":
+            raise SourceError(
+                f"{self._root} is not a VOCdevkit: no folder in it has JPEGImages and ImageSets, "
+                f"{'and XML beside images has no years, no lists and no masks' if found else 'or XML beside images'}; "
+                "give the folder that holds VOC2007, VOC2012, ..., or set download to fetch one"
+            )
+        items = {}
+        for split, (images, xml) in found.items():
+            image, beside = (folder.relative_to(self._root).as_posix() for folder in (images, xml))
+            stems = sorted(path.stem for path in xml.iterdir() if path.suffix.lower() == ".xml")
+            own = [self._item(self._root, f"{image}/{stem}", f"{beside}/{stem}.xml") for stem in stems]
+            read = {each.image for each in own}
+            for path in sorted(images.iterdir()):
+                if path.suffix.lower() in EXTENSIONS and path.relative_to(self._root).as_posix() not in read:
+                    findings[split].add("images without an annotation (.xml) of their own are left out", path.name)
+            items[split] = Listing(VocItem, own)
+        for name in others:
+            findings[next(iter(found))].add("folders without annotations (.xml) are left out", name)
         return items
 
     def _item(self, devkit: Path, base: str, beside: str) -> VocItem:
@@ -194,120 +243,108 @@ class VocSource:
         files = [posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS]
         name, image = self._links.find_first(devkit, files)
         beside, own = self._links.find(devkit, posixpath.normpath(beside))
-        is_mask = self.task == "segmentation"
-        found = VocAnnotation(fault="not annotated") if is_mask else _annotation(devkit, beside)
-        return VocItem(name, f"{image} {own}", found, beside)
+        return VocItem(name, beside, f"{image} {own}")
 
-    def _task(self, devkit: Path, items: list[VocItem], has_devkit: bool) -> VocTask:
+    def _single(self, devkit: Path, items: Listing[VocItem], findings: Findings) -> Listing[VocItem]:
+        """Returns the images with one label; those whose annotation cannot be read are errors when they are read."""
+        rows = []
+        for row, item in enumerate(items):
+            annotation = _annotation_of(devkit, item)
+            try:
+                rows += [row] if annotation is None or self.class_of(annotation) else []
+            except ValueError as error:
+                findings.add(f"images dropped, {error}", item.image)
+        return items.only(rows)
+
+    def _own_classes(self, devkit: Path, items: Mapping[str, Listing[VocItem]], has_devkit: bool) -> tuple[str, ...]:
+        """Returns the names of the classes by index."""
         classes = tuple(self._classes)
+        every = (item for split in items.values() for item in split)
         if self.task == "single-label":
             classes = self._targets
         elif self._classes == "auto" or (self.classes is None and not has_devkit):
-            names = {each.name for item in items for each in item.annotation.objects}
-            classes = _numbered_classes(devkit, items) if self.task == "segmentation" else tuple(sorted(names))
-        if self.task == "segmentation" and not _is_background(classes[0]):
+            if self.task == "segmentation":
+                classes = tuple(f"class {number}" for number in range(1, _largest_number(devkit, every) + 1))
+            else:
+                found = (_annotation_of(devkit, item) for item in every)
+                classes = tuple(
+                    sorted({each.name for annotation in found if annotation for each in annotation.objects})
+                )
+        if self.task == "segmentation" and not (classes and _is_background(classes[0])):
             classes = (BACKGROUND, *classes)
-        return VocTask(
-            name=self.task,
-            classes=classes,
-            one_based=self.one_based,
-            clip_boxes=self.clip_boxes,
-            class_map=self._map,
-        )
-
-    def _split(self, devkit: Path, name: str, items: list[VocItem], task: VocTask, findings: Findings) -> VocSplit:
-        reasons = [_dropped(item.annotation, task) for item in items]
-        remaining = [item for item, reason in zip(items, reasons, strict=True) if not reason]
-        counts = Counter(filter(None, reasons))
-        notes = tuple(
-            f"dropped {count:,} of {counted(len(items), 'image')}: {reason}" for reason, count in counts.most_common()
-        )
-        if not remaining:
-            raise SourceError(f"split {name} of {devkit} has no image{'; ' + '; '.join(notes) if notes else ''}")
-        most = max(1, *(len(item.annotation.objects) for item in remaining))
-        return VocSplit(devkit, self.decoder, replace(task, most=most), remaining, notes + findings.notes())
+        return classes
 
 
 class VocSplit(ListedSplit[VocItem]):
-    """One split."""
+    """One split: images and their annotations or masks."""
 
     def __init__(
-        self, root: Path, decoder: Decoder, task: VocTask, items: list[VocItem], notes: tuple[str, ...]
+        self, source: VocSource, devkit: Path, items: Listing[VocItem], classes: tuple[str, ...], notes: tuple[str, ...]
     ) -> None:
-        super().__init__(items, task.classes, notes, boxes=task.name == "detection")
-        self.root, self.decoder, self.task = root, decoder, task
+        super().__init__(devkit, source.decoder, items, classes, notes, boxes=source.task == "detection")
+        self._source = source
 
     def revision(self, index: int) -> str:
-        """Returns sizes and times of the image, its annotation and its mask."""
+        """Returns sizes and times of the image and its annotation or mask."""
         return self.items[index].revision
 
-    def checksum(self, index: int) -> str:
-        item = self.items[index]
-        return checksum_of(self.root, [item.image, item.beside], item.image)
+    def files(self, index: int) -> Sequence[str]:
+        return self.items[index][:2]
 
-    def read(self, index: int) -> Sample:
-        """Reads the image as ``images`` uint8 [C, H, W], and the task's fields.
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        """Returns what the task stores.
 
-        Raises:
-            SampleError: if the image, its annotation or its mask is missing or wrong.
+        ============== ==============================================================================================
+        detection      lists: ``boxes`` float32 [n, 4] (xyxy, half-open), ``labels`` [n], ``difficult`` [n]; ``counts``
+        classification ``targets`` float32 [K], 1 for a class in the image; ``ignored`` bool [K], 1 where only difficult
+        segmentation   ``masks`` uint8 [H, W]: class indices, 255 = void
+        single-label   ``targets`` int64 []
+        ============== ==============================================================================================
         """
-        item = self.items[index]
-        pixels, jpeg, losses, _ = read_image_and_jpeg(
-            self.root, item.image, self.decoder, item.image, boxes=self.has_boxes()
-        )
-        height, width = pixels.shape[-2:]
-        fields, own = self.task.fields(item, self.root, (height, width))
-        return Sample(item.image, {"images": pixels, **fields}, (height, width), losses | own, encoded=jpeg)
+        import torch
+
+        beside, source, size = self.items[index].beside, self._source, size_of(image)
+        if source.task == "segmentation":
+            return Beside({"masks": read_mask_of(files, beside, size, len(self.classes), _OWN_CLASSES)})
+        annotation = read_annotation(files, beside)
+        if source.task == "single-label":
+            return Beside({"targets": torch.tensor(self.classes.index(source.class_of(annotation)), device="cpu")})
+        if source.task == "classification":
+            return classification_fields(annotation, self.classes)
+        return detection_fields(annotation, self.classes, size, one_based=source.one_based, clip=source.clip_boxes)
 
 
-def _annotation(devkit: Path, name: str) -> VocAnnotation:
-    try:
-        return parse_annotation(read_bytes(devkit, name, name, MAX_BYTES))
-    except SampleError as error:
-        return VocAnnotation(fault=error.reason)
-    except ValueError as error:
-        return VocAnnotation(fault=f"{name}: {error}")
+_OWN_CLASSES = "name your own in classes, or take those in the masks: --set classes=auto"
 
 
-def _dropped(annotation: VocAnnotation, task: VocTask) -> str:
-    """Returns why an image is not part of a split: for single-label, if it has not one object of a class in the map.
-
-    An annotation that cannot be read is an error of its image.
-    """
-    if task.name != "single-label" or annotation.fault:
-        return ""
-    if len(annotation.objects) != 1:
-        return "several objects" if annotation.objects else "no object"
-    name = annotation.objects[0].name
-    return "" if name in task.class_map else f"{name} is not in the class map"
+def _annotation_of(devkit: Path, item: VocItem) -> VocAnnotation | None:
+    """Returns the annotation of an image; None if it is an error, which is raised again when the sample is read."""
+    with suppress(SampleError, ValueError):
+        return read_annotation(SampleFiles(devkit, item.image), item.beside)
+    return None
 
 
-def _numbered_classes(devkit: Path, items: Sequence[VocItem]) -> tuple[str, ...]:
-    """Returns the background and a class per number up to the largest in the masks, which do not name their classes."""
+def _largest_number(devkit: Path, items: Iterator[VocItem]) -> int:
+    """Returns the largest number of a class in masks, which do not name their classes."""
     largest = 0
     for item in items:
-        with suppress(SampleError):  # raised again when the sample is read
-            mask = read_mask(devkit, item.beside, item.image)
+        with suppress(SampleError, ValueError):  # raised again when the sample is read
+            mask = read_mask(SampleFiles(devkit, item.image), item.beside)
             largest = max(largest, int(mask.masked_fill(mask == VOID, 0).max()))
-    return (BACKGROUND, *(f"class {number}" for number in range(1, largest + 1)))
+    return largest
 
 
-def _checked_sets(image_set: Any) -> dict[str, list[str]] | None:
+def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[str]] | None:
     """Checks ``image_set`` and returns it in its long form."""
     if image_set is None:
         return None
-    names = image_set if isinstance(image_set, Mapping) else _several(image_set)
-    table = names if isinstance(names, Mapping) else {str(name).rpartition("/")[2]: name for name in names}
-    sets = {name: _several(entry) for name, entry in table.items()}
-    stems = [entry.rpartition("/")[2] if isinstance(entry, str) else "" for each in sets.values() for entry in each]
+    names = [image_set] if isinstance(image_set, str) else image_set
+    table = names if isinstance(names, dict) else {name.rpartition("/")[2]: name for name in names}
+    sets = {split: [entry] if isinstance(entry, str) else entry for split, entry in table.items()}
+    stems = [entry.rpartition("/")[2] for entries in sets.values() for entry in entries]
     if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(is_stem, stems)):
-        raise RecipeError(f'image_set is {image_set!r}; write list names, such as "train" or ["train", "val"]')
+        raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
     return sets
-
-
-def _several(names: Any) -> list[Any]:
-    """Returns a name or a list of names as a list; an empty list for anything else."""
-    return [names] if isinstance(names, str) else list(names) if isinstance(names, list | tuple) else []
 
 
 def _is_background(name: object) -> bool:
@@ -332,11 +369,11 @@ def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
     raise RecipeError(f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset')
 
 
-def _checked_map(class_map: Any, target_classes: Any) -> tuple[dict[str, str], tuple[str, ...]]:
+def _checked_map(
+    class_map: Mapping[str, str] | None, target_classes: Sequence[str] | None
+) -> tuple[dict[str, str], tuple[str, ...]]:
     if class_map is None:
         return {}, ()
-    if not isinstance(class_map, Mapping) or not all(isinstance(name, str) for name in class_map.values()):
-        raise RecipeError(f"class_map is {class_map!r}; write a table of VOC's name = \"the other's name\"")
     names = sorted(set(class_map.values())) if target_classes is None else target_classes
     if not are_different_names(names) or not set(names).issuperset(class_map.values()):
         raise RecipeError(
@@ -431,30 +468,3 @@ def _annotated(folder: Path) -> tuple[Path, Path] | None:
             images = [folder / each for each in ("JPEGImages", "images", "Images") if name]
             return next(filter(Path.is_dir, images), folder), folder / name
     return None
-
-
-def default_sets(folders: list[Path], lists: str) -> dict[str, list[str]]:
-    """Maps each split to ``year/list`` entries: train, val and test if they exist, else trainval as train."""
-
-    def entries_of(name: str) -> list[str]:
-        matching = [folder for folder in folders if (folder / "ImageSets" / lists / f"{name}.txt").is_file()]
-        return [f"{folder.name.removeprefix('VOC')}/{name}" for folder in matching]
-
-    sets = {name: entries_of(name) for name in ("train", "val", "test") if entries_of(name)}
-    sets = sets or {"train": entries_of("trainval")}
-    if not any(sets.values()):
-        raise SourceError(
-            f"{folders[0] / 'ImageSets' / lists} has none of train.txt, val.txt, test.txt, trainval.txt; give image_set"
-        )
-    return sets
-
-
-def locate_lists(entries: Sequence[str], chosen: list[str], years: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Returns the (year folder, list) pairs of entries ``year/list``, or ``list`` for every chosen year."""
-    found = []
-    for entry in entries:
-        only, _, name = entry.rpartition("/")
-        if only and only not in years:
-            raise SourceError(f"image_set {entry!r}: year {only!r} does not exist; choose from {', '.join(years)}")
-        found += [(years[year], name) for year in ([only] if only else chosen)]
-    return found

@@ -1,43 +1,29 @@
-"""Reads what belongs to a VOC image: the objects of its annotation, its mask, and the fields of each task.
-
-Document types are refused, so there are no entities to expand and nothing to fetch. It lists no folder.
-"""
+"""VOC's annotations: the objects in an XML file, and what a row has of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
 
-from mmload.errors import SampleError, shown
-from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID
+from mmload.errors import shown
+from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
 from mmload.sources.annotation_values import flag, number
-from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.files import read_bytes
-from mmload.sources.objects import EDGE
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from mmload.sources.files import SampleFiles
+from mmload.sources.listing import Beside
+from mmload.sources.objects import ImageObjects, ObjectError, fields_of_objects
 
 Box = tuple[float, float, float, float]
-Fields = tuple[dict[str, "Tensor"], dict[str, int]]
-"""Fields of a row beside its image, and losses of the sample."""
 
 _ROUNDED = (
     "boxes reach over the edge of the image by a pixel and are cut there; if the files count pixels from 0, set "
     "one_based=false"
 )
 """Loss of a sample, and the text of its note."""
-
-_CODE = np.array([65536, 256, 1])  # red, green, blue as one number
 
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 32
@@ -62,12 +48,24 @@ class VocAnnotation(NamedTuple):
     Attributes:
         objects: in the file's order; parts of objects (heads, hands) are left aside.
         size: (height, width) of the image that the boxes were drawn on; None where it is missing, 0 or no number.
-        fault: why the file cannot be read; "" if it can.
     """
 
     objects: tuple[VocObject, ...] = ()
     size: tuple[int, int] | None = None
-    fault: str = ""
+
+
+def read_annotation(files: SampleFiles, name: str) -> VocAnnotation:
+    """Reads an annotation file.
+
+    Raises:
+        SampleError: if it cannot be read.
+        ValueError: as for :func:`parse_annotation`; the message names the file.
+    """
+    data = files.read(name, MAX_BYTES)
+    try:
+        return parse_annotation(data)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def parse_annotation(data: bytes) -> VocAnnotation:
@@ -164,186 +162,68 @@ def _value(name: str, read: Callable[[str], T], text: str) -> T:
         raise ValueError(f"{name} is {error}") from error
 
 
-class VocItem(NamedTuple):
-    """One image of a list.
-
-    Attributes:
-        image: its path relative to the devkit, which is its id.
-        revision: changes when its files change.
-        annotation: content of its annotation; none is read beside masks.
-        beside: path of the annotation or mask that belongs to the image, relative to the devkit.
-    """
-
-    image: str
-    revision: str
-    annotation: VocAnnotation
-    beside: str
+def label_of(name: str, classes: tuple[str, ...]) -> int:
+    """Returns the index of a class; raises ValueError if there is no such class."""
+    if name not in classes:
+        first = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
+        raise ValueError(
+            f"{name!r} is not one of the classes: {first}; name your own in classes, or take those in the "
+            "annotations: --set classes=auto"
+        )
+    return classes.index(name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class VocTask:
-    """What is stored beside the images of a split. Picklable.
+def detection_fields(
+    annotation: VocAnnotation, classes: tuple[str, ...], size: tuple[int, int], *, one_based: bool, clip: bool
+) -> Beside:
+    """Returns the objects of an image of (height, width) ``size`` as lists: ``boxes``, ``labels``, ``difficult``.
 
-    Attributes:
-        name: "detection", "classification", "segmentation" or "single-label".
-        classes: class names by index; for segmentation they begin with the background.
-        one_based: boxes count pixels from 1 and include the last, as VOC's do; False: from 0, half-open.
-        clip_boxes: cut boxes that reach over the image's edge, instead of refusing them.
-        class_map: for single-label: VOC's class name -> its name in ``classes``.
-        most: the largest number of objects of an image.
-    """
-
-    name: str
-    classes: tuple[str, ...]
-    one_based: bool = True
-    clip_boxes: bool = False
-    class_map: Mapping[str, str] = field(default_factory=dict)
-    most: int = 1
-
-    def fields(self, item: VocItem, root: Path, size: tuple[int, int]) -> Fields:
-        """Returns what is stored beside an image of (height, width) ``size``.
-
-        ============== ==============================================================================================
-        detection      ``boxes`` float32 [M, 4] (xyxy, half-open), ``labels`` [M], ``difficult`` [M], ``counts`` []
-        classification ``targets`` float32 [K], 1 for a class in the image; ``ignored`` bool [K], 1 where only difficult
-        segmentation   ``masks`` uint8 [H, W]: class indices, 255 = void
-        single-label   ``targets`` int64 []
-        ============== ==============================================================================================
-
-        Raises:
-            SampleError: if the annotation or the mask is wrong.
-        """
-        import torch
-
-        if self.name == "segmentation":
-            return {"masks": self._mask(item, root, size)}, {}
-        if item.annotation.fault:
-            raise SampleError(item.image, item.annotation.fault)
-        if self.name == "single-label":
-            (only,) = item.annotation.objects
-            return {"targets": torch.tensor(self.classes.index(self.class_map[only.name]), device="cpu")}, {}
-        return self._present(item) if self.name == "classification" else self._boxes(item, size)
-
-    def _boxes(self, item: VocItem, size: tuple[int, int]) -> Fields:
-        """Returns the boxes, padded to the most of the split; and how many were cut, and a size that differs."""
-        import torch
-
-        objects, listed = item.annotation.objects, item.annotation.size
-        boxes = torch.zeros(self.most, 4, dtype=torch.float32, device="cpu")
-        labels = torch.full((self.most,), -1, device="cpu")
-        difficult = torch.zeros(self.most, dtype=torch.bool, device="cpu")
-        cut = 0
-        for row, each in enumerate(objects):
-            try:
-                sides, inside = self._sides(each, size)
-                labels[row] = self._label(each.name)
-            except ValueError as error:
-                other = f"; its annotation is for an image of {listed[1]} x {listed[0]}" if listed else ""
-                hint = other if listed != size else ""
-                raise SampleError(item.image, f"object {row + 1} ({each.name}): {error}{hint}") from error
-            boxes[row] = torch.tensor(inside, dtype=torch.float32, device="cpu")
-            difficult[row] = each.difficult
-            cut += sides != inside
-        losses = {CLIPPED if self.clip_boxes else _ROUNDED: cut}
-        if listed not in (None, size):
-            losses[SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE] = 1
-        counts = torch.tensor(len(objects), device="cpu")
-        return {"boxes": boxes, "labels": labels, "difficult": difficult, "counts": counts}, losses
-
-    def _sides(self, each: VocObject, size: tuple[int, int]) -> tuple[Box, Box]:
-        """Returns the sides of a box, counted from 0 and half-open, and those of its part in the image."""
-        if each.box is None:
-            raise ValueError("it has no bndbox")
-        (height, width), (x0, y0, x1, y1) = size, each.box
-        sides = (x0 - 1, y0 - 1, x1, y1) if self.one_based else each.box
-        inside = max(sides[0], 0.0), max(sides[1], 0.0), min(x1, width), min(y1, height)
-        written = f"the box xmin, ymin, xmax, ymax = {', '.join(f'{side:g}' for side in each.box)}"
-        over = max(-sides[0], -sides[1], x1 - width, y1 - height)
-        if over > EDGE and not self.clip_boxes:
-            raise ValueError(f"{written} leaves the {width} x {height} image; clip_boxes cuts such boxes")
-        if inside[2] <= inside[0] or inside[3] <= inside[1]:
-            raise ValueError(f"{written} is empty in the {width} x {height} image")
-        return sides, inside
-
-    def _label(self, name: str) -> int:
-        if name not in self.classes:
-            first = ", ".join(self.classes[:20]) + (", ..." if len(self.classes) > 20 else "")
-            raise ValueError(
-                f"{name!r} is not one of the classes: {first}; name your own in classes, or take those in the "
-                "annotations: --set classes=auto"
-            )
-        return self.classes.index(name)
-
-    def _present(self, item: VocItem) -> Fields:
-        """Returns multi-label classes by VOC's rule: a class with only difficult objects does not count."""
-        import torch
-
-        targets = torch.zeros(len(self.classes), dtype=torch.float32, device="cpu")
-        present = torch.zeros(len(self.classes), dtype=torch.bool, device="cpu")
-        for each in item.annotation.objects:
-            try:
-                index = self._label(each.name)
-            except ValueError as error:
-                raise SampleError(item.image, str(error)) from error
-            present[index] = True
-            targets[index] += not each.difficult
-        return {"targets": targets.clamp(max=1), "ignored": present & (targets == 0)}, {}
-
-    def _mask(self, item: VocItem, root: Path, size: tuple[int, int]) -> Tensor:
-        mask = read_mask(root, item.beside, item.image)
-        if mask.shape != size:
-            raise SampleError(
-                item.image, f"its mask is {mask.shape[1]} x {mask.shape[0]}, the image {size[1]} x {size[0]}"
-            )
-        if len(odd := mask[(mask >= len(self.classes)) & (mask != VOID)]):
-            raise SampleError(
-                item.image,
-                f"its mask has the value {int(odd[0])}; classes are 0 to {len(self.classes) - 1}, and 255 is void; "
-                "name your own in classes, or take those in the masks: --set classes=auto",
-            )
-        return mask
-
-
-def read_mask(root: Path, name: str, sample: str) -> Tensor:
-    """Reads a class mask as uint8 [H, W]: the indices of a palette, gray levels, or the numbers of VOC's colors.
+    Boxes become half-open and count from 0: those in files that are ``one_based`` count from 1 and include the last
+    pixel.
 
     Raises:
-        SampleError: of ``sample``, if it is missing, broken, or of another kind.
+        ValueError: if an object is wrong; the message names it.
+    """
+    objects, listed = annotation.objects, annotation.size
+    labels = np.array([label_of(each.name, classes) for each in objects], np.int64)
+    written = [each.box for each in objects if each.box is not None]
+    if len(written) < len(objects):
+        place = [each.box for each in objects].index(None)
+        raise ValueError(f"object {place + 1} ({objects[place].name}) has no bndbox")
+    boxes = np.array(written, np.float64).reshape(-1, 4) - np.array([1, 1, 0, 0]) * one_based
+    difficult = np.array([each.difficult for each in objects], np.bool_)
+    own = ImageObjects(boxes=boxes, per_box={"labels": labels, "difficult": difficult})
+    try:
+        fields, losses, lists = fields_of_objects(own, size, clip)
+    except ObjectError as error:
+        sides = ", ".join(f"{side:g}" for side in written[error.index])
+        other = f"; its annotation is for an image of {listed[1]} x {listed[0]}" if listed else ""
+        raise ValueError(
+            f"object {error.index + 1} ({objects[error.index].name}) of {', '.join(SIDES)} = {sides}: {error.reason}"
+            f"{other if listed != size else ''}"
+        ) from error
+    over = int(((boxes < 0) | (boxes > [size[1], size[0]] * 2)).any(1).sum())
+    loss = CLIPPED if clip else _ROUNDED
+    losses = {**losses, loss: max(over, losses.get(loss, 0))}
+    if listed not in (None, size):
+        losses = {**losses, SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE: 1}
+    return Beside(fields, losses, lists)
+
+
+def classification_fields(annotation: VocAnnotation, classes: tuple[str, ...]) -> Beside:
+    """Returns ``targets`` float32 [K], 1 for the classes in an image, and ``ignored`` bool [K].
+
+    By VOC's rule a class with only difficult objects does not count, and is ignored.
+
+    Raises:
+        ValueError: if an object is of another class.
     """
     import torch
 
-    try:
-        return torch.from_numpy(read_with_pillow(read_bytes(root, name, sample), _class_numbers))
-    except ValueError as error:
-        raise SampleError(sample, f"its mask {name} cannot be read: {error}") from error
-
-
-def _class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """Returns the class of each pixel, uint8 [H, W]; raises RefusedImage if the pixels do not say it."""
-    if image.format in LOSSY:
-        raise RefusedImage(f"it is a {image.format}, which does not keep class numbers")
-    pixels, mode = np.array(image), image.mode
-    if mode in ("LA", "RGBA"):
-        if (pixels[..., -1] != 255).any():
-            raise RefusedImage("it has transparent pixels, of which the class is unclear")
-        pixels, mode = pixels[..., :-1], mode[:-1]
-    if mode == "RGB":
-        codes = pixels.astype(np.int64) @ _CODE
-        colors = voc_colors().astype(np.int64) @ _CODE
-        order = np.argsort(colors)
-        place = order[np.searchsorted(colors, codes, sorter=order).clip(max=len(colors) - 1)]
-        unknown = pixels[colors[place] != codes]
-        if len(unknown):
-            raise RefusedImage(f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes")
-        return np.asarray(place, np.uint8)
-    if mode not in ("P", "L"):
-        raise RefusedImage(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")
-    return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]))
-
-
-def voc_colors() -> npt.NDArray[np.uint8]:
-    """Returns the color of each class, uint8 [256, 3], as VOC's devkit makes them: bits of the number, by threes."""
-    numbers = np.arange(256)[:, None, None]
-    places = np.arange(8)
-    bits = (numbers >> (3 * places + np.arange(3)[:, None])) & 1
-    return np.asarray((bits << (7 - places)).sum(2), np.uint8)
+    targets = torch.zeros(len(classes), dtype=torch.float32, device="cpu")
+    present = torch.zeros(len(classes), dtype=torch.bool, device="cpu")
+    for each in annotation.objects:
+        index = label_of(each.name, classes)
+        present[index] = True
+        targets[index] += not each.difficult
+    return Beside({"targets": targets.clamp(max=1), "ignored": present & (targets == 0)})

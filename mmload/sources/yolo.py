@@ -15,24 +15,17 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
-from mmload.records import ObjectsRecord, Sample
+from mmload.errors import RecipeError, SourceError, choices, shown
+from mmload.records import ObjectsRecord
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import (
-    checksum_of,
-    images_among,
-    inner_name,
-    read_bytes,
-    read_image_and_jpeg,
-    read_text,
-)
+from mmload.sources.files import SampleFiles, images_among, inner_name, read_text
 from mmload.sources.links import Links, reading, walk
-from mmload.sources.listing import ListedSplit, Listing, note_doubles
+from mmload.sources.listing import Beside, ListedSplit, Listing, note_doubles, size_of
 from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yolo_labels import (
     ABSENT,
@@ -47,7 +40,9 @@ from mmload.sources.yolo_labels import (
     read_description,
     without_doubles,
 )
-from mmload.store.checksum import crc32
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
@@ -95,7 +90,7 @@ class YoloSource:
     def __post_init__(self) -> None:
         if self.task not in (None, *TASKS):
             raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
-        if not isinstance(self.file, str) or (inner_name(self.file) is None and not self.allow_outside):
+        if inner_name(self.file) is None and not self.allow_outside:
             raise RecipeError(f"file is {self.file!r}; write the path of the description in the root")
         chosen = Path(self.root)
         self._root, self._path = (chosen, chosen / self.file) if chosen.is_dir() else (chosen.parent, chosen)
@@ -136,7 +131,7 @@ class YoloSource:
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
         notes += notes_on_flip(meaning.objects)
-        return YoloSplit(self._root, self.decoder, self.clip_boxes, meaning, items, notes)
+        return YoloSplit(self, self._root, meaning, items, notes)
 
     def _place(self, path: str, base: Path) -> Path:
         """Returns the folder or list of images that a path of the description means."""
@@ -213,19 +208,13 @@ class YoloSource:
 
 
 class YoloSplit(ListedSplit[YoloItem]):
-    """One split."""
+    """One split: images and the objects in their label files."""
 
     def __init__(
-        self,
-        root: Path,
-        decoder: Decoder,
-        clip_boxes: bool,
-        meaning: YoloMeaning,
-        items: Listing[YoloItem],
-        notes: tuple[str, ...],
+        self, source: YoloSource, root: Path, meaning: YoloMeaning, items: Listing[YoloItem], notes: tuple[str, ...]
     ) -> None:
-        super().__init__(items, meaning.classes, notes, boxes=True)
-        self.root, self.decoder, self._clip, self._meaning = root, decoder, clip_boxes, meaning
+        super().__init__(root, source.decoder, items, meaning.classes, notes, boxes=True)
+        self._clip, self._meaning = source.clip_boxes, meaning
 
     def objects(self) -> ObjectsRecord:
         """Returns the names of keypoints and their flip."""
@@ -236,45 +225,30 @@ class YoloSplit(ListedSplit[YoloItem]):
         item = self.items[index]
         return f"{item.revision} {item.label_revision} {self._meaning.numbers}"
 
-    def checksum(self, index: int) -> str:
+    def files(self, index: int) -> Sequence[str]:
         item = self.items[index]
-        labels = [] if item.label_revision == "missing" else [item.labels]
-        return checksum_of(self.root, [item.file, *labels], item.file)
+        return [item.file] if item.label_revision == "missing" else [item.file, item.labels]
 
-    def read(self, index: int) -> Sample:
-        """Reads the image as ``images`` uint8 [C, H, W], and its objects as lists.
-
-        Raises:
-            SampleError: if the image is missing or broken, or a line of its labels is wrong.
-        """
-        item = self.items[index]
-        if item.revision == "missing":
-            raise SampleError(item.file, f"no such file: {self.root / item.file}")
-        pixels, jpeg, losses, checksum = read_image_and_jpeg(self.root, item.file, self.decoder, item.file, boxes=True)
-        size = (pixels.shape[1], pixels.shape[2])
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        """Returns the objects as lists."""
         lines: dict[int, list[float]] = {}
-        again = 0
+        size, again = size_of(image), 0
+        edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
+        labels = self.items[index].labels
         try:
-            if item.label_revision != "missing":
-                text = read_bytes(self.root, item.labels, item.file, MOST_LABEL_BYTES)
-                checksum = f"{crc32(text, int(checksum, 16)):08x}"
-                lines = checked_lines(text.removeprefix(BOM_UTF8), self._meaning)
-                lines, again = without_doubles(lines)
-            objects = objects_of_lines(list(lines.values()), size, self._meaning)
-            edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
-            found = fields_of_objects(objects, size, self._clip, edge)
+            if labels in self.files(index):
+                text = files.read(labels, MOST_LABEL_BYTES).removeprefix(BOM_UTF8)
+                lines, again = without_doubles(checked_lines(text, self._meaning))
+            found = fields_of_objects(
+                objects_of_lines(list(lines.values()), size, self._meaning), size, self._clip, edge
+            )
         except ObjectError as error:
-            where = f"{item.labels}, line {list(lines)[error.index]}"
-            raise SampleError(item.file, f"{where}: {error.reason}") from error
+            raise ValueError(f"{labels}, line {list(lines)[error.index]}: {error.reason}") from error
         except ValueError as error:
-            raise SampleError(item.file, f"{item.labels}, {error}") from error
-        fields = {"images": pixels, **found.fields, **flip_field(self._meaning.objects)}
-        losses |= {
-            **found.losses,
-            _DOUBLES: again,
-            _ENDS: sum(ends_in_one(line, self._meaning.task) for line in lines.values()),
-        }
-        return Sample(item.file, fields, size, losses, encoded=jpeg, lists=found.lists, checksum=checksum)
+            raise ValueError(f"{labels}, {error}") from error
+        ends = sum(ends_in_one(line, self._meaning.task) for line in lines.values())
+        losses = {**found.losses, _DOUBLES: again, _ENDS: ends}
+        return Beside({**found.fields, **flip_field(self._meaning.objects)}, losses, found.lists)
 
 
 def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:

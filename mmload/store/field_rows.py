@@ -7,8 +7,7 @@ only a few are needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +17,9 @@ from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
 from mmload.runtime.host_arrays import sections_of, zeros
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder
+from mmload.store.dataset_folder import Folder, OpenedFile, check_files
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
-from mmload.store.opened_file import OpenedFile, check_files
-from mmload.store.row_reader import ROW, Numbers, Places, pixels_of, read_rows
+from mmload.store.row_reader import ROW, Numbers, Places, read_rows
 from mmload.store.row_sources import Samples
 from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of
 from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of, list_fault_of
@@ -33,42 +31,28 @@ class FieldRows:
     """Rows of one field of a split, or of one of the files of such a field (``images.sizes``). Thread-safe.
 
     Attributes:
+        split_files: files of the split.
         name: name of the field.
         file: name of the files with the rows.
+        shards: number of shards, each of which has one file of rows.
     """
 
     def __init__(self, files: LocalFiles, name: str, spec: FieldSpec) -> None:
-        self._files, self.name, self.spec = files, name, spec
+        self.split_files, self.name, self.spec = files, name, spec
         self.file = file_name(name, spec)
         shards = files.record.shards
+        self.shards = len(shards)
         self._first_rows = np.concatenate([[0], np.cumsum(shards.rows)])
         self._first_bytes = np.concatenate([[0], np.cumsum(shards.bytes[self.file])])
-        self._index: Index | None = None
 
     def __len__(self) -> int:
-        return self._files.record.rows
-
-    @property
-    def split_files(self) -> LocalFiles:
-        """Files of the split."""
-        return self._files
-
-    @property
-    def shards(self) -> int:
-        """Number of shards, each of which has one file of rows."""
-        return len(self._first_rows) - 1
+        return self.split_files.record.rows
 
     @property
     def sizes(self) -> npt.NDArray[np.int32]:
         """Height and width of each variable-size row, int32 [rows, 2]; raises what :attr:`index` does."""
-        order = self._files.order
+        order = self.split_files.order
         return self.index.sizes if order is None else self.index.sizes[order]
-
-    @property
-    def encodings(self) -> npt.NDArray[np.uint8]:
-        """Encoding of each variable-size row, uint8 [rows]; raises what :attr:`index` does."""
-        order = self._files.order
-        return self.index.encodings if order is None else self.index.encodings[order]
 
     @property
     def index(self) -> Index:
@@ -77,24 +61,23 @@ class FieldRows:
         Raises:
             TypeError: if rows have a fixed size.
             DamagedError: if offsets, sizes or encodings contradict each other, the rows' bytes or the manifest's
-                checksums; it names the row and its sample if possible.
+                checksums; it names the row and its sample, or the file.
             StoreError: if a file cannot be opened or read, or was written to.
         """
-        return self._index or self._files.index(self.name)
+        return self.split_files.index(self.name)
 
     def offsets(self) -> Numbers:
-        if self._files.order is None:
+        if self.split_files.order is None:
             return self.index.offsets
         return np.concatenate([[0], np.cumsum(self.located(np.arange(len(self)))["bytes"])])
 
-    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
-        if not self._files.is_local and not self.spec.is_list:
+    def files(self) -> list[OpenedFile] | None:
+        if not self.split_files.is_local and not self.spec.is_list:
             return None
-        opened = [self._files.opened(self.file, shard) for shard in range(self.shards)]
-        return opened, np.diff(self._first_bytes).tolist()
+        return [self.split_files.opened(self.file, shard) for shard in range(self.shards)]
 
     def located(self, rows: Numbers) -> Places:
-        return self._located(self._files.shard_rows(rows))
+        return self._located(self.split_files.shard_rows(rows))
 
     def _located(self, rows: Numbers) -> Places:
         """Returns where rows of the shards lie."""
@@ -113,10 +96,8 @@ class FieldRows:
         places["offset"] = begins - self._first_bytes[shards]
         return places
 
-    def arriving(
-        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> Iterator[None]:
-        return self._files.arriving(self, rows, places, out, starts, groups)
+    def fill(self, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        self.split_files.fill(self, rows, places, out, starts)
 
     def encoded(self, row: int) -> Bytes:
         """Reads a row as it is stored, uint8 [n].
@@ -127,7 +108,7 @@ class FieldRows:
         return read_rows(self, np.array([row])).bytes
 
     def damaged(self, row: int, reason: str) -> DamagedError:
-        files = self._files
+        files = self.split_files
         try:
             sample = repr(Samples(files.folder, files.split, files.record).source(row).id)
         except MmloadError:
@@ -160,35 +141,23 @@ class FieldRows:
             if fault is not None:
                 raise self._damaged_in_shard(shard, *fault)
             offsets[first : stop + 1] = parts[OFFSETS] + before
-        index = Index(offsets=offsets, sizes=sizes, encodings=encodings)
-        if changed:
-            raise self._checksum_mismatch(index, *changed[0])
-        return index
+        for shard, part in changed:
+            raise self._damaged_file(shard, part, "checksum mismatch, so sizes or places of rows have changed")
+        return Index(offsets=offsets, sizes=sizes, encodings=encodings)
 
     def _read_part(self, part: str, shard: int) -> npt.NDArray[Any]:
         """Reads a shard's offsets, sizes or encodings."""
         file = parts_of(self.spec)[part]
-        out = np.empty((int(self._files.record.shards.rows[shard]) + file.more, *file.spec.shape), file.spec.dtype)
-        opened = self._files.opened(f"{self.name}.{part}", shard)
+        out = np.empty((int(self.split_files.record.shards.rows[shard]) + file.more, *file.spec.shape), file.spec.dtype)
+        opened = self.split_files.opened(f"{self.name}.{part}", shard)
         opened.fill(memoryview(out.reshape(-1).view(np.uint8).data), 0)
         opened.check()
         return out
 
     def _is_intact(self, part: str, shard: int, content: npt.NDArray[Any]) -> bool:
         """Returns whether a file's content has the checksum of the manifest."""
-        expected = self._files.record.shards.crc32[f"{self.name}.{part}"][shard]
+        expected = self.split_files.record.shards.crc32[f"{self.name}.{part}"][shard]
         return crc32(content.reshape(-1).view(np.uint8).data) == int(expected)
-
-    def _checksum_mismatch(self, index: Index, shard: int, part: str) -> DamagedError:
-        """Returns the error of the first row whose bytes contradict a damaged index, else of the damaged file."""
-        field = copy(self)
-        field._index = index
-        for row in () if self.spec.is_list else self._rows_between(*self._first_rows[shard : shard + 2].tolist()):
-            try:
-                pixels_of(field, row)
-            except DamagedError as error:
-                return error
-        return self._damaged_file(shard, part, "checksum mismatch, so sizes or places of rows have changed")
 
     def _damaged_in_shard(self, shard: int, row: int, reason: str) -> DamagedError:
         """Returns the error of a row of a shard; of the file, if a version has removed the row."""
@@ -197,12 +166,12 @@ class FieldRows:
         return self.damaged(rows[0], reason) if rows else self._damaged_file(shard, OFFSETS, reason)
 
     def _damaged_file(self, shard: int, part: str, reason: str) -> DamagedError:
-        path = self._files.opened(f"{self.name}.{part}", shard).path
-        return DamagedError(f"{path} is damaged: {reason}; {self._files.folder.remedy}")
+        path = self.split_files.opened(f"{self.name}.{part}", shard).path
+        return DamagedError(f"{path} is damaged: {reason}; {self.split_files.folder.remedy}")
 
     def _rows_between(self, first: int, stop: int) -> Sequence[int]:
         """Returns the rows of the split that are rows [first, stop) of its shards."""
-        order = self._files.order
+        order = self.split_files.order
         if order is None:
             return range(first, stop)
         return np.flatnonzero((order >= first) & (order < stop)).tolist()
@@ -222,7 +191,7 @@ class LocalFiles:
     """Files of a split in a folder. Thread-safe, picklable, and safe to use after a fork.
 
     Attributes:
-        is_local: whether the files stay where they are; else blocks come and go, and :meth:`arriving` fetches them.
+        is_local: whether the files stay where they are; else blocks come and go, and :meth:`fill` fetches them.
     """
 
     is_local = True
@@ -296,42 +265,26 @@ class LocalFiles:
         for file in list(self._opened_files.values()):
             file.check()
 
-    def arriving(
-        self,
-        field: FieldRows,
-        rows: Numbers,
-        places: Places,
-        out: memoryview,
-        starts: Numbers,
-        groups: Sequence[int],
-    ) -> Iterator[None]:
-        """Reads rows of a field, as :meth:`Rows.arriving`; one system call reads neighbors."""
-        ranges = self._ranges(field, places, out, starts, groups)
-        ends = np.searchsorted([each.first for each in ranges], groups).tolist()
-        done = 0
+    def fill(self, field: FieldRows, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        """Reads rows of a field, as :meth:`Rows.fill`; one system call reads neighbors."""
+        ranges = self._ranges(field, places, out, starts)
         for each in ranges if len(ranges) > 1 else ():
             each.file.prefetch(each.offset, len(each.out))
-        for end in ends:
-            for each in ranges[done:end]:
-                try:
-                    each.file.fill(each.out, each.offset)
-                except DamagedError:
-                    _raise_first(field, each, rows, places)
-                    raise
-            check_files(each.file for each in ranges[done:end])
-            done = end
-            yield
+        for each in ranges:
+            try:
+                each.file.fill(each.out, each.offset)
+            except DamagedError:
+                _raise_first(field, each, rows, places)
+                raise
+        check_files(each.file for each in ranges)
 
-    def _ranges(
-        self, field: FieldRows, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> list[_Range]:
-        """Returns the ranges to read: rows that follow each other in a file and in memory, of one group."""
+    def _ranges(self, field: FieldRows, places: Places, out: memoryview, starts: Numbers) -> list[_Range]:
+        """Returns the ranges to read: rows that follow each other in a file and in memory."""
         if not len(places):
             return []
         file, offset, size = places["file"], places["offset"], places["bytes"]
         breaks = (np.diff(file) != 0) | (offset[1:] != offset[:-1] + size[:-1])
         breaks |= (starts[1:] != starts[:-1] + size[:-1]) | (np.diff(starts // _MOST_BYTES) != 0)
-        breaks[np.array(groups[:-1], np.int64) - 1] = True
         heads = np.concatenate([[0], np.flatnonzero(breaks) + 1])
         stops = np.append(heads[1:], len(places))
         files = {number: self.opened(field.file, number) for number in np.unique(file).tolist()}

@@ -19,12 +19,12 @@ import numpy as np
 from mmload.errors import DamagedError, StoreError, shown
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular
-from mmload.store.manifest_text import COLUMNS, LISTS, VERSIONS, convert_json, parsed_text, sealed_text
-from mmload.store.shard_table import Count, FileRecord, ShardTable, files_of
+from mmload.store.manifest_text import convert_json, parsed_text, sealed_text
+from mmload.store.shard_table import Count, FileRecord, ShardRecord, ShardTable, files_of
 from mmload.store.unfinished import how_to_go_on
 
 MOST_BYTES = 2**31
-"""A larger ``dataset.json`` is not read; this is enough for ninety million shards of two fields."""
+"""A larger ``dataset.json`` is not read; this is enough for ten million shards of two fields."""
 
 FILE_NAME = "dataset.json"
 SAMPLES_NAME = "samples.jsonl"
@@ -136,8 +136,6 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if total != self.rows:
             of = "the sum of its shards" if self.order is None else "the length of its order"
             raise ValueError(f"rows is {self.rows}, expected {total:g}, {of}")
-        if (self.order is None) != (self.shards.folders is None):
-            raise ValueError("a split has both an order and the folders of its shards, or neither")
         if len(self.class_counts) not in (0, len(self.classes)) or sum(self.class_counts) > self.rows:
             raise ValueError(
                 f"class_counts is {shown(self.class_counts)}, expected one per class, together no more than rows"
@@ -185,15 +183,7 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as plain data."""
-        files = files_of(self.fields)
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda table: table.to_json(files))
-        for spec in plain["fields"].values():
-            if not spec["version"]:
-                del spec["version"]
-        if self.objects is None:
-            del plain["objects"]
-        if self.order is None:
-            del plain["order"]
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=list)  # the shards one by one
         return plain
 
 
@@ -268,24 +258,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         names = table.get(split) if isinstance(table, dict) else None
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
-    @property
-    def requires(self) -> list[str]:
-        """Names of the additions to the format that the dataset uses."""
-        lists = [spec.is_list for split in self.splits.values() for spec in split.fields.values()]
-        objects = [split.objects is not None for split in self.splits.values()]
-        added = [spec.version > 0 for split in self.splits.values() for spec in split.fields.values()]
-        return [LISTS] * any(lists + objects) + [COLUMNS] * any(added) + [VERSIONS] * bool(self.versions)
-
     def dumps(self) -> str:
         """Returns the manifest as text; equal manifests give equal text."""
         return sealed_text(
             {
-                "requires": self.requires,
                 "recipe": self.recipe,
                 "fingerprint": self.fingerprint,
                 "splits": {name: split.to_json() for name, split in self.splits.items()},
                 "card": self.card,
-                **({"versions": msgspec.to_builtins(self.versions)} if self.versions else {}),
+                "versions": msgspec.to_builtins(self.versions),
             }
         )
 
@@ -323,13 +304,17 @@ def loads(text: str, path: str) -> Manifest:
     """Reads a manifest from its text; messages name the path of its file.
 
     Raises:
-        VersionError: if the format has another version, or an addition that this mmload does not know.
+        VersionError: if the format has another version.
         DamagedError: if it is not a manifest, its checksum does not match, or it contradicts itself.
     """
-    body = parsed_text(text, path)
-    for key in ("format", "version", "requires", "crc32"):
-        del body[key]
-    return convert_json(body, Manifest, path, hook=lambda _, table: ShardTable.from_json(table))
+    return convert_json(parsed_text(text, path), Manifest, path, hook=_shard_table)
+
+
+def _shard_table(_: type, records: Any) -> ShardTable:
+    try:
+        return ShardTable.from_records(msgspec.convert(records, list[ShardRecord]))
+    except msgspec.ValidationError as error:  # msgspec adds the place of the shards only to other errors
+        raise ValueError(str(error)) from error
 
 
 def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:

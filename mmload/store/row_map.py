@@ -16,15 +16,18 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.runtime.resources import free_memory
-from mmload.store.opened_file import OpenedFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.row_reader import Numbers, Places, Rows
+
+if TYPE_CHECKING:
+    from mmload.runtime.resident_pages import FileRanges
 
 Refusal = Callable[[int, Exception], Exception]
 """Makes the error of a row, by its index among the requested rows, from the error of its file."""
@@ -34,46 +37,39 @@ MOST_FILES = 16_000
 
 _FIXED = 0x10  # MAP_FIXED of Linux and macOS, which the mmap module does not have
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE: else a map larger than the memory is refused
-_READ_WRITE = getattr(mmap, "PROT_READ", 1) | getattr(mmap, "PROT_WRITE", 2)  # which Windows does not have
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class OpenFile(NamedTuple):
-    """File to map: its path, for messages, its descriptor, and its bytes."""
-
-    path: str
-    handle: int
-    size: int
-
-
 class PreparedRows(NamedTuple):
-    """Rows in use: B places; the first byte of each in the map, and its bytes that had to be read (int64 [B] each).
+    """Rows in use, which are in memory or on their way to it.
 
     Attributes:
+        map: where they are mapped.
+        places: [B], their places in their files.
+        files: int64 [B], the range of the map that each is in.
+        starts: int64 [B], the first byte of each in the map.
+        absent: int64 [B], the bytes of each that have to be read.
         refuse: makes the error of a row.
-        files: int64 [B], the file of each row; None: no row has to be waited for.
+        end: ends the use; None: nothing ends with it.
     """
 
+    map: MappedRows
     places: Places
+    files: Numbers
     starts: Numbers
     absent: Numbers
     refuse: Refusal
-    files: Numbers | None = None
+    end: Callable[[], object] | None = None
 
 
-def joinable(sizes: Sequence[int]) -> bool:
-    """Returns whether files of these sizes can be mapped contiguously."""
-    whole_pages = os.name == "posix" and all(size % mmap.PAGESIZE == 0 for size in sizes[:-1])
-    return len(sizes) == 1 or whole_pages
-
-
-def mapped(files: Sequence[OpenFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
+def mapped(files: Sequence[OpenedFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
     """Maps files into one array; it is paged in on access, and unmapped with the array.
 
     Args:
         files: at least one; their descriptors may be closed afterwards.
         starts: the byte at which each file begins, a multiple of the page size, in ascending order; memory between two
-            files must not be touched. None: contiguously; their sizes must be :func:`joinable`.
+            files must not be touched. None: contiguously; all but the last must end with a page.
 
     Returns:
         uint8 [n]; writes stay in this process's memory and never reach the files.
@@ -85,8 +81,6 @@ def mapped(files: Sequence[OpenFile], starts: Sequence[int] | None = None) -> np
     for file in files:
         if (have := os.fstat(file.handle).st_size) < file.size:
             raise DamagedError(f"{file.path} has {have:,} bytes, expected {file.size:,}: it was truncated")
-    if os.name != "posix":
-        return np.frombuffer(mmap.mmap(files[0].handle, files[0].size, access=mmap.ACCESS_COPY), dtype=np.uint8)
     if starts is None:
         starts = list(accumulate((file.size for file in files[:-1]), initial=0))
     # Reserve addresses for all, map the files over them; one munmap releases everything.
@@ -131,43 +125,96 @@ def row_map(field: Rows, ranks: int = 1) -> RowMap | None:
     from mmload.runtime.resident_pages import can_populate
 
     try:
-        found = field.files() if can_populate() else None
-        if found is None or not sum(found[1]) or len(found[0]) > MOST_FILES:
+        files = field.files() if can_populate() else None
+        if files is None or not sum(file.size for file in files) or len(files) > MOST_FILES:
             return None
-        return RowMap(*found, field.spec.row_bytes if field.spec.encoding is None else 1, ranks)
+        return RowMap(files, field.spec.row_bytes if field.spec.encoding is None else 1, ranks)
     except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
         return None
 
 
-class RowMap:
-    """Files of a field as one array. Thread-safe.
-
-    Files, each of as many bytes as its size, begin at multiples of ``unit`` bytes, so that rows of that size can be
-    indexed over all files. So many ``ranks`` of this machine read a part of each epoch.
+class MappedRows(Protocol):
+    """Files of a field, or chunks of them, as one array. Thread-safe.
 
     Attributes:
-        memory: uint8 [n]. What is written there stays in this process; what lies between files must not be touched.
+        memory: uint8 [n]. What is written there stays in this process; only prepared rows may be read.
+        ranges: the files, or chunks, in ``memory``.
         most_rows: upper bound on the rows that can be prepared at once.
-        ranges: the files in ``memory``.
+    """
+
+    memory: npt.NDArray[np.uint8]
+    ranges: FileRanges
+    most_rows: int = 2**31
+
+    def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
+        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row.
+
+        Raises:
+            MmloadError: if a file has to be fetched before, and cannot be.
+        """
+
+    def release(self, prepared: PreparedRows) -> None:
+        """Ends the use of rows."""
+
+    def reason(self, file: int, why: str) -> MmloadError:
+        """Returns the error of one of the files, which the system does not read for the reason that is given."""
+
+    def begun(self, places: Places, files: Numbers, starts: Numbers, refuse: Refusal) -> PreparedRows:
+        """Asks the system to read rows that are mapped."""
+        from mmload.runtime.resident_pages import announce, can_populate
+
+        lengths = np.ascontiguousarray(places["bytes"])
+        absent = (
+            announce(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
+        )
+        return PreparedRows(self, places, files, starts, absent, refuse)
+
+    def wait(self, prepared: PreparedRows, group: slice) -> None:
+        """Waits until some of the prepared rows are in memory.
+
+        Raises:
+            DamagedError, StoreError: as :meth:`error_of`.
+        """
+        from mmload.runtime.resident_pages import make_resident
+
+        absent = prepared.absent[group]
+        if absent.any():
+            lengths = np.ascontiguousarray(prepared.places["bytes"][group])
+            at = prepared.files[group], prepared.starts[group], lengths, absent
+            failed = make_resident(self.memory.ctypes.data, self.ranges, *at)
+            if failed >= 0:
+                raise self.error_of(prepared, group.indices(len(prepared.places))[0] + failed)
+
+    def error_of(self, prepared: PreparedRows, row: int) -> Exception:
+        """Returns the error of a prepared row that cannot be read: that its file was truncated, or why else."""
+        from mmload.runtime.resident_pages import POPULATE_READ, advise
+
+        start, length = int(prepared.starts[row]), int(prepared.places["bytes"][row])
+        code = advise(self.memory.ctypes.data + start, length, POPULATE_READ)
+        return prepared.refuse(row, self.reason(int(prepared.files[row]), os.strerror(code or errno.EIO)))
+
+
+class RowMap(MappedRows):
+    """Files of a field as one array.
+
+    Files begin at multiples of ``unit`` bytes, so that rows of that size can be
+    indexed over all files. So many ``ranks`` of this machine read a part of each epoch.
 
     Raises:
         StoreError: if a file cannot be mapped.
         DamagedError: if one is shorter.
     """
 
-    most_rows = 2**31
-
-    def __init__(self, files: Sequence[OpenedFile], sizes: Sequence[int], unit: int, ranks: int) -> None:
+    def __init__(self, files: Sequence[OpenedFile], unit: int, ranks: int) -> None:
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
 
         self._files, self._pages = files, pages
-        step = math.lcm(unit, mmap.PAGESIZE)
+        step, sizes = math.lcm(unit, mmap.PAGESIZE), [file.size for file in files]
         firsts, end = [], 0
         for size in sizes:
             firsts.append(end)
             end = -(-(end + size) // step) * step
-        opened = [OpenFile(file.path, file.handle, size) for file, size in zip(files, sizes, strict=True)]
-        self.memory = mapped(opened, firsts)
+        self.memory = mapped(files, firsts)
         # Segments of rows that do not all stay in memory would be read for each of their rows.
         is_small = 1 < unit < pages.SMALL_RANGE and sum(sizes) <= free_memory()
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]
@@ -213,44 +260,24 @@ class RowMap:
     def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
         """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row."""
         files = np.ascontiguousarray(places["file"])
-        starts: Numbers = self.ranges.firsts[files] + places["offset"]
-        lengths = np.ascontiguousarray(places["bytes"])
-        absent = self._pages.announce(self.memory, self.ranges, files, starts, lengths)
-        return PreparedRows(places, starts, absent, refuse, files)
+        return self.begun(places, files, self.ranges.firsts[files] + places["offset"], refuse)
 
-    def wait(self, prepared: PreparedRows, group: slice) -> None:
-        """Waits until some of the prepared rows are in memory.
-
-        Raises:
-            DamagedError, StoreError: as :meth:`error_of`.
-        """
-        absent = prepared.absent[group]
-        if prepared.files is None or not absent.any():
-            return
-        lengths = np.ascontiguousarray(prepared.places["bytes"][group])
-        at = prepared.files[group], prepared.starts[group], lengths, absent
-        failed = self._pages.make_resident(self.memory.ctypes.data, self.ranges, *at)
-        if failed >= 0:
-            raise self.error_of(prepared, group.indices(len(prepared.places))[0] + failed)
-
-    def error_of(self, prepared: PreparedRows, row: int) -> Exception:
-        """Returns the error of a prepared row that cannot be read: that its file was truncated, or why else."""
-        place, start = prepared.places[row], int(prepared.starts[row])
-        file = self._files[int(place["file"])]
-        code = self._pages.advise(self.memory.ctypes.data + start, int(place["bytes"]), self._pages.POPULATE_READ)
+    def reason(self, file: int, why: str) -> MmloadError:
+        """Returns that a file was truncated, or why else it is not read."""
+        opened = self._files[file]
         try:
-            file.check()
+            opened.check()
         except MmloadError as error:
-            return prepared.refuse(row, error)
-        return prepared.refuse(row, StoreError(f"cannot read {file.path} ({os.strerror(code or errno.EIO)})"))
+            return error
+        return StoreError(f"cannot read {opened.path} ({why})")
 
     def release(self, prepared: PreparedRows) -> None:
         """Evicts some of the prepared rows after their use from a page cache that is too small for all."""
         if self.ranges.looks:
             evicted, lengths = self._evictions.choose(prepared.starts, prepared.places["bytes"], prepared.absent)
             if len(evicted):
-                files = np.ascontiguousarray(prepared.places["file"][evicted])
-                self._pages.evict(self.memory.ctypes.data, self.ranges, files, prepared.starts[evicted], lengths)
+                at = prepared.files[evicted], prepared.starts[evicted], lengths
+                self._pages.evict(self.memory.ctypes.data, self.ranges, *at)
 
 
 def _tells_residency(path: str) -> bool:

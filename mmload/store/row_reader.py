@@ -7,7 +7,7 @@ tensors are requested: :meth:`RowReader.array` needs none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from mmload.errors import DamagedError, UsageError
 from mmload.pictures.instance_masks import SEGMENTS, parts_fault
 from mmload.records import PADDING, VARIABLE, FieldSpec
 from mmload.runtime.lazy_property import lazy_property
-from mmload.store.opened_file import OpenedFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.variable_rows import Pixels, VariableRows
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
-        """Returns the open files of the rows and the bytes of each; None if the rows are not in local files."""
+    def files(self) -> list[OpenedFile] | None:
+        """Returns the open files of the rows; None if the rows are not in local files."""
 
     def located(self, rows: Numbers) -> Places:
         """Returns where rows, int64 [B], lie in :meth:`files`.
@@ -61,20 +61,14 @@ class Rows(Protocol):
             StoreError: if they cannot be read, or were written to.
         """
 
-    def arriving(
-        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> Iterator[None]:
-        """Reads rows into memory, some at a time.
+    def fill(self, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        """Reads rows into memory, and checks that they belong to the dataset that was opened.
 
         Args:
             rows: int64 [B].
             places: [B], places of the rows, or of the parts of them to read.
             out: memory for the rows.
             starts: int64 [B], the byte of ``out`` at which each begins.
-            groups: number of rows up to the end of each group; the last is B.
-
-        Yields:
-            None after each group, when it is complete and checked to belong to the dataset that was opened.
 
         Raises:
             DamagedError: if a row cannot be read from its file; it names the row.
@@ -276,26 +270,22 @@ def memory_of(tensor: Tensor) -> memoryview:
 
 def read(field: Rows, rows: Numbers, out: memoryview, starts: Numbers | None = None) -> None:
     """Reads rows, int64 [B], to each of ``starts`` in ``out``; None: one after another."""
-    if not len(rows):
-        return
     places = field.located(rows)
     if starts is None:
         starts = np.cumsum(places["bytes"]) - places["bytes"]
-    for _ in field.arriving(rows, places, out, starts, [len(rows)]):
-        pass
+    field.fill(rows, places, out, starts)
 
 
 def read_rows(field: Rows, rows: Numbers) -> VariableRows:
     """Reads rows, int64 [B], as they are stored.
 
     Raises:
-        DamagedError, StoreError: as :meth:`Rows.located` and :meth:`Rows.arriving`.
+        DamagedError, StoreError: as :meth:`Rows.located` and :meth:`Rows.fill`.
     """
     places = field.located(rows)
     offsets = np.concatenate([[0], np.cumsum(places["bytes"])]).astype(np.int64)
     out = np.empty(offsets[-1], np.uint8)
-    for _ in field.arriving(rows, places, out.data, offsets[:-1], [len(rows)]) if len(rows) else ():
-        pass
+    field.fill(rows, places, out.data, offsets[:-1])
     return VariableRows(
         bytes=out,
         offsets=offsets,

@@ -1,7 +1,6 @@
 """Files of a split's shards: which a field has, and a table of their sizes and checksums.
 
-The table has columns, so that a million shards are a few arrays, not millions of objects. docs/format.md has its form
-in JSON.
+The manifest lists the shards one by one; in memory they are the columns of a table, as readers need all sizes at once.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ META_NAME = "meta.json"
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Crc32 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}\Z")]
-Base64 = bytes  # as msgspec converts it
 
 _MOST = 2**62
-_COUNT, _CRC32 = np.dtype("<i8"), np.dtype("<u4")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,22 +84,18 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     crc32: Crc32
 
 
-class ShardRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rows of a shard, and the record of each ``NAME.memmap``, by the names of :func:`files_of`."""
+class ShardRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Description of a shard.
+
+    Attributes:
+        rows: number of rows.
+        files: record of each ``NAME.memmap``, by the names of :func:`files_of`.
+        folder: number of its folder; None: its own number.
+    """
 
     rows: Count
     files: dict[str, FileRecord]
-
-
-class _FileColumns(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    crc32: Base64
-    bytes: Base64 | None = None
-
-
-class _Columns(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    rows: Base64
-    files: dict[str, _FileColumns]
-    folder: Base64 | None = None
+    folder: Count | None = None
 
 
 class ShardTable:
@@ -110,7 +103,7 @@ class ShardTable:
 
     Args:
         rows: int64 [S], rows of each shard.
-        bytes: name of a file -> int64 [S], its size in each shard; may lack files whose sizes follow from the rows.
+        bytes: name of a file -> int64 [S], its size in each shard.
         crc32: name of a file -> uint32 [S], its checksum in each shard.
         folders: int64 [S], number of each shard's folder; None: the shard's own number.
     """
@@ -130,7 +123,7 @@ class ShardTable:
 
     @classmethod
     def from_records(cls, records: Sequence[ShardRecord], folders: Sequence[int] | None = None) -> ShardTable:
-        """Returns the table of the given records, with the numbers of their folders.
+        """Returns the table of the given records; the numbers of their folders replace those that the records have.
 
         Raises:
             ValueError: if they do not have the same files.
@@ -138,77 +131,39 @@ class ShardTable:
         names = list(records[0].files) if records else []
         if any(record.files.keys() != set(names) for record in records):
             raise ValueError("shards of a split have the same files")
+        numbers = [record.folder for record in records] if folders is None else folders
         return cls(
             np.array([record.rows for record in records], np.int64),
             {name: np.array([record.files[name].bytes for record in records], np.int64) for name in names},
             {name: np.array([int(record.files[name].crc32, 16) for record in records], np.uint32) for name in names},
-            None if folders is None else np.array(folders, np.int64),
+            None if None in numbers else np.array(numbers, np.int64),
         )
-
-    @classmethod
-    def from_json(cls, body: object) -> ShardTable:
-        """Returns the table that :meth:`to_json` has written, without the sizes that follow from the rows.
-
-        Raises:
-            ValueError: if it is not one.
-        """
-        try:
-            columns = msgspec.convert(body, _Columns)
-        except msgspec.ValidationError as error:  # msgspec adds the place of the table only to other errors
-            raise ValueError(str(error)) from error
-        files = columns.files
-        return cls(
-            _array(columns.rows, _COUNT, "rows"),
-            {name: _array(own.bytes, _COUNT, f"{name}.bytes") for name, own in files.items() if own.bytes is not None},
-            {name: _array(own.crc32, _CRC32, f"{name}.crc32") for name, own in files.items()},
-            None if columns.folder is None else _array(columns.folder, _COUNT, "folder"),
-        )
-
-    def to_json(self, files: Mapping[str, FieldFile]) -> object:
-        """Returns the table as plain data, in base64: ``rows``, and per file ``crc32`` and perhaps sizes."""
-
-        def of_file(name: str) -> _FileColumns:
-            sizes = None if files[name].counted else self.bytes[name].astype(_COUNT).tobytes()
-            return _FileColumns(crc32=self.crc32[name].astype(_CRC32).tobytes(), bytes=sizes)
-
-        columns = _Columns(
-            rows=self.rows.astype(_COUNT).tobytes(),
-            files={name: of_file(name) for name in self.crc32},
-            folder=None if self.folders is None else self.folders.astype(_COUNT).tobytes(),
-        )
-        return msgspec.to_builtins(columns)
 
     def completed(self, files: Mapping[str, FieldFile]) -> ShardTable:
-        """Returns the table, checked by the files of the split's fields, with the sizes of all files.
+        """Returns the table, which has columns even of no shards, checked by the files of the split's fields.
 
         Raises:
-            ValueError: if files are missing or unknown, or a column has another length, or numbers that cannot be.
+            ValueError: if files are missing or unknown, or numbers cannot be.
         """
-        checksums = self.crc32 if self.crc32 or len(self) else {name: np.empty(0, np.uint32) for name in files}
-        if not checksums.keys() == files.keys() >= self.bytes.keys():
-            raise ValueError(f"shards.files is of {', '.join(checksums) or 'nothing'}, expected {', '.join(files)}")
-        most = max((file.spec.row_bytes for file in files.values()), default=1)
-        if (self.rows < 0).any() or self.rows.sum(dtype=np.float64) * most >= _MOST:
-            raise ValueError("shards.rows has numbers below 0, or too large")
-        if self.folders is not None:
-            if len(self.folders) != len(self) or (self.folders < 0).any():
-                raise ValueError(f"shards.folder is no column of {len(self):,} numbers of folders")
-            if len(np.unique(self.folders)) != len(self):
-                raise ValueError("shards.folder has a number twice")
-        sizes = {}
+        if not len(self):
+            nothing = np.empty(0, np.int64)
+            return ShardTable(self.rows, dict.fromkeys(files, nothing), dict.fromkeys(files, nothing.astype(np.uint32)))
+        if self.bytes.keys() != files.keys():
+            raise ValueError(f"shards have the files {', '.join(self.bytes)}, expected {', '.join(files)}")
+        most = max(file.spec.row_bytes for file in files.values())
+        if self.rows.sum(dtype=np.float64) * most >= _MOST:  # a sum of int64 would wrap
+            raise ValueError(f"rows of shards are {self.rows.sum(dtype=np.float64):.3g} together, which are too many")
+        if len(np.unique(self.folder_numbers)) != len(self):
+            raise ValueError("two shards have the same folder")
         for name, file in files.items():
-            by_rows = (self.rows + file.more) * file.spec.row_bytes if file.counted else np.empty(0, np.int64)
-            sizes[name] = byte_counts = self.bytes.get(name, by_rows)
-            for part, column in (("bytes", byte_counts), ("crc32", checksums[name])):
-                if len(column) != len(self):
-                    raise ValueError(f"shards.files.{name}.{part} has {len(column):,} values for {len(self):,} shards")
-            if file.counted and not np.array_equal(byte_counts, by_rows):
-                raise ValueError(f"shards.files.{name}.bytes is not rows x row size")
-            if not file.is_list and (byte_counts < self.rows).any():
-                raise ValueError(f"shards.files.{name}.bytes has numbers below those of rows")
-            if (total := byte_counts.sum(dtype=np.float64)) >= _MOST:  # a sum of int64 would wrap
-                raise ValueError(f"shards.files.{name}.bytes are {total:.3g} together, expected less than 2**62")
-        return ShardTable(self.rows, sizes, checksums, self.folders)
+            sizes = self.bytes[name]
+            if file.counted and not np.array_equal(sizes, (self.rows + file.more) * file.spec.row_bytes):
+                raise ValueError(f"bytes of {name} are not rows x row size")
+            if not file.is_list and (sizes < self.rows).any():
+                raise ValueError(f"bytes of {name} are fewer than rows")
+            if (total := sizes.sum(dtype=np.float64)) >= _MOST:
+                raise ValueError(f"bytes of {name} are {total:.3g} together, expected less than 2**62")
+        return self
 
     @property
     def folder_numbers(self) -> npt.NDArray[np.int64]:
@@ -219,7 +174,9 @@ class ShardTable:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> ShardRecord:
-        return ShardRecord(rows=int(self.rows[index]), files={name: self.file(index, name) for name in self.bytes})
+        files = {name: self.file(index, name) for name in self.bytes}
+        folder = None if self.folders is None else int(self.folders[index])
+        return ShardRecord(rows=int(self.rows[index]), files=files, folder=folder)
 
     def file(self, index: int, name: str) -> FileRecord:
         """Returns the record of a file of one shard."""
@@ -261,9 +218,3 @@ def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
     shape = [] if any(spec.encoding is not None for spec in fields.values()) else [shard.rows]
     meta |= {"shape": shape, "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
     return json.dumps(meta, indent=1) + "\n"
-
-
-def _array(content: bytes, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
-    if len(content) % dtype.itemsize:
-        raise ValueError(f"{name} is no column of {dtype.itemsize} bytes per shard in base64")
-    return np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False)

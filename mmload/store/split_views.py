@@ -19,8 +19,8 @@ from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
 from mmload.runtime.host_arrays import sections_of
 from mmload.store.dataset import Split
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.field_rows import FieldRows
-from mmload.store.opened_file import OpenedFile
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import ROW, Numbers, Places, RowReader
 
@@ -163,15 +163,9 @@ class JoinedRows:
     def __len__(self) -> int:
         return self._count
 
-    def files(self) -> tuple[list[OpenedFile], list[int]] | None:
-        files: list[OpenedFile] = []
-        sizes: list[int] = []
-        for field in self._fields:
-            if (found := field.files()) is None:
-                return None
-            files += found[0]
-            sizes += found[1]
-        return files, sizes
+    def files(self) -> list[OpenedFile] | None:
+        found = [field.files() for field in self._fields]
+        return None if None in found else [file for files in found for file in files or ()]
 
     def located(self, rows: Numbers) -> Places:
         places = np.empty(len(rows), ROW)
@@ -181,18 +175,11 @@ class JoinedRows:
             places[owned] = found
         return places
 
-    def arriving(
-        self, rows: Numbers, places: Places, out: memoryview, starts: Numbers, groups: Sequence[int]
-    ) -> Iterator[None]:
-        parts = []
-        for owner, owned, numbers in self._by_split(rows):  # all at once, so that every split can ask for its rows
+    def fill(self, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        for owner, owned, numbers in self._by_split(rows):
             own = places[owned]
             own["file"] -= self._first_files[owner]
-            ends = np.searchsorted(owned, groups).tolist()  # of each group, among the split's own rows
-            is_in = (np.diff(ends, prepend=0) > 0).tolist()
-            stops = [end for end, inside in zip(ends, is_in, strict=True) if inside]
-            parts.append((is_in, self._fields[owner].arriving(numbers, own, out, starts[owned], stops)))
-        return _in_groups(parts, len(groups))
+            self._fields[owner].fill(numbers, own, out, starts[owned])
 
     def offsets(self) -> Numbers:
         return np.concatenate([[0], np.cumsum(self.located(np.arange(len(self)))["bytes"])])
@@ -212,14 +199,6 @@ class JoinedRows:
 def _joined_rows(splits: Sequence[Split], numbering: _Numbering, name: str) -> JoinedRows:
     """Returns the rows of a field of all splits."""
     return JoinedRows([split.files.field(name) for split in splits], numbering.owners, len(numbering))
-
-
-def _in_groups(parts: Sequence[tuple[list[bool], Iterator[None]]], groups: int) -> Iterator[None]:
-    for group in range(groups):
-        for is_in, arriving in parts:
-            if is_in[group]:
-                next(arriving)
-        yield
 
 
 def _pieces(dataset: object, splits: list[Split]) -> list[range | Numbers]:

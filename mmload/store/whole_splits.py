@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from mmap import PAGESIZE
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mmload.errors import UsageError, utf8_text
 from mmload.records import FieldSpec
+from mmload.store.dataset_folder import check_files
 from mmload.store.field_rows import LocalFiles
-from mmload.store.opened_file import check_files
-from mmload.store.row_map import OpenFile, joinable, mapped
+from mmload.store.row_map import mapped
 from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource
 from mmload.store.shard_table import file_name, files_of
@@ -53,12 +54,11 @@ def _mapped_file(
 ) -> Tensor:
     import torch
 
-    sizes = [files.record.shards[index].rows * spec.row_bytes for index in shards]
     if not rows:
         return torch.empty((0, *spec.shape), dtype=spec.torch_dtype, device="cpu")
-    if joinable(sizes):
+    if all(files.record.shards[index].rows * spec.row_bytes % PAGESIZE == 0 for index in shards[:-1]):
         opened = [files.opened(name, index) for index in shards]
-        flat = mapped([OpenFile(file.path, file.handle, size) for file, size in zip(opened, sizes, strict=True)])
+        flat = mapped(opened)
         check_files(opened)
         return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
     if rows * spec.row_bytes <= _SMALL_SHARE * files.record.bytes:

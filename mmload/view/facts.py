@@ -15,6 +15,9 @@ from mmload.store.manifest import SKIPPED_NAME, Manifest, SplitRecord
 from mmload.store.row_sources import Samples
 from mmload.store.shard_table import BYTES
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 CHECKS = ("verify", "parity", "bench")
 """Keys of what ``--record`` keeps in the card of a dataset."""
 
@@ -123,12 +126,6 @@ def dicts_in(value: object) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-DEVKIT = "VOCdevkit"
-
-
 class Origin(NamedTuple):
     """A row and the sample that it was made of: its id in the source, and (height, width) before any transform."""
 
@@ -182,8 +179,7 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
         for candidate in _endings(file):
             if candidate in manifest.excluded(name):
                 raise UsageError(f"{candidate} was left out of split {name} by --exclude")
-            reason = _left_out(folder, manifest, name, candidate)
-            if reason is not None:
+            if (reason := _left_out(folder, manifest, name, candidate)) is not None:
                 raise UsageError(f"{candidate} was left out of split {name}: {reason}")
     where = f"split {names[0]} of {folder.title}" if split else folder.title
     example = next((lists[name].source(0).id for name in names if manifest.splits[name].rows), "none")
@@ -206,11 +202,11 @@ def _endings(file: str) -> Iterator[str]:
 
 def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> str | None:
     """Returns why a sample was left out; None if it was not."""
-    if not manifest.splits[split].skipped_count:
+    if (record := manifest.splits[split].skipped_file) is None:
         return None
     file = f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"
     try:
-        with os.fdopen(folder.open(file), encoding="utf-8", errors="surrogateescape") as lines:
+        with os.fdopen(folder.open(file, record), encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
                 body = json.loads(line)
                 if body["id"] == sample:
@@ -239,10 +235,10 @@ class Originals:
         from PIL import Image
 
         from mmload.sources.decode import Decoder  # torch
-        from mmload.sources.files import read_image_and_jpeg
+        from mmload.sources.files import SampleFiles
 
         root, name = self._place(sample)
-        pixels = read_image_and_jpeg(root, name, Decoder(exif_orient=self._oriented), sample).pixels
+        pixels = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented)).pixels
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
     def missing(self, sample: str) -> str:
@@ -259,7 +255,7 @@ class Originals:
 
         if self._root is None:
             raise UsageError("start mmload browse with --source ROOT to see the original image")
-        folders = ["", DEVKIT, *([self._folder] if isinstance(self._folder, str) else [])]
+        folders = ["", "VOCdevkit", *([self._folder] if isinstance(self._folder, str) else [])]
         for folder in folders:
             name = inner_name(os.path.join(folder, sample))
             if name is None:

@@ -149,7 +149,7 @@ def test_the_pass_gives_the_bits_of_the_formula_on_the_rendered_batch(
     for first, last in ((0, min(cut, count)), (min(cut, count), count)):
         prepared.rendering.on_cpu.render_rows(first, batch.images, torch.arange(first, last), out[first:last])
     assert torch.equal(prepared.finish(out).images, expected)
-    assert len(prepared._collate.steps) == prepared._next  # all of it is one pass
+    assert len(collate.steps) == prepared._next  # all of it is one pass
 
 
 def test_a_second_mixing_and_what_follows_one_are_further_passes() -> None:

@@ -122,10 +122,10 @@ def test_each_is_rendered_as_it_is_alone(name: str, layout: int) -> None:
     images = [image for image in images_of() if min(image.shape[1:]) >= least]
     prepared = prepared_of(collate, images)
     out = torch.full(prepared.shape, -7, dtype=prepared.dtype)
-    lines = held(images, layout, prepared.needed)
+    lines = held(images, layout, prepared.rendering.needed)
     for first in range(0, len(images), 2):
         stop = min(first + 2, len(images))
-        prepared.render_lines(first, lines._replace(places=lines.places[first:stop]), out[first:stop])
+        prepared.rendering.render_lines(first, lines._replace(places=lines.places[first:stop]), out[first:stop])
     made = prepared.finish(out)
     for k, row in enumerate(rows_of(images)):
         alone = collate(row[None])
@@ -148,14 +148,14 @@ def test_mixed_samples_and_other_dtypes_are_those_of_squares() -> None:
 def test_only_lines_of_the_window_are_needed() -> None:
     images = images_of([(100, 60)] * 50)
     crops = prepared_of(Collate(RandomResizedCrop(24, scale=(0.1, 0.2))), images)
-    counts = crops.needed["stop"] - crops.needed["first"]
+    counts = crops.rendering.needed["stop"] - crops.rendering.needed["first"]
     assert (counts < 65).all()
     assert counts.mean() < 45
     center = prepared_of(Collate(Resize(50), CenterCrop(48)), images)
-    assert (np.abs(center.needed["first"] - 22) <= 6).all()
-    assert (np.abs(center.needed["stop"] - 78) <= 6).all()
+    assert (np.abs(center.rendering.needed["first"] - 22) <= 6).all()
+    assert (np.abs(center.rendering.needed["stop"] - 78) <= 6).all()
     mirrored = prepared_of(Collate(RandomCrop(70, pad_if_needed=True, padding_mode="reflect")), images)
-    first, stop = mirrored.needed["first"], mirrored.needed["stop"]
+    first, stop = mirrored.rendering.needed["first"], mirrored.rendering.needed["stop"]
     assert (((first == 0) & (stop == 100)) | (stop - first == 70)).all()
 
 
@@ -163,21 +163,21 @@ def test_missing_lines_are_refused() -> None:
     images = images_of([(100, 60), (60, 100)])
     prepared = prepared_of(Collate(CenterCrop(20)), images)
     out = torch.empty(prepared.shape)
-    lines = held(images, LINES, prepared.needed)
+    lines = held(images, LINES, prepared.rendering.needed)
     for name, change in (("start", 1), ("first", 1), ("count", -1)):
         places = lines.places.copy()
         places[name][1] += change
         with pytest.raises(IndexError, match="not in memory"):
-            prepared.render_lines(0, lines._replace(places=places), out)
+            prepared.rendering.render_lines(0, lines._replace(places=places), out)
     for name, message in (("height", "other sizes"), ("shrink", "smaller than its window allows")):
         places = lines.places.copy()
         places[name][0] += 1
         with pytest.raises(ValueError, match=message):
-            prepared.render_lines(0, lines._replace(places=places), out)
+            prepared.rendering.render_lines(0, lines._replace(places=places), out)
     with pytest.raises(IndexError):
-        prepared.render_lines(1, lines, out)
+        prepared.rendering.render_lines(1, lines, out)
     with pytest.raises(ValueError, match="not what was planned"):
-        prepared.render_lines(0, lines, out[:1])
+        prepared.rendering.render_lines(0, lines, out[:1])
 
 
 @pytest.mark.parametrize(

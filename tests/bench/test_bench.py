@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import tempfile
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -61,80 +61,89 @@ def whole() -> Record:
 # The verdict
 
 
-def said(*rows: Row, device: str = "cpu") -> str:
-    return verdict(rows, cores=2, device=device)
+SLOWER = replace(STOCK, name="slower", images_per_second=300.0)
+STARVED = (trained_row(STOCK, 680.0, 0.71), trained_row(OWN, 2350.0, 0.02), CACHED)
+SLOW_MODEL = (trained_row(STOCK, 55.0, 0.03), trained_row(OWN, 56.5, 0.0), trained_row(CACHED, 57.0, 0.0))
+SLOWED = (trained_row(STOCK, 40.0, 0.03), *SLOW_MODEL[1:])
+FASTER = replace(OWN, name="too fast", images_per_second=50_000.0, epochs=[50_000.0], of_ceiling=1.25)
+TOO_FAST = (trained_row(STOCK, 680.0, 0.71, 0.3), trained_row(OWN, 9600.0, 0.02, 4.0), CACHED)
+BEYOND = (trained_row(STOCK, 1380.0, 0.1, 0.6), trained_row(OWN, 2350.0, 0.02, 0.98), CACHED)  # its fastest had 725
 
 
-def test_without_training_it_compares_the_best_of_both_and_says_what_it_cannot_know() -> None:
-    text = said(replace(STOCK, name="slower", images_per_second=300.0), STOCK, BROKEN, OWN, FILL)
-    assert "(DataLoader + torchvision, 2 workers) delivers 690 images/s" in text
-    assert "14,000, 20.3 times as many (35% of fill_ of the output, 2 threads)" in text
-    assert "decoding and transforming there is the bottleneck, with 1.9 of 2 cores busy" in text
-    assert "--train MODEL" in text
+@pytest.mark.parametrize(
+    ("rows", "told", "not_told"),
+    [
+        (  # without training it compares the best of both, and says what it cannot know
+            (SLOWER, STOCK, BROKEN, OWN, FILL),
+            [
+                "(DataLoader + torchvision, 2 workers) delivers 690 images/s",
+                "14,000, 20.3 times as many (35% of fill_ of the output, 2 threads)",
+                "decoding and transforming there is the bottleneck, with 1.9 of 2 cores busy",
+                "--train MODEL",
+            ],
+            [],
+        ),
+        ((replace(STOCK, cpu_seconds_per_1000=0.5), OWN), [], ["busy", "decoding"]),  # cores are idle
+        (
+            STARVED,
+            [
+                "Your loader delivers 690 images/s, with 1.9 of 2 cores busy, and the model takes 2,400",
+                "loading is the bottleneck, the step waits for data 71% of its time",
+                "with mmload, which delivers 14,000, training runs at 2,350 instead of 680.",
+                "A step takes 26.7 ms with a batch in memory, 27.2 ms with mmload (0.5 of waiting), "
+                "94.1 ms with the stock loader (66.8 of waiting).",
+            ],
+            [],
+        ),
+        ((STARVED[0], trained_row(OWN, 1350.0, 0.4), CACHED), ["and still waits 40% of its time"], []),
+        (
+            SLOW_MODEL,
+            ["the model is the bottleneck, it waits for data only 3% of its time; a faster loader gains nothing."],
+            ["loading is the bottleneck"],
+        ),
+        (SLOWED, ["they share the cores, though: with mmload"], []),
+        ((*SLOWED[:2], trained_row(CACHED, 20.0, 0.0)), [], ["share the cores"]),
+        ((STOCK, FASTER, OWN, FILL), ["(mmload.Loader, memory, 2 threads) 14,000"], []),
+        (  # what is faster than possible is used only if there is nothing else
+            (STOCK, FASTER, FILL),
+            [
+                "(too fast) 50,000, 72.5 times as many (more than its limit, so other programs disturbed",
+                "idle machine",
+            ],
+            [],
+        ),
+        (  # training that was faster than without loading is not
+            TOO_FAST,
+            [
+                "20.3 times as many",
+                "Of training with mmload nothing can be said",
+                "A step takes 26.7 ms with a batch in memory, 94.1 ms with the stock loader",
+            ],
+            ["bottleneck, it waits", "9,600"],
+        ),
+        (BEYOND, ["27.2 ms with mmload", "Of training with the stock loader nothing can be said"], []),
+        ((STOCK, OWN, CACHED), ["Of training with mmload and the stock loader nothing"], []),
+        ((STOCK, row("mmload.Loader", "mmload", 500)), ["fewer. There is nothing to gain here."], []),
+        ((STOCK, row("mmload.Loader", "mmload", 700)), ["no difference beyond the spread"], []),
+        (
+            (STOCK, Row(name="mmload.Loader", group="mmload", failure="its process died")),
+            ["Nothing can be said: mmload was not measured (its process died)."],
+            ["690"],
+        ),
+    ],
+)
+def test_verdict_names_the_bottleneck_and_only_what_was_measured(
+    rows: tuple[Row, ...], told: list[str], not_told: list[str]
+) -> None:
+    text = verdict(rows, cores=2, device="cpu")
+    assert [words for words in told if words not in text] == []
+    assert [words for words in not_told if words in text] == []
 
 
-def test_a_loader_that_leaves_cores_idle_is_not_said_to_be_short_of_them() -> None:
-    text = said(replace(STOCK, cpu_seconds_per_1000=0.5), OWN)
-    assert "busy" not in text
-    assert "decoding" not in text
-
-
-def test_verdict_of_a_starved_model_names_loading() -> None:
-    stock = trained_row(STOCK, 680.0, 0.71)
-    text = said(stock, trained_row(OWN, 2350.0, 0.02), CACHED)
-    assert "Your loader delivers 690 images/s, with 1.9 of 2 cores busy, and the model takes 2,400" in text
-    assert "loading is the bottleneck, the step waits for data 71% of its time" in text
-    assert "with mmload, which delivers 14,000, training runs at 2,350 instead of 680." in text
-    assert text.endswith(
-        "A step takes 26.7 ms with a batch in memory, 27.2 ms with mmload (0.5 of waiting), "
-        "94.1 ms with the stock loader (66.8 of waiting)."
-    )
-    assert "and still waits 40% of its time" in said(stock, trained_row(OWN, 1350.0, 0.4), CACHED)
-
-
-def test_verdict_of_a_slow_model_says_that_a_faster_loader_gains_nothing() -> None:
-    stock, own, cached = trained_row(STOCK, 55.0, 0.03), trained_row(OWN, 56.5, 0.0), trained_row(CACHED, 57.0, 0.0)
-    text = said(stock, own, cached)
-    assert "the model is the bottleneck, it waits for data only 3% of its time; a faster loader gains nothing." in text
-    assert "loading is the bottleneck" not in text
-    slowed = trained_row(STOCK, 40.0, 0.03)
-    assert "they share the cores, though: with mmload" in said(slowed, own, cached)
-    assert "share the cores" not in said(slowed, own, cached, device="cuda")
-    assert "share the cores" not in said(slowed, own, trained_row(CACHED, 20.0, 0.0))
-
-
-def test_verdict_uses_what_is_faster_than_possible_only_if_there_is_nothing_else() -> None:
-    faster = replace(OWN, name="too fast", images_per_second=50_000.0, epochs=[50_000.0], of_ceiling=1.25)
-    assert "(mmload.Loader, memory, 2 threads) 14,000" in said(STOCK, faster, OWN, FILL)
-    text = said(STOCK, faster, FILL)
-    assert "(too fast) 50,000, 72.5 times as many (more than its limit, so other programs disturbed" in text
-    assert "idle machine" in text
-
-
-def test_verdict_does_not_use_training_that_was_faster_than_without_loading() -> None:
-    text = said(trained_row(STOCK, 680.0, 0.71, 0.3), trained_row(OWN, 9600.0, 0.02, 4.0), CACHED)
-    assert "20.3 times as many" in text
-    assert "Of training with mmload nothing can be said" in text
-    assert "A step takes 26.7 ms with a batch in memory, 94.1 ms with the stock loader" in text
-    assert "bottleneck, it waits" not in text
-    assert "9,600" not in text
-    beyond = trained_row(STOCK, 1380.0, 0.1, 0.6)  # its fastest epoch had 725
-    text = said(beyond, trained_row(OWN, 2350.0, 0.02, 0.98), CACHED)
-    assert "27.2 ms with mmload" in text
-    assert "Of training with the stock loader nothing can be said" in text
-    assert "Of training with mmload and the stock loader nothing" in said(STOCK, OWN, CACHED)
-
-
-def test_no_gain_is_not_made_one() -> None:
-    assert "fewer. There is nothing to gain here." in said(STOCK, row("mmload.Loader", "mmload", 500))
-    assert "no difference beyond the spread" in said(STOCK, row("mmload.Loader", "mmload", 700))
-
-
-def test_what_was_not_measured_is_not_judged() -> None:
+def test_verdict_depends_on_the_device_and_on_what_is_missing() -> None:
+    assert "share the cores" not in verdict(SLOWED, cores=2, device="cuda")
     text = verdict([OWN], cores=2, device="cpu", missing="give --source ROOT")
     assert "No stock loader was measured to compare it with (give --source ROOT)" in text
-    failed = Row(name="mmload.Loader", group="mmload", failure="its process died")
-    assert said(STOCK, failed) == "Nothing can be said: mmload was not measured (its process died)."
 
 
 # Table, record, comparison, chart
@@ -208,28 +217,27 @@ def test_a_record_is_plain_data(whole: Record, tmp_path: Path) -> None:
 
 
 def test_a_chart_names_its_dataset_and_no_label_touches_its_edge(whole: Record, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     named = replace(whole, settings=whole.settings | {"dataset": "holiday-256", "layout": "rows of 3 x 256 x 256"})
     longest = {row.name: f"{row.name:w<38}" for row in named.rows}  # characters: the width of the table, too
     rows = [replace(row, name=longest[row.name], ceiling=longest.get(row.ceiling, "")) for row in named.rows]
     draw(replace(named, rows=rows), tmp_path / "a.png")
     drawn = np.asarray(Image.open(tmp_path / "a.png").convert("RGBA"))[..., 3]
-    for edge in (drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]):
-        assert not edge.any()
+    assert not np.concatenate([drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]]).any()
 
 
 def test_a_chart_is_a_picture_with_every_colour_and_no_background(whole: Record, tmp_path: Path) -> None:
-    if find_spec("matplotlib") is None:
-        pytest.skip("matplotlib is not installed")
+    pytest.importorskip("matplotlib")
     draw(whole, tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as file:
         assert file.format == "PNG"
-        picture = file.convert("RGBA")
-    assert 1000 <= picture.width <= 2000
-    assert 200 <= picture.height <= 2000
-    assert picture.getpixel((0, 0))[3] == 0
-    found = {pixel[:3] for _, pixel in picture.getcolors(1 << 24) if pixel[3] > 100}
+        picture = np.asarray(file.convert("RGBA")).astype(int)
+    assert 1000 <= picture.shape[1] <= 2000
+    assert 200 <= picture.shape[0] <= 2000
+    assert picture[0, 0, 3] == 0
+    shown = picture[picture[..., 3] > 100, :3]
     for color in (COLORS["mmload"], COLORS["stock"], COLORS["ceiling"], INK):
-        assert any(all(abs(a - b) <= 3 for a, b in zip(rgb(color), pixel, strict=True)) for pixel in found), color
+        assert (np.abs(shown - rgb(color)) <= 3).all(1).any(), color
 
 
 @pytest.mark.parametrize("color", [INK, COLORS["mmload"], COLORS["peer"], COLORS["ceiling"], COLORS["stock"]])
@@ -249,16 +257,17 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_a_chart_that_cannot_be_is_refused_before_anything_is_measured(
-    whole: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if find_spec("matplotlib") is not None:
-        with pytest.raises(UsageError, match=r"ends in \.png"):
-            check_plot(Path("a.pdf"))
-        with pytest.raises(MmloadError, match="nothing to draw"):
-            draw(record(BROKEN), tmp_path / "a.png")
-        with pytest.raises(MmloadError, match="cannot write the chart"):
-            draw(whole, tmp_path / "no" / "a.png")
+def test_a_chart_that_cannot_be_drawn_is_an_error(whole: Record, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(UsageError, match=r"ends in \.png"):
+        check_plot(Path("a.pdf"))
+    with pytest.raises(MmloadError, match="nothing to draw"):
+        draw(record(BROKEN), tmp_path / "a.png")
+    with pytest.raises(MmloadError, match="cannot write the chart"):
+        draw(whole, tmp_path / "no" / "a.png")
+
+
+def test_a_chart_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmload.bench.report.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install '\.\[plot\]'"):
         check_plot(Path("a.png"))
@@ -285,11 +294,12 @@ def test_a_bench_takes_a_minute_or_ten() -> None:
     assert [BenchOptions(full=full).plan().seconds for full in (False, True)] == [60, 600]
 
 
-def test_rows_of_few_pixels_are_cropped_from_padded_rows_unless_a_size_is_given(dataset: Dataset) -> None:
-    task = task_of(BenchOptions(), dataset.path, None)
-    assert (task.crop, task.padding) == (32, 4)
-    task = task_of(BenchOptions(size=24), dataset.path, None)
-    assert (task.crop, task.padding) == (24, 0)
+@pytest.mark.parametrize(("size", "crop", "padding"), [(None, 32, 4), (24, 24, 0)])
+def test_rows_of_few_pixels_are_cropped_from_padded_rows_unless_a_size_is_given(
+    dataset: Dataset, size: int | None, crop: int, padding: int
+) -> None:
+    task = task_of(BenchOptions(size=size), dataset.path, None)
+    assert (task.crop, task.padding) == (crop, padding)
 
 
 def test_a_model_that_does_not_exist_or_does_not_fit_is_refused(dataset: Dataset) -> None:
@@ -323,16 +333,11 @@ def test_evicted_files_have_no_page_in_memory_or_it_is_said(tmp_path: Path) -> N
     assert resident_bytes(tmp_path / "deep" / "b") == 0
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
 def test_files_that_live_in_memory_are_never_called_cold() -> None:
-    memory = Path("/dev/shm")
-    if not memory.is_dir():
-        pytest.skip("there is no /dev/shm")
-    path = memory / "mmload-test-cold"
-    try:
-        path.write_bytes(b"x" * 100_000)
-        assert "stay in the page cache" in make_cold([path])
-    finally:
-        path.unlink(missing_ok=True)
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(b"x" * 100_000)
+        assert "stay in the page cache" in make_cold([Path(file.name)])
 
 
 def test_a_system_that_cannot_tell_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

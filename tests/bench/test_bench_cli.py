@@ -46,14 +46,27 @@ def test_what_cannot_be_meant_is_one_line(
     assert expected in complaint(mmload("bench", *words), code)
 
 
-def test_numbers_that_do_not_fit_the_images_or_the_memory_are_one_line(dataset: Dataset, tmp_path: Path) -> None:
-    words = ["bench", dataset.path]
-    assert "--size is 33, the stored images are 32 x 32; use 1 to 32" in complaint(mmload(*words, "--size", 33), 2)
-    assert "no loader has that in its name" in complaint(mmload(*words, "--loaders", "tfds"), 2)
-    line = complaint(mmload(*words, "--batch-size", 10**9), 2)
-    assert re.search(r"--batch-size is 1000000000: 8 batches of .* GiB do not fit .*; use at most \d+$", line)
-    line = complaint(mmload(*words, "--source", tmp_path), 1)
-    assert f"torchvision cannot read {tmp_path} as an ImageFolder" in line
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--size", 33], 2, "--size is 33, the stored images are 32 x 32; use 1 to 32"),
+        (["--loaders", "tfds"], 2, "no loader has that in its name"),
+        (
+            ["--batch-size", 10**9],
+            2,
+            r"--batch-size is 10{9}: 8 batches of .* GiB do not fit .*; use at most \d+$",
+        ),
+        (["--source", "empty"], 1, "torchvision cannot read empty as an ImageFolder"),
+        (["--train", "resnet19"], 2, "'resnet19', which torchvision has not"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_the_images_or_the_memory_is_one_line(
+    words: list[object], code: int, expected: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy.parent)
+    Path("empty").mkdir()
+    assert re.search(expected, complaint(mmload("bench", copy, *words), code))
 
 
 def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +86,7 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
     assert mmload("bench", "nowhere").returncode == 0
 
 
-def test_a_model_that_is_not_there_is_one_line(dataset: Dataset, folder: Path) -> None:
-    words = ["bench", dataset.path, "--source", folder, "--train", "resnet19"]
-    assert "'resnet19', which torchvision has not" in complaint(mmload(*words), 2)
-
-
-@pytest.mark.parametrize("patience", [0.0, 2.0])
+@pytest.mark.parametrize("patience", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_an_interrupt_ends_every_process_with_one_line(
     dataset: Dataset, folder: Path, tmp_path: Path, patience: float
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,7 +106,6 @@ def test_seconds_count_children_that_live_and_that_have_ended() -> None:
     ended = processor_seconds()
     assert ended - before > 0.25
     with subprocess.Popen([sys.executable, "-c", burn + "print(flush=True); time.sleep(60)"], stdout=-1) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         living = processor_seconds() - ended
         child.kill()
@@ -118,7 +118,6 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
     worker.ask("make", 60)
     worker.ask("epoch", 60, least=0.0, most=1.0)
     (pid,) = (child.pid for child in multiprocessing.active_children() if child.name == "parent")
-    assert pid is not None
     tree = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     assert len(tree) == 2
     worker.kill()
@@ -131,11 +130,8 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
 @pytest.mark.parametrize("short", ["fill", "copy", "disk"])
 def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Path, short: str) -> None:
     task = replace(task, augment="none")
-    server = ContenderServer(ceiling_entries(task, cold=True)[short], task, tmp_path)
-    try:
+    with closing(ContenderServer(ceiling_entries(task, cold=True)[short], task, tmp_path)) as server:
         sample = server.epoch(least=0.0, most=60.0)
-    finally:
-        server.close()
     assert sample.images == {"fill": 20, "copy": 20, "disk": 18}[short]
     assert sample.rate > 0
 
@@ -145,11 +141,8 @@ def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, mo
     monkeypatch.setattr(ceilings, "past_caches", lambda count, sample: True)
     entry = ceiling_entries(task, cold=False)["fill"]
     assert entry.name.startswith("uncached fill of output, ")
-    filled = entry.make(task, tmp_path)
-    try:
+    with closing(entry.make(task, tmp_path)) as filled:
         images = [images.clone() for images, _ in filled.epoch()]
-    finally:
-        filled.close()
     assert len(images) == 5
     assert all(torch.equal(one, torch.ones(4, 3 * 24 * 24)) for one in images)
 
@@ -175,9 +168,8 @@ def made(entry: ContenderEntry, rate: float) -> Measurement:
 def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
     waits: dict[str, TrainSample] = {}
     for entry in (cached_entry(), fake("slow", "slow")):
-        server = ContenderServer(entry, task, tmp_path)
-        waits[entry.name] = server.train(model="squeezenet1_1", most=0.5)
-        server.close()
+        with closing(ContenderServer(entry, task, tmp_path)) as server:
+            waits[entry.name] = server.train(model="squeezenet1_1", most=0.5)
     cached, slow = waits.values()
     assert 0.4 * slow.steps <= slow.waited < slow.seconds  # it sleeps as long before each batch
     assert slow.share == slow.waited / slow.seconds

@@ -15,7 +15,7 @@ from mmload.bench.measure import Measurement
 from mmload.bench.options import BenchOptions, MeasurementPlan
 from mmload.bench.record import rows_of
 from mmload.bench.run import notes_of, run_on_dataset
-from mmload.bench.samples import BesideSample, LoadSample, Sample
+from mmload.bench.samples import BesideSample, LoadSample, Turn
 from mmload.bench.task import Task, task_of
 from mmload.store.dataset import Dataset
 
@@ -34,7 +34,7 @@ class Slow:
     def start(self) -> None:
         """Nothing: what imports take shows when it is made."""
 
-    def ask(self, name: str, limit: float, **more: Any) -> Sample | None:
+    def ask(self, name: str, limit: float, **more: Any) -> Turn | None:
         """Let the clock go on."""
         if name == "rest":
             return None

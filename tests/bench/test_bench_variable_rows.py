@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,11 +80,8 @@ def test_a_contender_gives_resized_crops_of_the_photographs(task: Task, name: st
     if name.startswith("FFCV") and not installed("ffcv"):
         pytest.skip("ffcv is not installed")
     entry = next(entry for entry in entries(task) if entry.name == name)
-    contender = entry.make(task, tmp_path)
-    try:
+    with closing(entry.make(task, tmp_path)) as contender:
         batches = [(images.clone(), labels.clone()) for images, labels in contender.epoch()]
-    finally:
-        contender.close()
     images, labels = (torch.cat(each) for each in zip(*batches, strict=True))
     assert images.shape == (32, 3, CROP, CROP)
     assert labels.sum() == 16
@@ -129,9 +127,8 @@ def test_the_ceilings_are_of_the_stored_bytes(task: Task, tmp_path: Path) -> Non
     ceilings = ceiling_entries(replace(task, augment="resized-crop"), cold=True)
     (stored,) = (task.dataset / "train").rglob("images.bytes.memmap")
     assert task.row_bytes == stored.stat().st_size / 16
-    disk = ceilings[DISK].make(task, tmp_path)
-    assert sum(len(labels) for _, labels in disk.epoch()) == pytest.approx(16, abs=1)
-    disk.close()
+    with closing(ceilings[DISK].make(task, tmp_path)) as disk:
+        assert sum(len(labels) for _, labels in disk.epoch()) == pytest.approx(16, abs=1)
 
 
 def test_table_and_record_say_the_layout(task: Task) -> None:

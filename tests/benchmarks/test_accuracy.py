@@ -116,14 +116,6 @@ def test_worse_is_worse_only_beyond_chance(accuracy: ModuleType, tasks: dict[str
     assert accuracy.summed_up(tasks["crop"], runs(0.70, 0.70))["no_worse"]
 
 
-@pytest.mark.parametrize(
-    ("confidence", "freedom", "expected"),
-    [(0.95, 1, 12.7062), (0.95, 4, 2.7764), (0.95, 29, 2.0452), (0.99, 9, 3.2498)],
-)
-def test_quantiles_of_students_t(accuracy: ModuleType, confidence: float, freedom: int, expected: float) -> None:
-    assert accuracy.t_quantile(confidence, freedom) == pytest.approx(expected, abs=2e-4)
-
-
 def test_the_interval_of_a_known_sample(accuracy: ModuleType) -> None:
     mean, low, high = accuracy.interval([1.0, 2.0, 3.0, 4.0, 5.0])
     reach = 2.7764 * math.sqrt(2.5 / 5)
@@ -134,27 +126,6 @@ def test_photographs_without_val_are_cut_into_tiles(accuracy: ModuleType, folder
     built = accuracy.accuracy_data.photos(folder, tmp_path, 0, 16)
     assert len(built.torchvision("train", None)) == 18 * 9
     assert len(built.torchvision("val", None)) == 18 * 3
-
-
-def test_layouts_are_trained_on_the_same_tiles(
-    accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(accuracy.SHAPES, "tiles twice as wide as high", (2, 1))
-    monkeypatch.delitem(accuracy.SHAPES, "square tiles")
-    record = tmp_path / "record.json"
-    words = ["--layouts", "--quick", "--stored", "32", "--json", str(record)]
-    monkeypatch.setattr(sys, "argv", ["accuracy", *words])
-    assert accuracy.main() == 0
-    (found,) = json.loads(record.read_text())
-    arms = ["stock", "square", "variable, pixels", "variable, JPEG"]
-    assert [list(run) for run in found["runs"]] == [arms, arms]
-    assert all(0 <= value <= 1 for run in found["runs"] for value in run.values())
-    sizes = found["row_bytes"]
-    assert sizes["variable, JPEG"] < sizes["square"] == 3 * 32 * 32 + 8 < sizes["variable, pixels"]
-    assert found["square"]["minus_stock"][0] == pytest.approx(
-        sum(run["square"] - run["stock"] for run in found["runs"]) / 2
-    )
-    assert "points" in capsys.readouterr().out
 
 
 def test_a_quick_run_fails_where_one_crop_is_off(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
+from building import make_pictures
 from conftest import script
-from PIL import Image
 
 
 @pytest.mark.slow
@@ -17,11 +16,8 @@ def test_bench_detection_has_a_row_for_each_loader(
 ) -> None:
     monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("YOLO_OFFLINE", "true")
-    (tmp_path / "photos").mkdir()
-    for number, size in enumerate(((40, 30), (30, 44), (33, 33), (50, 31))):
-        pixels = np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.jpg")
-    words = [str(tmp_path / "photos"), "--images", "6", "--size", "64", "--side", "80", "--rounds", "1"]
+    make_pictures(tmp_path / "photos", classes=1, each=8)  # every other one is a JPEG
+    words = [str(tmp_path / "photos" / "class0"), "--images", "6", "--size", "64", "--side", "80", "--rounds", "1"]
     with script("bench_detection") as module:
         times = module.main([*words, "--batch-size", "3"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| yolo", "| lsj"))]

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
+from building import make_pictures
 from conftest import script
-from PIL import Image
 
 
 def test_a_row_for_each_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "photos").mkdir()
-    for number, size in enumerate(((40, 30), (30, 44), (33, 33), (50, 31))):
-        pixels = np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.jpg")
-    words = [str(tmp_path / "photos"), "--rows", "6", "--size", "24", "--rounds", "1", "--threads", "1"]
+    make_pictures(tmp_path / "photos", classes=1, each=8)  # every other one is a JPEG
+    words = [str(tmp_path / "photos" / "class0"), "--rows", "6", "--size", "24", "--rounds", "1", "--threads", "1"]
     more = ["--layouts", "squares", "whole, jpeg", "--tiers", "memory", "--steps", "val"]
     monkeypatch.setattr("sys.argv", ["bench_variable", *words, *more])
     with script("bench_variable") as module:

@@ -10,8 +10,8 @@ from conftest import contents
 
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import fingerprint
-from mmload.builder.shards import BuildPaths
-from mmload.builder.staging import MARK, Staging, made_by
+from mmload.builder.shards import BuildPaths, made_by
+from mmload.builder.staging import MARK, Staging
 from mmload.errors import BuildError, MmloadError
 from mmload.runtime.durable_files import remove
 from mmload.store.manifest import read

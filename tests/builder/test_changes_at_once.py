@@ -12,11 +12,12 @@ from meanwhile import once
 from updating import add_pictures, change
 
 import mmload
-from mmload.builder import columns, destination, subsets, unused_files, version_commit
+from mmload.builder import columns, staging, subsets, unused_files, version_commit
 from mmload.builder import repair as repair_module
 from mmload.builder import verify as verify_module
 from mmload.builder.pipeline import build, build_part, update
-from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
+from mmload.builder.planned_build import PlannedBuild
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.repair import repair
 from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
@@ -62,7 +63,7 @@ def test_an_update_beside_gc_is_not_told_of_damage(squares, source, monkeypatch)
     change(source)
     update(squares)
     add_pictures(source, 3)
-    once(monkeypatch, PlannedUpdate, "probed_plan", before=lambda: remove_unused(squares.out))
+    once(monkeypatch, PlannedBuild, "probed_plan", before=lambda: remove_unused(squares.out))
     update(squares)
     assert verify(squares.out) == []
 
@@ -96,7 +97,7 @@ def test_gc_keeps_other_changes_away_while_it_works(squares, source, monkeypatch
 
 
 def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch):
-    listed = destination.entries_of
+    listed = staging.entries_of
 
     def then_gc(folder):
         found = listed(folder)
@@ -105,7 +106,7 @@ def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch)
                 shutil.rmtree(entry.path)
         return found
 
-    monkeypatch.setattr(destination, "entries_of", then_gc)
+    monkeypatch.setattr(staging, "entries_of", then_gc)
     assert build(replace(squares, shuffle_seed=5), overwrite=True).built
 
 

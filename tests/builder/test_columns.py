@@ -254,12 +254,6 @@ def test_a_wrong_field_is_refused_and_leaves_nothing(squares, name, values, mess
         assert files_of(squares.out.parent) == before
 
 
-def test_a_manifest_without_added_fields_is_as_before(squares):
-    text = (squares.out / "dataset.json").read_text()
-    assert '"version": 0' not in text
-    assert mmload.add_field(squares.out, "x", np.zeros(15)).manifest.requires == ["columns", "versions"]
-
-
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "ids.npz", "x.csv", "vectors.csv", "x.parquet", "vectors.parquet"])
 def test_a_file_has_the_values_of_a_field(squares, tmp_path, name, capsys):
     train, file = mmload.open(squares.out)["train"], tmp_path / name

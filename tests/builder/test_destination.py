@@ -11,10 +11,10 @@ import pytest
 from building import recipe
 from conftest import contents, mmload
 
-from mmload.builder.destination import check_apart, foreign, remove_dataset
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
 from mmload.builder.repair import repair
+from mmload.builder.staging import check_apart, foreign, remove_dataset
 from mmload.builder.verify import verify
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.store.manifest import read

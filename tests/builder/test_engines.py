@@ -25,14 +25,14 @@ from mmload.records import Sample
 
 SLOW = """
 import os, time
-import mmload.sources.imagefolder as imagefolder
-fast = imagefolder.read_image_and_jpeg
-def slow(*args):
+from mmload.sources.files import SampleFiles
+fast = SampleFiles.image
+def slow(*args, **options):
     time.sleep(0.1)
     if "READS" in os.environ:
         with open(os.environ["READS"], "a") as reads: reads.write(".")
-    return fast(*args)
-imagefolder.read_image_and_jpeg = slow
+    return fast(*args, **options)
+SampleFiles.image = slow
 from mmload.cli.app import main
 main()
 """

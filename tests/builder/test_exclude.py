@@ -19,7 +19,7 @@ from python_datasets import MADE
 
 from mmload.builder.pipeline import build, update
 from mmload.builder.planned_build import splits_of
-from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.errors import BuildError, RecipeError
 from mmload.remote.opening import open as open_dataset
@@ -231,7 +231,7 @@ def test_a_recipe_may_have_the_list_itself(source: Path, tmp_path: Path) -> None
         with pytest.raises(RecipeError, match=message):
             build(recipe(source, tmp_path / "other", exclude=table))
     for wrong in (["class0/1.png"], {"train": "class0/1.png"}, {"train": [1]}):
-        with pytest.raises(RecipeError, match="write a table of splits"):
+        with pytest.raises(RecipeError, match="use a table of splits"):
             BuildRecipe(kind="imagefolder", exclude=wrong)  # type: ignore[arg-type]  # on purpose
 
 

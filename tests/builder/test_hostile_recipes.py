@@ -35,7 +35,7 @@ def test_options_of_sources(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", [False, 0, [], {}])
 def test_a_list_that_is_no_path(file: Any, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="file is .*; write a path"):
+    with pytest.raises(RecipeError, match="file is .*; use a path"):
         make_source("list", tmp_path, Decoder(), {"file": file})
 
 

@@ -12,8 +12,8 @@ from conftest import mmload
 from devkit import Devkit, thing
 
 from mmload.builder.pipeline import build
+from mmload.builder.planned_build import loss_sentences
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.split_records import loss_sentences
 from mmload.errors import SampleError
 from mmload.records import ONLY_VOID, OTHER_SIZE, SWAPPED_SIZE
 from mmload.remote.opening import open as open_dataset

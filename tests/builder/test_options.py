@@ -1,4 +1,4 @@
-"""Options of a build are declared once: the command, recipe files, the functions and the page agree."""
+"""Options of a build are declared once: the command, recipe files, the functions and the page's recipe agree."""
 
 from __future__ import annotations
 
@@ -9,28 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mmload.builder.options import BuildOptions, declarations, recipe_keys
 from mmload.builder.pipeline import build, build_part
-from mmload.builder.recipe import from_mapping
+from mmload.builder.recipe import BuildOptions, declarations, from_mapping, recipe_keys
 from mmload.cli import build as command
 from mmload.errors import UsageError
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-
-
-def table() -> str:
-    """Returns the table of the page: each option, its key in a recipe file, its help."""
-    rows = ["| option | key in a recipe | |", "|---|---|---|"]
-    for its in declarations(BuildOptions).values():
-        flag = its.flag or ("" if its.table else its.metavar)
-        shown = f"`{flag} {its.metavar}`" if its.flag and its.metavar else f"`{flag}`" if flag else ""
-        key = f"`[{its.table}] {its.key}`" if its.table else ""
-        rows.append(f"| {shown} | {key} | {its.help} |")
-    return "\n".join(rows)
-
-
-def test_the_page_has_the_options_as_they_are_declared() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8"), "run: python tests/builder/test_options.py"
 
 
 def test_the_recipe_on_the_page_has_every_key() -> None:
@@ -78,7 +62,6 @@ def test_options_that_are_given_are_the_keys_of_their_tables() -> None:
         ({"advise": True, "encode": "jpeg"}, "--advise compares all layouts, and --encode is given"),
         ({"part": "1/2", "commit": True}, "--part and --commit are both given"),
         ({"commit": True, "overwrite": True}, "--overwrite with --part or --commit"),
-        ({"engine": "dask"}, "--engine is 'dask'; use local or ray"),
         ({"address": "a:1"}, "--address names a Ray cluster"),
         ({"engine": "ray", "commit": True}, "--part and --commit build without a cluster"),
         ({"engine": "ray", "processes": 2}, "--processes builds without a cluster"),
@@ -87,7 +70,3 @@ def test_options_that_are_given_are_the_keys_of_their_tables() -> None:
 def test_options_options_that_exclude_each_other_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         BuildOptions(**given)  # type: ignore[arg-type]
-
-
-if __name__ == "__main__":
-    print(table())

@@ -5,14 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mmload.builder.origins import (
-    SampleOrigin,
-    StoredSplit,
-    compare_split,
-    origins_lines,
-    parsed_origins,
-    read_lists,
-)
+from mmload.builder.sample_changes import StoredLists, compare_split, parsed_lines, read_lists
+from mmload.builder.shards import SampleOrigin, origins_lines
 from mmload.errors import DamagedError
 from mmload.store.checksum import crc32
 from mmload.store.manifest import read
@@ -26,7 +20,7 @@ def test_lines_of_origins_are_read_as_they_were_written(revision: str) -> None:
         SampleOrigin(revision=revision),
     ]
     lines = origins_lines(origins)
-    assert parsed_origins(lines) == origins
+    assert parsed_lines(lines.splitlines(), SampleOrigin) == origins
     assert lines.count(b"\n") == len(origins)
 
 
@@ -38,7 +32,7 @@ def test_a_line_that_is_no_origin_is_named(out, line):
     file.write_bytes(b"\n".join(lines))
     written = FileRecord(bytes=file.stat().st_size, crc32=f"{crc32(file.read_bytes()):08x}")
     record = msgspec.structs.replace(read(out).splits["train"], origins=written)
-    message = r"origins\.jsonl, line 3 is not an object of the keys checksum, .*revision.*; build the dataset again"
+    message = r"origins\.jsonl has a line that is no object of the keys checksum, .*revision.*; build the dataset again"
     with pytest.raises(DamagedError, match=message):
         read_lists(out, "train", record)
 
@@ -61,6 +55,6 @@ def test_only_marked_words_of_a_revision_are_times(stored, now, kept):
         checksum = lambda self, index: "0f"  # noqa: E731
         read = None
 
-    before = StoredSplit(ids=["a"], origins=[SampleOrigin(revision=stored, checksum="0f")], listed=2 * 10**18)
+    before = StoredLists(ids=["a"], origins=[SampleOrigin(revision=stored, checksum="0f")], listed=2 * 10**18)
     changes = compare_split(OneFile(), before, same_meaning=True, checksum=False)
     assert changes.kept.tolist() == [kept]

@@ -23,8 +23,8 @@ from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shards import BuildPaths
-from mmload.builder.staging import Staging, made_by
+from mmload.builder.shards import BuildPaths, made_by
+from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import read
 
@@ -348,7 +348,7 @@ def test_a_part_goes_on_with_an_interrupted_build_unless_the_pixels_are_others(
 def test_the_command_builds_parts_and_says_what_is_left(photos: Path, whole: Path, tmp_path: Path) -> None:
     words = ["build", "imagefolder", photos, tmp_path / "out", "--size", 16, "--shard-size", 3 * (3 * 16 * 16 + 8)]
     first = mmload(*words, "--part", "1/2")
-    assert (first.returncode, first.stderr) == (0, "")
+    assert (first.returncode, first.stderr) == (0, f"mmload: writes 6.8 KiB in 3 shards to {tmp_path / 'out'}\n")
     assert "3 of 6 shards are finished, the other parts follow" in first.stdout
     unfinished = mmload("info", tmp_path / "out").stderr
     assert "--shard-size 2328" in unfinished

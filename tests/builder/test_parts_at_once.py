@@ -15,12 +15,12 @@ from meanwhile import once
 from updating import add_pictures, interrupt_after, picture
 
 import mmload
-from mmload.builder import pipeline, planned_update, shard_job, split_records, version_commit
+from mmload.builder import pipeline, previous_version, shard_job, shards, version_commit
 from mmload.builder import staging as staging_module
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.planned_build import PlannedBuild
-from mmload.builder.planned_update import PlannedUpdate, UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.staging import Staging
 from mmload.builder.verify import verify
 from mmload.errors import BuildError
@@ -37,8 +37,8 @@ def kill(*_, **__):
     raise Killed
 
 
-def planned(job) -> PlannedUpdate:
-    return PlannedUpdate(job, UPDATE, "fail", None, None, None, ())
+def planned(job) -> PlannedBuild:
+    return PlannedBuild(job, UPDATE)
 
 
 def all_built(work: PlannedBuild, staging: Staging) -> Manifest:
@@ -66,7 +66,7 @@ def test_a_part_that_commits_after_another_leaves_no_folder(squares, tmp_path, m
 
 def test_a_late_part_is_not_refused_while_another_removes_what_is_left(squares, tmp_path, monkeypatch):
     job, admitted = replace(squares, out=tmp_path / "o"), []
-    plan = PlannedBuild(job, "fail", None, None, None, ()).probed_plan()
+    plan = PlannedBuild(job).probed_plan()
     build_part(job, "1/1")
 
     def late():
@@ -118,7 +118,7 @@ def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_build(s
 def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_update(squares, source, tmp_path, monkeypatch):
     job = replace(squares, out=tmp_path / "o")
     waits, goes_on = threading.Event(), threading.Event()
-    private_paths, manifest = shard_job.private_paths, PlannedUpdate.manifest
+    private_paths, manifest = shard_job.private_paths, PlannedBuild.manifest
 
     def run():
         with suppress(BuildError):
@@ -133,12 +133,13 @@ def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_update(
         return private_paths(paths)
 
     def beside_the_late_one(self, *words):
-        goes_on.set()
-        late.join()
+        if self.previous is not None:
+            goes_on.set()
+            late.join()
         return manifest(self, *words)
 
     monkeypatch.setattr(shard_job, "private_paths", waiting)
-    monkeypatch.setattr(PlannedUpdate, "manifest", beside_the_late_one)
+    monkeypatch.setattr(PlannedBuild, "manifest", beside_the_late_one)
     late.start()
     waits.wait()
     build_part(job, "1/1", threads=1)
@@ -211,11 +212,11 @@ def test_a_part_of_an_update_ends_well_while_another_moves_files(squares, source
 def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, source, monkeypatch):
     add_pictures(source, 30)
     build_part(squares, "1/2", options=UPDATE)
-    write, work = split_records.write_blocks, planned(squares)
+    write, work = shards.write_blocks, planned(squares)
     with Staging(squares.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
         goes_on, moves, move = threading.Event(), threading.Event(), os.replace
-        thread = threading.Thread(target=lambda: first.add_version(made, work.old.contents))
+        thread = threading.Thread(target=lambda: first.add_version(made, work.previous.manifest.contents))
 
         def slow(place, other):
             move(place, other)
@@ -231,7 +232,7 @@ def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, sourc
             return record
 
         monkeypatch.setattr(version_commit.os, "replace", slow)
-        monkeypatch.setattr(split_records, "write_blocks", beside_another)
+        monkeypatch.setattr(shards, "write_blocks", beside_another)
         try:
             assert build_part(squares, "2/2", options=UPDATE).manifest is not None
         finally:
@@ -243,7 +244,7 @@ def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, sourc
 def test_a_part_of_an_update_that_looks_as_another_commits_is_not_refused(squares, source, monkeypatch):
     add_pictures(source, 30)
     another = lambda: build_part(squares, "1/1", options=UPDATE)  # noqa: E731
-    once(monkeypatch, planned_update, "dataset_at", after=another)
+    once(monkeypatch, previous_version, "dataset_at", after=another)
     assert build_part(squares, "2/2", options=UPDATE).manifest is not None
     assert verify(squares.out) == []
 
@@ -254,7 +255,9 @@ def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(squ
     work = planned(squares)
     with Staging(squares.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
-        once(monkeypatch, version_commit, "read", after=lambda: first.add_version(made, work.old.contents))
+        once(
+            monkeypatch, version_commit, "read", after=lambda: first.add_version(made, work.previous.manifest.contents)
+        )
         assert build_part(squares, "2/2", options=UPDATE).manifest is not None
     assert verify(squares.out) == []
     assert mmload.open(squares.out, version=1)
@@ -313,9 +316,9 @@ def test_a_late_part_of_a_build_removes_no_shards_of_an_update_that_tries_again(
 
 
 def test_the_list_of_origins_has_the_time_of_the_listing_whoever_commits(squares, tmp_path, monkeypatch):
-    job, write = replace(squares, out=tmp_path / "o"), split_records.write_blocks
+    job, write = replace(squares, out=tmp_path / "o"), shards.write_blocks
     build_part(job, "1/2")
-    work = PlannedBuild(job, "fail", None, None, None, ())
+    work = PlannedBuild(job)
     with Staging(job.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
         listed = (first.paths.dataset / "train" / "origins.jsonl").stat().st_mtime_ns
@@ -323,10 +326,10 @@ def test_the_list_of_origins_has_the_time_of_the_listing_whoever_commits(squares
         def then_another_commits(paths, place, *words):
             record = write(paths, place, *words)
             if place.name == "origins.jsonl":
-                monkeypatch.setattr(split_records, "write_blocks", write)
+                monkeypatch.setattr(shards, "write_blocks", write)
                 first.commit(made)
             return record
 
-        monkeypatch.setattr(split_records, "write_blocks", then_another_commits)
+        monkeypatch.setattr(shards, "write_blocks", then_another_commits)
         build_part(job, "2/2")
     assert (job.out / "train" / "origins.jsonl").stat().st_mtime_ns == listed

@@ -182,7 +182,7 @@ def test_a_node_that_lacks_something_is_named_before_anything_is_built(
     checksum = ray_engine._checksum
     with monkeypatch.context() as patch:
         patch.setattr(ray_engine, "_checksum", lambda *words: checksum(*words) + 1)
-        with pytest.raises(BuildError, match="gets other pixels from the first samples of train"):
+        with pytest.raises(BuildError, match="first samples of train, or gets other pixels"):
             build(job, engine=RayEngine())
     with pytest.raises(BuildError, match="no node of the Ray cluster has 64 CPUs for a task"):
         build(job, engine=RayEngine(threads=64))

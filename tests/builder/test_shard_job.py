@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,25 +184,24 @@ def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
         rows_of(Featured(getattr(torch, dtype), getattr(torch, other)))
 
 
-def test_what_is_flushed_behind_is_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_to_the_disk_ahead_is_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build(recipe(folder, tmp_path / "plain"))
-    flushed: list[int] = []
-    sync = store._sync_data
+    ranges: list[tuple[int, int]] = []
     monkeypatch.setattr(store, "_FLUSH_BYTES", 1)
-    monkeypatch.setattr(store, "_sync_data", lambda files: (flushed.extend(files), sync(files)))
+    monkeypatch.setattr(store, "begin_sync", lambda file, start, length: ranges.append((start, length)))
     build(recipe(folder, tmp_path / "flushed"))
-    assert flushed
+    assert ranges
     assert contents(tmp_path / "plain") == contents(tmp_path / "flushed")
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mmload-flush")]
 
 
-def test_a_disk_that_fails_behind_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(files: object) -> None:
+def test_a_disk_that_fails_at_a_seal_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(file: object) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_FLUSH_BYTES", 1)
-        patch.setattr(store, "_sync_data", failing)
+        patch.setattr(store, "sync", failing)
         with pytest.raises(BuildError, match=r"cannot write .*\(Input/output error\); .*run the same command again"):
             build(recipe(folder, tmp_path / "out"))
     assert not (tmp_path / "out").exists()

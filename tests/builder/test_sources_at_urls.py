@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tarfile
 import threading
 from pathlib import Path
 
@@ -191,3 +192,20 @@ def test_files_are_fetched_ahead_in_order_each_once_and_not_too_many(monkeypatch
     assert [files.read(name, "") for name in reversed(names[1:])] == [name.encode() for name in reversed(names[1:])]
     assert sorted(seen) == names
     assert isinstance(location("s3://bucket/photos"), Location)
+
+
+def test_tars_at_a_url_give_the_rows_of_local_ones(bucket: Bucket, folder: Path, tmp_path: Path) -> None:
+    bucket.faults(fail_every=5)
+    pictures = sorted(folder.glob("*/*.png"))
+    for place in (tmp_path / "shards", bucket.folder / "shards"):
+        place.mkdir()
+        for number in range(3):
+            with tarfile.open(place / f"{number:02d}.tar", "w") as tar:
+                for path in pictures[number::3]:
+                    tar.add(path, f"{path.parent.name}-{path.name}")
+    build(recipe(tmp_path / "shards", tmp_path / "local", "webdataset"))
+    build(recipe(f"{bucket.url}/shards/{{00..02}}.tar", tmp_path / "out", "webdataset"))
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+    assert build(recipe(f"{bucket.url}/shards/{{00..02}}.tar", tmp_path / "out", "webdataset")).built == 0
+    with pytest.raises(SourceError, match=r"no such tar: .*shards/03.tar"):
+        build(recipe(f"{bucket.url}/shards/{{00..03}}.tar", tmp_path / "other", "webdataset"))

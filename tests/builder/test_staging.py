@@ -235,3 +235,21 @@ def test_a_folder_that_another_command_removes_meanwhile_is_made_again(
         assert (folder / "lock").read_bytes() == MARK
         staging.discard()
     assert not folder.exists()
+
+
+def test_a_folder_that_is_being_made_is_removed_whole_or_not_at_all(tmp_path, monkeypatch):
+    folder, remove = tmp_path / ".o.building", staging_module.remove
+    new = folder.with_name(f"{folder.name}.{'0' * 16}.partial")
+    new.mkdir()
+    (new / "lock").write_bytes(MARK)
+
+    def while_another_makes_it(path):
+        remove(path)
+        with suppress(FileNotFoundError):
+            (new / "dataset").mkdir()  # the command that makes the folder goes on, and is killed then
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging_module, "remove", while_another_makes_it)
+        staging_module.remove_set_aside(folder)
+    staging_module.remove_set_aside(folder)
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,6 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from mmload.builder.transforms import (
-    INTERPOLATIONS,
     CenterCropSample,
     GrayscaleSample,
     LetterboxSample,
@@ -26,6 +25,7 @@ from mmload.errors import RecipeError
 from mmload.records import Sample
 
 SIZES = st.integers(1, 80)
+INTERPOLATIONS = ("bilinear", "bicubic")
 KINDS = st.sampled_from(INTERPOLATIONS)
 
 
@@ -284,7 +284,7 @@ def test_a_chain_is_its_steps_in_order() -> None:
         ({"step": "Resize", "size": True}, "size is True"),
         ({"step": "Resize", "size": 1.5}, r"size is 1\.5"),
         ({"step": "Resize", "size": "256"}, "size is '256'"),
-        ({"step": "Resize", "size": [256]}, r"size is \(256,\); .* \[height, width\]"),
+        ({"step": "Resize", "size": [256]}, r"size is \[256\]; .* \[height, width\]"),
         ({"step": "Resize", "size": [1, 2, 3]}, "size is"),
         ({"step": "Resize", "size": [1, [2]]}, "size is"),
         ({"step": "Resize", "size": 65_536}, "to 65,535"),
@@ -295,7 +295,7 @@ def test_a_chain_is_its_steps_in_order() -> None:
         ({"step": "CenterCrop", "size": 9, "fill": 256}, "fill is 256; use an integer from 0 to 255"),
         ({"step": "CenterCrop", "size": 9, "fill": [1, 2, 3]}, "fill is"),
         ({"step": "Pad", "padding": -1}, "padding is -1"),
-        ({"step": "Pad", "padding": [1]}, r"padding is \(1,\)"),
+        ({"step": "Pad", "padding": [1]}, r"padding is \[1\]"),
         ({"step": "Pad", "padding": [1, 2]}, r"use an integer or \[left, top, right, bottom\]"),
         ({"step": "Pad", "padding": 2.5}, r"padding is 2\.5"),
         ({"step": "Pad", "padding": "1234"}, "padding is '1234'"),

@@ -20,7 +20,7 @@ from mmload.bench.task import Task
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.repair import repair
-from mmload.builder.trust import recipe_of
+from mmload.builder.trust import trusted_recipe
 from mmload.builder.verify import compare
 from mmload.errors import DamagedError, SourceError, UsageError
 from mmload.parity import run as parity
@@ -113,7 +113,7 @@ def test_nothing_is_fetched(copy: Path, tmp_path: Path, monkeypatch: pytest.Monk
 def test_nothing_outside_the_source_is_read(copy: Path, tmp_path: Path) -> None:
     ask = {"kind": "list", "file": "list.csv", "allow_outside": True, "download": "yes"}
     with pytest.raises(UsageError, match=r"download the source .* and to read files outside .*allow_outside = True"):
-        recipe_of(json.loads((asking(copy, ask) / "dataset.json").read_text())["recipe"], copy, trust=False)
+        trusted_recipe(json.loads((asking(copy, ask) / "dataset.json").read_text())["recipe"], copy, trust=False)
 
 
 @pytest.mark.parametrize("recipe", [{}, {"source": 3}, {"source": {"kind": "voc"}, "transforms": [{"step": "Resize"}]}])

@@ -14,7 +14,7 @@ from updating import assert_rows_equal, change, files_of, fresh, make_old, pictu
 
 import mmload
 from mmload.builder.pipeline import build, update
-from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.verify import compare, verify
 from mmload.errors import BuildError, SampleError, StoreError, UsageError

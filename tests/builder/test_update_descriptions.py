@@ -14,7 +14,7 @@ from yolo_sets import YoloSet
 
 import mmload
 from mmload.builder.pipeline import build, update
-from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.verify import verify
 from mmload.errors import SampleError

@@ -11,7 +11,7 @@ import mmload
 from mmload.builder import version_commit
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build_part, update
-from mmload.builder.planned_update import UpdateOptions
+from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import verify
 from mmload.errors import StoreError

@@ -16,10 +16,10 @@ from conftest import complaint, contents, mmload
 from PIL import Image
 
 import mmload as package
-from mmload.builder.chunk_assembly import is_raw
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout, from_mapping
 from mmload.builder.repair import repair
+from mmload.builder.shard_job import is_raw
 from mmload.builder.verify import compare, verify
 from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.sources.decode import Decoder

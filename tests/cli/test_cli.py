@@ -192,8 +192,8 @@ def test_an_unknown_split(dataset: Dataset, folder: Path) -> None:
 def test_an_unknown_version(dataset: Dataset, tmp_path: Path) -> None:
     copy = shutil.copytree(dataset.path, tmp_path / "copy")
     manifest = json.loads((copy / "dataset.json").read_text())
-    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 2}))
-    assert "format version 2, this mmload reads version 1" in complaint(mmload("info", copy), 1)
+    (copy / "dataset.json").write_text(json.dumps(manifest | {"version": 1}))
+    assert "format version 1, this mmload reads version 2" in complaint(mmload("info", copy), 1)
 
 
 @pytest.mark.parametrize(
@@ -392,3 +392,10 @@ def test_demo_leaves_a_folder_of_other_things_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert "holds other things" in complaint(mmload("demo", tmp_path), 1)
     assert contents(tmp_path) == {"thesis.txt": b"years of work"}
+
+
+def test_help_of_build_shows_options_under_their_headings() -> None:
+    text = mmload("build", "--help").stdout
+    headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Arguments:", "What to build:", "How to build:", "Clusters:", "Options:"]
+    assert text.index("What to build:") < text.index("--size") < text.index("How to build:") < text.index("--threads")

@@ -1,6 +1,6 @@
 """Changes of other projects' training scripts: each runs on this version, and gives what the script's loop unpacks.
 
-Their code is not in this repository: docs/clients.md says what the changed scripts printed.
+Their code is not in this repository: docs/clients.md lists the scripts and their versions.
 """
 
 from __future__ import annotations
@@ -16,25 +16,20 @@ import change_scripts
 import pytest
 import torch
 import torchvision
-from conftest import make_folder
+from conftest import build_splits
 from devkits import voc_dataset
 
 import mmload
 from mmload.augment import ColorJitter, RandAugment, RandomApply
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
 
+PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 NAMES = sorted(path.stem for path in change_scripts.CLIENTS.glob("*.toml"))
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train and val of three classes, 40 x 40."""
-    root = tmp_path_factory.mktemp("clients")
-    for seed, split in enumerate(("train", "val")):
-        make_folder(root / "photos" / split, per_class=2, seed=seed)
-    build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(40)))
-    return root / "built"
+    return build_splits(tmp_path_factory.mktemp("clients"))
 
 
 def lines_of(name: str, number: int) -> str:
@@ -55,6 +50,9 @@ def test_a_change_names_its_script_and_replaces_separate_lines(name: str) -> Non
     change = change_scripts.change_of(name)
     assert set(change["upstream"]) == {"repository", "path", "commit", "blob", "license"}
     assert all(len(change["upstream"][key]) == 40 for key in ("commit", "blob"))
+    place = change["upstream"]["repository"].removeprefix("https://github.com/")
+    row = f"| `{name}.toml` | {place} `{change['upstream']['path']}` | `{change['upstream']['commit'][:7]}` |"
+    assert row in PAGE.read_text(encoding="utf-8")
     places = [change_scripts.apply().places_of(each) for each in change["replace"]]
     assert all(after <= first for (_, after), (first, _) in zip(places, places[1:], strict=False))
 

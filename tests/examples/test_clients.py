@@ -10,10 +10,7 @@ from typing import Any
 
 import change_scripts
 import pytest
-from conftest import make_folder
-
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
+from conftest import build_splits
 
 PACKAGES = {
     "with_accelerate": "accelerate",
@@ -28,12 +25,8 @@ PACKAGES = {
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``photos``, train and val of three classes, and ``photos-40``, which is built from it."""
-    root = tmp_path_factory.mktemp("frameworks")
-    for seed, split in enumerate(("train", "val")):
-        make_folder(root / "photos" / split, per_class=3, seed=seed)
-    build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "photos-40", transforms=square(40)))
-    return root
+    """A folder with ``photos``, train and val of three classes, and ``built``, which is built from it."""
+    return build_splits(tmp_path_factory.mktemp("frameworks"), per_class=(3, 3)).parent
 
 
 def test_every_client_is_here_with_what_it_was_before() -> None:
@@ -59,11 +52,11 @@ def test_a_client_trains_on_batches_of_the_form_that_it_had_before(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", "torch")  # before its import, which looks for TensorFlow
     pytest.importorskip(PACKAGES[name], reason=f"{PACKAGES[name]} is not installed")
-    right = import_module(name).main(str(photos / "photos-40"), size=24, batch_size=4)
+    right = import_module(name).main(str(photos / "built"), size=24, batch_size=4)
     assert 0 <= right <= 1
     assert not math.isnan(right)
     before = batch_forms(f"{name}_before", import_module(f"{name}_before").loaders(str(photos / "photos"), 24, 4))
-    assert batch_forms(name, import_module(name).loaders(str(photos / "photos-40"), 24, 4)) == before
+    assert batch_forms(name, import_module(name).loaders(str(photos / "built"), 24, 4)) == before
 
 
 def batch_forms(name: str, loaders: tuple[Any, Any]) -> list[tuple[tuple[int, ...], str]]:

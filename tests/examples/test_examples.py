@@ -8,17 +8,13 @@ import math
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import change_scripts
 import pytest
 import torch
-from conftest import make_folder
+from conftest import build_splits, make_folder
 from devkits import voc_dataset
-
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
 
 EXAMPLES = change_scripts.CLIENTS.parent
 SMALL = ("--size", "32", "--batch-size", "4")
@@ -38,15 +34,7 @@ def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Train and val of three classes with 9 rows each, 40 x 40."""
-    root = tmp_path_factory.mktemp("examples")
-    for seed, split in enumerate(("train", "val")):
-        make_folder(root / "photos" / split, per_class=3, seed=seed)
-    build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(40)))
-    return str(root / "built")
-
-
-def module(name: str) -> ModuleType:
-    return import_module(name)
+    return str(build_splits(tmp_path_factory.mktemp("examples"), per_class=(3, 3)))
 
 
 def test_every_example_is_tested() -> None:
@@ -57,11 +45,11 @@ def test_every_example_is_tested() -> None:
 @pytest.mark.slow
 def test_classification_resumes_in_the_middle_of_an_epoch(photos: str) -> None:
     words = [photos, *SMALL, "--model", "shufflenet_v2_x0_5", "--epochs", "2", "--save-every", "100"]
-    whole, right = module("classification").main([*words, "--checkpoint", "whole.pt"])
+    whole, right = import_module("classification").main([*words, "--checkpoint", "whole.pt"])
     assert len(whole) == 16
     assert 0 <= right <= 1
-    first, _ = module("classification").main([*words, "--stop-after", "1"])
-    rest, again = module("classification").main(words)
+    first, _ = import_module("classification").main([*words, "--stop-after", "1"])
+    rest, again = import_module("classification").main(words)
     assert first + rest == whole
     assert again == right
 
@@ -69,14 +57,14 @@ def test_classification_resumes_in_the_middle_of_an_epoch(photos: str) -> None:
 @pytest.mark.slow
 def test_two_views(photos: str) -> None:
     words = [photos, *SMALL, "--model", "shufflenet_v2_x0_5", "--epochs", "1"]
-    losses = module("two_views").main(words)
+    losses = import_module("two_views").main(words)
     assert len(losses) == 2
     assert all(map(math.isfinite, losses))
 
 
 def test_the_contrastive_loss_of_one_pair_among_two() -> None:
     first, second = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]])
-    loss = module("two_views").contrastive_loss(first, second, temperature=1.0)
+    loss = import_module("two_views").contrastive_loss(first, second, temperature=1.0)
     assert float(loss) == pytest.approx(math.log(math.e + 2) - 1)  # one alike by 1, two by 0
 
 
@@ -84,7 +72,7 @@ def test_the_contrastive_loss_of_one_pair_among_two() -> None:
 def test_examples_detection(tmp_path: Path) -> None:
     dataset = voc_dataset(tmp_path / "voc", "detection")
     model = "ssdlite320_mobilenet_v3_large"
-    losses = module("detection").main(
+    losses = import_module("detection").main(
         [str(dataset), "--size", "64", "--batch-size", "2", "--epochs", "1", "--model", model]
     )
     assert len(losses) == 1
@@ -95,7 +83,7 @@ def test_examples_detection(tmp_path: Path) -> None:
 def test_segmentation(tmp_path: Path) -> None:
     dataset = voc_dataset(tmp_path / "voc", "segmentation")
     words = ["--size", "64", "--batch-size", "2", "--epochs", "1", "--model", "lraspp_mobilenet_v3_large"]
-    assert 0 <= module("segmentation").main([str(dataset), *words]) <= 1
+    assert 0 <= import_module("segmentation").main([str(dataset), *words]) <= 1
 
 
 @pytest.mark.slow
@@ -121,4 +109,4 @@ def test_the_notebook_goes_from_photographs_to_a_network(tmp_path: Path, monkeyp
 
 def test_mean_iou() -> None:
     confusion = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
-    assert module("segmentation").mean_iou(confusion) == pytest.approx((3 / 4 + 2 / 3) / 2)
+    assert import_module("segmentation").mean_iou(confusion) == pytest.approx((3 / 4 + 2 / 3) / 2)

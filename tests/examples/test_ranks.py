@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_folder
+from conftest import build_splits
 from forked_program import Program, run_program
-
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -31,12 +28,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 training rows, which 4 ranks do not divide, and 9 for evaluation."""
-    folder = tmp_path_factory.mktemp("ranks")
-    make_folder(folder / "photos" / "train", per_class=10)
-    make_folder(folder / "photos" / "val", per_class=3, seed=1)
-    recipe = BuildRecipe(kind="imagefolder", root=folder / "photos", out=folder / "built", transforms=square(40))
-    build(recipe, threads=2)
-    return folder / "built"
+    return build_splits(tmp_path_factory.mktemp("ranks"), per_class=(10, 3))
 
 
 def words_for(built: Path, *more: object) -> list[str]:
@@ -71,7 +63,6 @@ def test_a_rank_that_dies_ends_the_others_with_a_message(built: Path) -> None:
     with subprocess.Popen(
         [*command, *words_for(built, "--epochs", 100_000)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
-        assert running.stdout is not None
         assert "loss" in running.stdout.readline()
         ranks = {children_rank(pid): pid for pid in children_of(running.pid)}
         os.kill(ranks[1], signal.SIGKILL)

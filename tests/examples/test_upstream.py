@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 import upstream_scripts
-from conftest import make_folder
+from conftest import build_splits
 from devkits import voc_dataset
-
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
 
 DATA = "{dataset}"  # where the dataset goes in the words
 VISION = ["--data-path", DATA, "--device", "cpu", "--batch-size", "2", "--epochs", "1", "--print-freq", "1"]
@@ -67,11 +64,7 @@ RUNS = {  # words, what it prints, what it saves
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train and val of six classes with two rows each, as the scripts ask for the five best."""
-    root = tmp_path_factory.mktemp("upstream")
-    for seed, split in enumerate(("train", "val")):
-        make_folder(root / "photos" / split, per_class=2, classes=tuple("abcdef"), seed=seed)
-    build(BuildRecipe(kind="imagefolder", root=root / "photos", out=root / "built", transforms=square(40)))
-    return root / "built"
+    return build_splits(tmp_path_factory.mktemp("upstream"), classes=tuple("abcdef"))
 
 
 @pytest.mark.slow

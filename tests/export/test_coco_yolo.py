@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,6 +17,12 @@ from mmload.builder.recipe import BuildRecipe, load
 from mmload.errors import UsageError
 from mmload.export import Choice, to_coco, to_yolo
 from mmload.remote.opening import open as open_dataset
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Opens the dataset of a task and a size, which is built once."""
+    return cache(lambda task, size: open_dataset(coco_dataset(tmp_path_factory.mktemp("coco"), task, size)))
 
 
 def rebuilt(folder, recipe, out):
@@ -41,8 +48,8 @@ def assert_equal(ours, theirs, rounding=()):
 
 @pytest.mark.parametrize("size", [64, None])
 @pytest.mark.parametrize("task", ["detection", "instances", "keypoints"])
-def test_coco_export_builds_the_same_rows(tmp_path, task, size):
-    dataset = open_dataset(coco_dataset(tmp_path, task, size))
+def test_coco_export_builds_the_same_rows(built, tmp_path, task, size):
+    dataset = built(task, size)
     made = to_coco(dataset, tmp_path / "again")
     assert made.notes == ()
     assert_equal(dataset, rebuilt(tmp_path / "again", "coco.toml", tmp_path / "built again"))
@@ -67,9 +74,9 @@ def average_precision(truth, kind):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
 @pytest.mark.parametrize("kind", ["bbox", "segm", "keypoints"])
-def test_coco_export_of_ground_truth_has_an_average_precision_of_1(tmp_path, kind):
+def test_coco_export_of_ground_truth_has_an_average_precision_of_1(built, tmp_path, kind):
     task = {"bbox": "detection", "segm": "instances", "keypoints": "keypoints"}[kind]
-    to_coco(open_dataset(coco_dataset(tmp_path, task)), tmp_path / "again")
+    to_coco(built(task, 64), tmp_path / "again")
     assert average_precision(tmp_path / "again" / "annotations" / "instances_train.json", kind) == 1.0
 
 
@@ -124,29 +131,27 @@ def test_yolo_export_joins_the_polygons_of_an_object(tmp_path):
     assert overlap.min() > 0.999, overlap
 
 
-def test_yolo_export_notes_what_it_cannot_write(tmp_path):
-    exported = to_yolo(open_dataset(coco_dataset(tmp_path)), tmp_path / "yolo")
+def test_yolo_export_notes_what_it_cannot_write(built, tmp_path):
+    exported = to_yolo(built("instances", 64), tmp_path / "yolo")
     notes = "\n".join(exported.notes)
-    assert "YOLO has no place for area, image_ids, iscrowd, run_boxes, runs: left out" in notes
-    assert "objects have no polygon: their boxes are written" in notes
-    assert "objects have several polygons: they are joined to one" in notes
+    for note in (
+        "YOLO has no place for area, image_ids, iscrowd, run_boxes, runs: left out",
+        "objects have no polygon: their boxes are written",
+        "objects have several polygons: they are joined to one",
+    ):
+        assert note in notes
 
 
-def test_coco_export_of_a_class_keeps_the_rows_that_have_it(tmp_path):
-    dataset = open_dataset(coco_dataset(tmp_path))
+def test_coco_export_of_a_class_keeps_the_rows_that_have_it(built, tmp_path):
+    dataset = built("instances", 64)
     made = to_coco(dataset, tmp_path / "cars", Choice(split="train", of_class="car"))
     labels = dataset["train"][:].labels
     assert made.rows == int((labels == 1).any(1).sum())
 
 
-def test_coco_export_without_boxes_is_refused(tmp_path):
-    from building import EXACT, make_pictures
-
-    made = build(
-        BuildRecipe(kind="imagefolder", root=make_pictures(tmp_path / "p"), out=tmp_path / "o", transforms=EXACT)
-    )
+def test_coco_export_without_boxes_is_refused(dataset, tmp_path):
     with pytest.raises(UsageError, match="have no boxes; export them to imagefolder or huggingface"):
-        to_coco(open_dataset(made.out), tmp_path / "coco")
+        to_coco(dataset, tmp_path / "coco")
 
 
 @pytest.mark.parametrize(("names", "told"), [("", True), ("kpt_names: {0: [nose, left_eye, right_eye]}\n", False)])

@@ -16,6 +16,8 @@ from mmload.export import Choice, to_fiftyone
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # FiftyOne and its client warn of themselves
+
 NAMES = ("mmload-test-classes", "mmload-test-boxes")
 
 

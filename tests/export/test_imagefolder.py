@@ -42,8 +42,9 @@ def test_the_recipe_of_an_export_builds_the_same_rows(dataset: Dataset, tmp_path
     rebuilt = open_dataset(tmp_path / "again")
     same_rows(dataset, rebuilt, {"images", "targets"})
     assert rebuilt["train"].classes == dataset["train"].classes
-    rows = range(18)
-    assert [rebuilt["train"].source(row).id for row in rows] == [dataset["train"].source(row).id for row in rows]
+    assert [one.id for one in rebuilt["train"].source(range(18))] == [
+        one.id for one in dataset["train"].source(range(18))
+    ]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -57,9 +58,9 @@ def test_variable_size_rows_are_the_same_again(encode: str, source: Path, tmp_pa
     assert done.returncode == 0, done.stderr
     rebuilt = open_dataset(tmp_path / "again")["train"]
     assert len(rebuilt) == len(stored) == 15
-    for row in range(15):
-        assert torch.equal(torch.as_tensor(rebuilt[row].images), torch.as_tensor(stored[row].images))
-        assert int(rebuilt[row].targets) == int(stored[row].targets)
+    for one, other in ((rebuilt[row], stored[row]) for row in range(15)):
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.targets, other.targets)
 
 
 def test_it_is_an_image_folder(dataset: Dataset, tmp_path: Path) -> None:
@@ -72,8 +73,6 @@ def test_it_is_an_image_folder(dataset: Dataset, tmp_path: Path) -> None:
         assert target == int(split[row].targets)
         assert np.array_equal(np.asarray(image).transpose(2, 0, 1), split[row].images)
         assert Path(file).stem.rpartition("_")[0] == Path(split.source(row).id).stem
-    build(BuildRecipe(kind="imagefolder", root=tmp_path / "out", out=tmp_path / "again"))
-    same_rows(dataset, open_dataset(tmp_path / "again"), {"targets"})
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("gray", "L"), ("four", "RGBA")])

@@ -11,7 +11,6 @@ from conftest import complaint, contents, mmload
 from mmload.errors import MmloadError
 from mmload.export import new_folder as new_folder_module
 from mmload.export.new_folder import new_folder
-from mmload.store.dataset import Dataset
 
 
 def test_the_folder_appears_at_the_end(tmp_path: Path) -> None:
@@ -71,21 +70,25 @@ def test_a_folder_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> N
     assert file.read_text() == "years of work"
 
 
-def test_a_place_that_is_taken(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("years of work")
-    (tmp_path / "file").touch()
-    for name in ("full", "file"):
-        said = complaint(mmload("export", dataset.path, tmp_path / name), 2)
-        start = f"mmload: {tmp_path / name}"
-        assert said == f"{start} exists and is not an empty folder; choose another place, or remove it"
-    assert "lies in the dataset" in complaint(mmload("export", dataset.path, dataset.path / "more"), 2)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert "is the working directory" in complaint(mmload("export", dataset.path, "."), 2)
-    said = complaint(mmload("export", dataset.path, "x" * 300), 1)
-    assert said.endswith("(File name too long); nothing was exported")
-    said = complaint(mmload("export", dataset.path, tmp_path / "file" / "out"), 1)
-    assert said.startswith(f"mmload: cannot write {tmp_path / 'file'}")
-    assert complaint(mmload("export", tmp_path / "full", tmp_path / "out"), 1).startswith("mmload: ")
-    assert (tmp_path / "full" / "thesis.tex").read_text() == "years of work"
+@pytest.mark.parametrize(
+    ("place", "out", "code", "expected"),
+    [
+        ("copy", "full", 2, "full exists and is not an empty folder; choose another place, or remove it"),
+        ("copy", "file", 2, "file exists and is not an empty folder; choose another place, or remove it"),
+        ("copy", "copy/more", 2, "lies in the dataset"),
+        ("copy", ".", 2, "is the working directory"),
+        ("copy", "x" * 300, 1, "(File name too long); nothing was exported"),
+        ("copy", "file/out", 1, "(Not a directory); nothing was exported"),
+        ("full", "out", 1, "is not a finished dataset"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_one_line_and_stays(
+    place: str, out: str, code: int, expected: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy.parent)
+    Path("full").mkdir()
+    Path("full/thesis.tex").write_text("years of work")
+    Path("file").touch()
+    before = contents(copy.parent)
+    assert expected in complaint(mmload("export", place, out), code)
+    assert contents(copy.parent) == before

@@ -26,8 +26,6 @@ def change_of(name: str) -> dict[str, Any]:
 def apply() -> ModuleType:
     """``change.py`` as a module."""
     spec = spec_from_file_location("change", CLIENTS / "change.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,12 +71,14 @@ def stored(folder: Path, split: str = "train") -> Fields:
     return {name: _field(folder / split, name, spec, record["shards"]) for name, spec in record["fields"].items()}
 
 
-def _field(folder: Path, name: str, spec: dict[str, Any], shards: dict[str, Any]) -> Tensor:
+def _field(folder: Path, name: str, spec: dict[str, Any], shards: list[Any]) -> Tensor:
     kind = "uint16" if spec["dtype"] == "bfloat16" else spec["dtype"]
     parts = [
-        np.array(np.memmap(folder / f"{shard:06d}" / f"{name}.memmap", kind, "r", shape=(rows, *spec["shape"])))
-        for shard, rows in enumerate(np.frombuffer(base64.b64decode(shards["rows"]), "<i8").tolist())
-        if rows
+        np.array(
+            np.memmap(folder / f"{number:06d}" / f"{name}.memmap", kind, "r", shape=(shard["rows"], *spec["shape"]))
+        )
+        for number, shard in enumerate(shards)
+        if shard["rows"]
     ]
     return torch.from_numpy(np.concatenate(parts)).view(getattr(torch, spec["dtype"]))
 

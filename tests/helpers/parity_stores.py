@@ -61,9 +61,11 @@ def failed(report: parity.ParityReport) -> dict[str, str]:
 
 def rewrite(out: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
     """Other bytes in a field's file; shards are one here."""
-    spec = open_dataset(out)["train"].fields[name]
-    rows = np.memmap(out / "train" / "000000" / f"{name}.memmap", dtype=spec.dtype, mode="r+").reshape(-1, *spec.shape)
-    rows[:] = change(np.array(rows))
+    spec = open_dataset(out)["train"].record.fields[name]
+    part = ".bytes" if spec.is_list else ""
+    rows = np.memmap(out / "train" / "000000" / f"{name}{part}.memmap", dtype=spec.dtype, mode="r+")
+    shaped = rows.reshape(-1, *(spec.fixed_shape if spec.is_list else spec.shape))
+    shaped[:] = change(np.array(shaped))
 
 
 _BOXED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +51,6 @@ def pictures(count: int = 4, height: int = 24, width: int = 31) -> Tensor:
     )
 
 
-def names(compose: v2.Compose) -> list[str]:
-    return [type(step).__name__ for step in compose.transforms]
-
-
 def test_settings_are_taken_over() -> None:
     collate = Collate(
         RandomCrop((20, 22), (1, 2, 3, 4), pad_if_needed=True, fill=7, padding_mode="constant", mask_fill=7),
@@ -71,12 +68,8 @@ def test_settings_are_taken_over() -> None:
         CutMix(0.4, 10),
     )
     made = torchvision_equivalent(collate).transforms
-    assert names(v2.Compose(made)) == [
-        *("ToImage", "RandomCrop", "RandomResizedCrop", "Resize", "Resize", "VoidCenterCrop", "RandomHorizontalFlip"),
-        *("RandomVerticalFlip", "RandomGrayscale", "ColorJitter", "ToDtype", "Normalize", "RandomErasing"),
-        *("MixUp", "CutMix"),
-    ]
     expected = [
+        v2.ToImage(),
         v2.RandomCrop((20, 22), [1, 2, 3, 4], True, 7.0, "constant"),
         v2.RandomResizedCrop((18, 18), (0.2, 0.9), (0.5, 2.0), InterpolationMode.BICUBIC, False),
         v2.Resize([30], InterpolationMode.BILINEAR, max_size=40),
@@ -92,7 +85,7 @@ def test_settings_are_taken_over() -> None:
         v2.MixUp(alpha=0.3, num_classes=10),
         v2.CutMix(alpha=0.4, num_classes=10),
     ]
-    assert [repr(one).removeprefix("Void") for one in made[1:]] == [repr(one) for one in expected]
+    assert [repr(one).removeprefix("Void") for one in made] == [repr(one) for one in expected]
 
 
 @pytest.mark.parametrize(
@@ -153,9 +146,10 @@ def test_detection_steps_have_their_settings_and_sizes() -> None:
     assert [made[1].min_scale, made[1].max_scale, made[1].options, made[1].trials] == [0.4, 0.9, (0.2,), 9]
     for step in (Letterbox((30, 20), 9), Letterbox(50, (1, 2, 3), "bicubic", scaleup=False, center=False)):
         ours = Collate(step, dtype=torch.uint8)
-        torch.testing.assert_close(torchvision_equivalent(ours)(pictures()), ours(pictures()), rtol=0, atol=1)
+        transform = pickle.loads(pickle.dumps(torchvision_equivalent(ours)))
+        torch.testing.assert_close(transform(pictures()), ours(pictures()), rtol=0, atol=1)
     for step, size in ((ScaleJitter((20, 30), (0.2, 2.0)), (20, 30)), (RandomShortestSize((9, 20), 22), (17, 22))):
-        transform = torchvision_equivalent(Collate(step, dtype=torch.uint8))
+        transform = pickle.loads(pickle.dumps(torchvision_equivalent(Collate(step, dtype=torch.uint8))))
         assert {transform(pictures(1)[0]).shape[1:] for _ in range(8)} == {size}
         mask = tv_tensors.Mask(torch.zeros(24, 31, dtype=torch.uint8))
         seen = [transform({"images": tv_tensors.Image(pictures(1)[0]), "masks": mask})["masks"] for _ in range(9)]
@@ -210,11 +204,6 @@ class Strange(nn.Module):
 def test_what_has_no_counterpart_is_refused(made: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         torchvision_equivalent(made)  # type: ignore[arg-type]  # a union's member
-
-
-def test_other_things_are_refused() -> None:
-    with pytest.raises(TypeError, match="got Compose, expected a Collate"):
-        torchvision_equivalent(v2.Compose([v2.ToImage()]))  # type: ignore[arg-type]  # that is the test
 
 
 def test_torchvisions_own_steps_stay() -> None:
@@ -289,11 +278,13 @@ def test_every_kind_of_file_is_decoded_as_it_is_stored(tmp_path: Path, decode: d
         assert np.array_equal(pixels, expected.numpy()), file.name
 
 
-def test_views_are_asked_for_one_by_one() -> None:
-    views = Views(Collate(CenterCrop(5)), Collate(CenterCrop(3)))
-    with pytest.raises(TypeError, match=r"got Views, .* give the collates one by one"):
-        torchvision_equivalent(views)
-    assert [tuple(torchvision_equivalent(view)(pictures()[0]).shape) for view in views.collates] == [
-        (3, 5, 5),
-        (3, 3, 3),
-    ]
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (v2.Compose([v2.ToImage()]), "got Compose, expected a Collate"),
+        (Views(Collate(CenterCrop(5)), Collate(CenterCrop(3))), "got Views, .* give the collates one by one"),
+    ],
+)
+def test_equivalents_of_what_is_no_collate_are_refused(made: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        torchvision_equivalent(made)  # type: ignore[arg-type]  # that is the test

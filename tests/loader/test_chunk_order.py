@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from written_datasets import of_tensors
 
 import mmload
-from mmload.loader.chunk_order import ChunkOrder
+from mmload.loader.window_orders import ChunkOrder
 from mmload.remote import chunk_map
 from mmload.remote.copies import push
 

@@ -19,7 +19,7 @@ from mmload.augment.collate import Collate
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import UsageError
 from mmload.loader import Loader
-from mmload.loader.drawn_orders import APART, RepeatedOrder, cumulate, find_rows
+from mmload.loader.drawn_orders import RepeatedOrder
 from mmload.loader.order import Order, OrderContext
 from mmload.loader.orders import Sampling, _members, balanced, classes, mixed, repeated, subset, weighted
 from mmload.store.dataset import Dataset, Split
@@ -318,27 +318,6 @@ def test_a_loader_refuses_what_does_not_fit(split: Split) -> None:
         loader(split, order=balanced("breed"))
     with pytest.raises(ValueError, match=r"field 'images' is torch.uint8 of the shape \[3, 32, 32\] per row"):
         loader(split, order=balanced("images"))
-
-
-@pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 1000])
-def test_sums_are_searched_as_numpy_does(count: int) -> None:
-    random = np.random.default_rng(count)
-    for dtype in (np.float64, np.float32):
-        weights = random.random(count).astype(dtype) * (random.random(count) < 0.7)
-        weights[count // 2] = 1
-        sums, least = np.empty(count), np.empty(1)
-        cumulate(weights, sums, least)
-        assert least == weights.min()
-        assert np.array_equal(sums, np.cumsum(weights.astype(np.float64)))
-        drawn = np.concatenate([random.random(100) * sums[-1], sums[:-1], [0.0, np.nextafter(sums[-1], 0)]])
-        drawn = drawn[drawn < sums[-1]]
-        rows = np.empty(len(drawn), np.uint64)
-        find_rows(drawn, sums, sums[APART - 1 :: APART].copy(), rows)
-        assert np.array_equal(rows, np.searchsorted(sums, drawn, side="right"))
-    cumulate(np.array([1.0, np.nan, -2.0]), np.empty(3), least)
-    assert np.isnan(least)
-    cumulate(np.array([1.0, -2.0, 3.0]), np.empty(3), least)
-    assert least == -2
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])

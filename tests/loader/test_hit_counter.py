@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from mmload.loader.tiers import HitCounter
+from mmload.loader.tiers import Tier
+from mmload.store.dataset import Dataset
 
 
 class Slow(int):
@@ -16,8 +17,8 @@ class Slow(int):
         return int(other) + int(self)
 
 
-def test_no_thread_forgets_what_another_has_added() -> None:
-    counts = HitCounter()
+def test_no_thread_forgets_what_another_has_added(dataset: Dataset) -> None:
+    counts = Tier(dataset["train"].reader.field("images"))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: counts.count(Slow(3), Slow(2)), range(12)))
     assert (counts.hits, counts.misses) == (36, 24)

@@ -17,7 +17,7 @@ from loading_orders import order_options
 
 from mmload.errors import RemoteError
 from mmload.loader import Loader
-from mmload.loader.epoch_iterator import Prefetcher
+from mmload.loader import loader as loader_module
 from mmload.store.dataset import Dataset
 
 
@@ -305,7 +305,7 @@ def test_an_epoch_that_could_not_begin_is_begun_again(dataset: Dataset, monkeypa
             monkeypatch.undo()
             raise RemoteError("the network is away")
 
-        monkeypatch.setattr(Prefetcher, "prefetch", fails)
+        monkeypatch.setattr(loader_module, "begin_prefetch", fails)
         with pytest.raises(RemoteError):
             iter(loader)
         assert (loader.epoch, loader.state_dict()["samples"]) == (0, 8)

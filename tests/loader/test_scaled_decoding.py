@@ -93,7 +93,7 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
         plan: Any = prepared.rendering.plan
         window = int(plan.top[0]), int(plan.left[0]), int(plan.rows[0]), int(plan.cols[0])
         shrink = 4 if min(window[2:]) >= 6 * out else 2 if min(window[2:]) >= 3 * out else 1
-        assert prepared.needed["shrink"].tolist() == [shrink]
+        assert prepared.rendering.needed["shrink"].tolist() == [shrink]
         if whole.index.encodings[row] != JPEG or shrink == 1:
             assert torch.equal(found[row], exact[row])
             continue

@@ -98,8 +98,8 @@ def test_large_rows_beside_the_images_come_from_maps(
         tensors = {"images": torch.from_numpy(np.stack(images)), "masks": torch.from_numpy(np.stack(masks))}
         path = of_tensors(tmp_path, {"train": tensors})
     read: list[str] = []
-    arriving = LocalFiles.arriving
-    monkeypatch.setattr(LocalFiles, "arriving", lambda *args: (read.append(args[1].name), arriving(*args))[1])
+    fill = LocalFiles.fill
+    monkeypatch.setattr(LocalFiles, "fill", lambda *args: (read.append(args[1].name), fill(*args))[1])
     with Loader(path, collate=Collate(CenterCrop(32)), batch_size=3, shuffle=True, tier="disk") as loader:
         for batch in loader:
             for row, mask in zip(batch.ids.tolist(), batch.masks, strict=True):

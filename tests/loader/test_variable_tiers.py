@@ -31,7 +31,7 @@ from mmload.augment import (
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
-from mmload.loader import batch_worker, tiers
+from mmload.loader import tiers
 from mmload.loader.orders import by_aspect
 from mmload.render.kernel_arguments import NEEDED
 from mmload.runtime.turbojpeg import turbojpeg_library
@@ -215,7 +215,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     rows, needed = np.array([0, 4, 3, 5]), np.array([(0, 60, 1)] * 4, NEEDED)
     split = open_dataset(path)["train"]
     if tier in ("disk", "memory"):
-        source = batch_worker.make_tier(tier, split, torch.device("cpu"))
+        source = tiers.tier_of_files(split.reader.field("images"), populate=tier == "memory")
     else:
         source = tiers.ReadTier(split.reader.field("images"))
     list(source.parts(rows[:1], needed[:1]))

@@ -275,6 +275,8 @@ VARIABLE: Mapping[str, Case] = {
         "instances of sizes", FREE_SIZES["as stored"], like_shapes=True, loader={"returns": "torchvision"}
     ),
     "gray": Case("gray sizes", lambda: [RandomResizedCrop(16)]),
+    "ssd": Case("instances of sizes", lambda: presets.detection.ssd(size=24)),
+    "rt_detr": Case("instances of sizes", lambda: presets.detection.rt_detr(size=26)),
     "scaled decoding": Case("jpeg sizes", lambda: [RandomResizedCrop(6)], loader={"decode": "scaled"}),
 }
 

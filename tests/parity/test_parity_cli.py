@@ -9,124 +9,91 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from building import resealed
-from conftest import make_folder
-from typer.testing import CliRunner, Result
+from building import changed_manifest
+from conftest import complaint, mmload
 
-import mmload
+import mmload as package
 from mmload import parity as checks
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.verify import verify
-from mmload.cli.parity import parity
-from mmload.errors import SourceError, StoreError, UsageError, one_line
+from mmload.errors import SourceError, StoreError, one_line
 from mmload.parity.report import ParityReport, Verdict, table
 from mmload.remote.opening import open as open_dataset
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "photos", per_class=3)
-
-
-@pytest.fixture
-def out(source: Path, tmp_path: Path) -> Path:
-    recipe = BuildRecipe(kind="imagefolder", root=source, out=tmp_path / "out", transforms=square(32))
-    build(recipe, threads=1)
-    return tmp_path / "out"
-
-
-def command(*words: object) -> Result:
-    app = typer.Typer()
-    app.command()(parity)
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def test_a_right_dataset(source: Path, out: Path, tmp_path: Path) -> None:
+def test_a_right_dataset(folder: Path, copy: Path, tmp_path: Path) -> None:
     written = tmp_path / "report.json"
-    result = command(out, "--source", source, "--json", written, "--seed", 4, "--rows", "all")
-    assert result.exit_code == 0, result.output
-    assert "pass  train  rows" in result.output
-    assert "9 labels equal" in result.output
-    assert " hold\n" in result.output
+    done = mmload("parity", copy, "--source", folder, "--json", written, "--seed", 4, "--rows", "all")
+    assert done.returncode == 0, done.stderr
+    for words in ("pass  train  rows", "18 labels equal", " hold\n"):
+        assert words in done.stdout
     body = json.loads(written.read_text())
     assert body["passed"] is True
-    assert body["settings"]["seed"] == 4
-    assert body["settings"]["rows"] == "all"
+    assert (body["settings"]["seed"], body["settings"]["rows"]) == (4, "all")
     assert set(body["versions"]) == {"mmload", "torch", "torchvision", "pillow", "python"}
-    assert "parity" not in open_dataset(out).manifest.card
+    assert "parity" not in open_dataset(copy).manifest.card
 
 
-def test_a_wrong_dataset_ends_with_1_and_is_recorded_all_the_same(source: Path, out: Path) -> None:
-    file = out / "train" / "000000" / "images.memmap"
-    np.fromfile(file, dtype=np.uint8).reshape(9, 3, 32, 32)[:, ::-1].tofile(file)
-    result = command(out, "--source", source, "--record")
-    assert result.exit_code == 1
-    assert "fail  train  pixels of png  9 of 9 rows differ by up to " in result.output
-    assert "FAIL" in result.output
-    assert "is not what Pillow and torchvision make of" in result.stderr
-    assert open_dataset(out).manifest.card["parity"]["passed"] is False
+def test_a_wrong_dataset_ends_with_1_and_is_recorded_all_the_same(folder: Path, copy: Path) -> None:
+    file = copy / "train" / "000000" / "images.memmap"
+    np.fromfile(file, dtype=np.uint8).reshape(-1, 3, 32, 32)[:, ::-1].tofile(file)
+    done = mmload("parity", copy, "--source", folder, "--record")
+    assert done.returncode == 1
+    assert "fail  train  pixels of png  5 of 18 rows differ by up to " in done.stdout
+    assert "FAIL" in done.stdout
+    assert "is not what Pillow and torchvision make of" in done.stderr
+    assert open_dataset(copy).manifest.card["parity"]["passed"] is False
 
 
-def test_record_keeps_everything_else(source: Path, out: Path) -> None:
-    manifest = out / "dataset.json"
+def test_record_keeps_everything_else(folder: Path, copy: Path) -> None:
+    words = ("parity", copy, "--source", folder, "--record")
+    manifest = copy / "dataset.json"
+    changed_manifest(copy, lambda body: body["card"].update(notes={"train": ["a note"]}))
     before = json.loads(manifest.read_text())
-    before["card"]["notes"] = {"train": ["a note"]}
-    manifest.write_text(resealed(before))
-    assert command(out, "--source", source, "--record").exit_code == 0
+    assert mmload(*words).returncode == 0
     after = json.loads(manifest.read_text())
     kept = after["card"].pop("parity")
     assert after.pop("crc32") != before.pop("crc32")
     assert after == before
     assert kept["passed"] is True
     assert kept["date"].startswith("20")
-    assert kept["versions"]["mmload"] == mmload.__version__
-    assert kept["settings"]["rows"] == 256
-    assert len(kept["verdicts"]) == 10
-    assert str(source) not in manifest.read_text()
-    assert not verify(out)
-    assert [path.name for path in out.glob("*.partial")] == []
+    assert kept["versions"]["mmload"] == package.__version__
+    assert (kept["settings"]["rows"], len(kept["verdicts"])) == (256, 10)
+    assert str(folder) not in manifest.read_text()
+    assert not verify(copy)
     first = len(manifest.read_text())
-    command(out, "--source", source, "--record")
+    mmload(*words)
     assert len(manifest.read_text()) == pytest.approx(first, abs=40)
 
 
-def test_parity_command_invalid_arguments_raise(source: Path, out: Path, tmp_path: Path) -> None:
-    for rows in ("0", "-3", "some", "1.5", "²"):
-        result = command(out, "--source", source, f"--rows={rows}")
-        assert isinstance(result.exception, UsageError)
-        assert "give an integer from 1, or all" in str(result.exception)
-    assert isinstance(command(tmp_path / "nowhere", "--source", source).exception, StoreError)
-    for words in (("--threads", 0), ("--threads", 5000)):
-        result = command(out, "--source", source, *words)
-        assert isinstance(result.exception, UsageError), words
-    for words in (("--seed=-1",), ("--seed", 2**63)):
-        assert command(out, "--source", source, *words).exit_code == 2, words
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        *((["--rows", rows], 2, "give an integer from 1, or all") for rows in ("0", "-3", "some", "1.5", "²")),
+        *((["--threads", threads], 2, f"threads is {threads}") for threads in (0, 5000)),
+        *((["--seed", seed], 2, f"--seed is '{seed}'") for seed in (-1, 2**63)),
+        (["--json", "no/a.json"], 2, "does not exist; make it first"),
+        (["--json", "."], 2, "a folder"),
+        (["--source", "gone"], 1, "no such folder"),
+    ],
+    ids=str,
+)
+def test_parity_command_that_cannot_be_meant_is_one_line(
+    words: list[object], code: int, expected: str, folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy.parent)
+    assert expected in complaint(mmload("parity", copy, "--source", folder, *words), code)
 
 
 def test_a_source_of_something_else_is_named_before_rows_are_compared(
-    source: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules["mmload.parity.store"]
     monkeypatch.setattr(module, "_compare_row", lambda *words, **more: pytest.fail("rows were compared"))
-    other = tmp_path / "other"
-    for file in sorted(source.rglob("*.*")):
-        renamed = other / file.relative_to(source).with_name(f"other-{file.name}")
-        renamed.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, renamed)
-    with pytest.raises(SourceError, match=r"is not what .*out was built from: split 'train' has no .*"):
-        checks.run(out, other, threads=1)
-    gone = command(out, "--source", tmp_path / "gone")
-    assert "no such folder" in str(gone.exception)
-
-
-def test_parity_command_unwritable_file_raises_before_the_work(source: Path, out: Path, tmp_path: Path) -> None:
-    for file, told in ((tmp_path / "no" / "a.json", "does not exist; make it first"), (tmp_path, "a folder")):
-        result = command(out, "--source", source, "--rows", "2", "--json", file)
-        assert isinstance(result.exception, UsageError)
-        assert told in str(result.exception)
-        assert result.output == ""  # told before the work
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    for file in sorted(other.rglob("*.*")):
+        file.rename(file.with_name(f"other-{file.name}"))
+    with pytest.raises(SourceError, match=r"is not what .*copy was built from: split 'train' has no .*"):
+        checks.run(copy, other, threads=1)
 
 
 def test_record_of_no_dataset(tmp_path: Path) -> None:
@@ -135,13 +102,16 @@ def test_record_of_no_dataset(tmp_path: Path) -> None:
         checks.record(tmp_path / "nowhere", report)
 
 
+def report_of(*verdicts: tuple[str, str, str, str]) -> ParityReport:
+    """A report of verdicts: state, part, name and text."""
+    lines = [Verdict(state=state, part=part, name=name, text=text) for state, part, name, text in verdicts]  # type: ignore[arg-type]  # of any state
+    return ParityReport(settings={}, verdicts=tuple(lines))
+
+
 def test_a_table_of_all_states() -> None:
-    lines = [
-        Verdict(part="train", name="rows", state="pass", text="fine"),
-        Verdict(part="load", name="draws of x", state="fail", text="odd"),
-        Verdict(part="load", name="y", state="note", text="said"),
-    ]
-    report = ParityReport(settings={}, verdicts=tuple(lines))
+    report = report_of(
+        ("pass", "train", "rows", "fine"), ("fail", "load", "draws of x", "odd"), ("note", "load", "y", "said")
+    )
     assert not report.passed
     assert table(report).splitlines() == [
         "pass  train  rows  fine",
@@ -153,18 +123,13 @@ def test_a_table_of_all_states() -> None:
 
 def test_a_name_in_a_table_forges_no_line() -> None:
     odd = "x\nFORGED\x1b"
-    lines = [Verdict(part=odd, name=odd, state="fail", text=odd)]
-    shown = table(ParityReport(settings={}, verdicts=tuple(lines))).splitlines()
+    shown = table(report_of(("fail", odd, odd, odd))).splitlines()
     assert shown[:-1] == [f"fail  {one_line(odd)}  {one_line(odd)}  {one_line(odd)}"]
 
 
 def test_a_table_of_long_texts_keeps_to_100_columns() -> None:
-    words = "a word " * 40
-    lines = [
-        Verdict(part="train", name="rows", state="pass", text=words),
-        Verdict(part="load", name="n" * 70, state="fail", text="odd"),
-    ]
-    shown = table(ParityReport(settings={}, verdicts=tuple(lines))).splitlines()
+    report = report_of(("pass", "train", "rows", "a word " * 40), ("fail", "load", "n" * 70, "odd"))
+    shown = table(report).splitlines()
     assert max(map(len, shown)) <= 100
     assert shown[0].startswith("pass  train  rows  a word")
     assert "n" * 70 in shown[4]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from building import resealed
+from building import changed_manifest
 from parity_stores import SIZE, built, check, failed, make_photos, photo, rewrite
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
@@ -25,66 +23,62 @@ from mmload.sources.decode import Decoder
 
 PIXELS = {"pixels of jpeg", "pixels of png", "pixels of webp"}
 
-Resize = Callable[[Tensor, list[int]], Tensor]
 
+def resized_by(resize: Callable[[Tensor, list[int]], Tensor]) -> Callable[..., Tensor]:
+    """A build's resize by another function."""
 
-def changed_manifest(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    body = json.loads((out / "dataset.json").read_text())
-    change(body)
-    (out / "dataset.json").write_text(resealed(body))
-
-
-@pytest.mark.parametrize(
-    "resize",
-    [
-        lambda images, size: F.resize(images, size, InterpolationMode.BILINEAR, antialias=False),
-        lambda images, size: F.resize(images, size, InterpolationMode.NEAREST),
-        lambda images, size: F.resize(images, size, InterpolationMode.BICUBIC, antialias=True),
-        lambda images, size: F.pil_to_tensor(F.resize(F.to_pil_image(images), size, InterpolationMode.BILINEAR)),
-    ],
-    ids=["no antialiasing", "nearest", "bicubic", "Pillow"],
-)
-def test_another_resampling_is_caught(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resize: Resize
-) -> None:
-    def wrong(images: Tensor, size: tuple[int, int], kind: str, window: Window, out: object) -> Tensor:
+    def resized(images: Tensor, size: tuple[int, int], kind: str, window: Window, out: object) -> Tensor:
         return F.crop_image(resize(images, list(size)), *window)
 
-    monkeypatch.setattr(transforms, "_resize_pixels", wrong)
-    assert set(failed(check(built(photos, tmp_path / "out"), photos))) == PIXELS
+    return resized
 
 
-def test_swapped_channels_of_a_decoder_are_caught(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decode = Decoder.with_origin
+decode, middle = Decoder.with_origin, transforms.middle
+WRONG: dict[str, tuple[object, str, Callable[..., object]]] = {
+    "no antialiasing": (
+        transforms,
+        "_resize_pixels",
+        resized_by(lambda images, size: F.resize(images, size, InterpolationMode.BILINEAR, antialias=False)),
+    ),
+    "nearest": (
+        transforms,
+        "_resize_pixels",
+        resized_by(lambda images, size: F.resize(images, size, InterpolationMode.NEAREST)),
+    ),
+    "bicubic": (
+        transforms,
+        "_resize_pixels",
+        resized_by(lambda images, size: F.resize(images, size, InterpolationMode.BICUBIC, antialias=True)),
+    ),
+    "Pillow": (
+        transforms,
+        "_resize_pixels",
+        resized_by(lambda images, size: F.pil_to_tensor(F.resize(F.to_pil_image(images), size))),
+    ),
+    "swapped channels": (
+        Decoder,
+        "with_origin",
+        lambda self, data: ((found := decode(self, data))[0].flip(0), found[1]),
+    ),
+    "a crop off by one": (transforms, "middle", lambda have, want: middle(have, want) + (have > want)),
+}
+"""Faults of a build: what is replaced by what."""
 
-    def swapped(self: Decoder, data: bytes) -> tuple[Tensor, bool]:
-        pixels, is_own = decode(self, data)
-        return pixels.flip(0), is_own
 
-    monkeypatch.setattr(Decoder, "with_origin", swapped)
-    assert set(failed(check(built(photos, tmp_path / "out"), photos))) == PIXELS
-
-
-def test_a_crop_that_is_off_by_one_is_caught(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    middle = transforms.middle
-    monkeypatch.setattr(transforms, "middle", lambda have, want: middle(have, want) + (have > want))
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_build_is_caught(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    monkeypatch.setattr(*WRONG[fault])
     assert set(failed(check(built(photos, tmp_path / "out"), photos))) == PIXELS
 
 
 def test_one_value_that_is_one_level_off_is_caught_and_its_row_named(photos: Path, tmp_path: Path) -> None:
     out = built(photos, tmp_path / "out")
-
-    def change(rows: np.ndarray) -> np.ndarray:
-        rows[13, 1, 5, 7] ^= 1
-        return rows
-
-    rewrite(out, "images", change)
+    change = np.zeros((20, 3, SIZE, SIZE), np.uint8)
+    change[13, 1, 5, 7] = 1
+    rewrite(out, "images", lambda rows: rows ^ change)
     report = check(out, photos)
     assert failed(report) == {"pixels of jpeg": "1 of 8 rows differ by up to 1 level; the worst: row 13 (cat/3.jpg)"}
-    (wrong,) = report.failures
-    assert wrong.numbers == {"rows": 8, "wrong": 1, "greatest": 1.0, "limit": 0.0}
+    assert report.failures[0].numbers == {"rows": 8, "wrong": 1, "greatest": 1.0, "limit": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -105,15 +99,11 @@ def test_pixels_in_other_places_are_caught(
     assert set(failed(check(out, photos))) == PIXELS
 
 
-def test_squeezed_images_are_caught(photos: Path, tmp_path: Path) -> None:
-    steps = ({"step": "Resize", "size": [SIZE, SIZE]},)
-    build(BuildRecipe(kind="imagefolder", root=photos, out=tmp_path / "out", transforms=steps), threads=1)
-    changed_manifest(tmp_path / "out", lambda body: body["recipe"].update(transforms=list(square(SIZE))))
-    assert set(failed(check(tmp_path / "out", photos))) == PIXELS
-
-
-def test_shapes_that_the_recipe_does_not_give_are_caught(photos: Path, tmp_path: Path) -> None:
-    out = built(photos, tmp_path / "out")
+def test_pixels_and_shapes_that_the_recipe_does_not_give_are_caught(photos: Path, tmp_path: Path) -> None:
+    steps = ({"step": "Resize", "size": [SIZE, SIZE]},)  # squeezed
+    out = build(BuildRecipe(kind="imagefolder", root=photos, out=tmp_path / "out", transforms=steps), threads=1).out
+    changed_manifest(out, lambda body: body["recipe"].update(transforms=list(square(SIZE))))
+    assert set(failed(check(out, photos))) == PIXELS
     changed_manifest(out, lambda body: body["recipe"].update(transforms=list(square(SIZE + 4))))
     text = failed(check(out, photos))["pixels of jpeg"]
     assert text.startswith("8 of 8 rows differ in size or number; the worst: row 0 (ant/0.jpg) has [3, 24, 24], ")

@@ -8,64 +8,86 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from parity_stores import boxed_split, equal_failures
-from torch import Tensor
+from parity_stores import equal_failures
+from torch import Tensor, nn
 
 import mmload.augment.boxes as boxes_module
 import mmload.augment.mix as mix_module
 from mmload.augment import (
     AlternatingHorizontalFlip,
+    ColorJitter,
+    GaussianBlur,
     MixUp,
     Normalize,
+    RandAugment,
     RandomCrop,
     RandomHorizontalFlip,
     RandomIoUCrop,
+    RandomPerspective,
+    RandomPosterize,
     RandomResizedCrop,
+    RandomRotation,
+    RandomSolarize,
     Resize,
 )
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
+from mmload.parity import replay
+from mmload.render import level_program as levels
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
-from mmload.store.dataset import Dataset, Split
-
-
-@pytest.fixture(scope="module")
-def boxed(tmp_path_factory: pytest.TempPathFactory) -> Split:
-    return boxed_split(tmp_path_factory.mktemp("boxed"))
-
-
-@pytest.fixture
-def rows(dataset: Dataset) -> Split:
-    return dataset["train"]
+from mmload.render.rendering import Rendering
+from mmload.store.dataset import Split
 
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
     """Every rendered image is changed after the fact."""
-    render_batch, render_lines = PreparedBatch.render_batch, PreparedBatch.render_lines
+    render_lines = Rendering.render_lines
 
-    def wrong_batch(self: PreparedBatch, images: Tensor, out: Tensor) -> None:
-        render_batch(self, images, out)
-        out.copy_(change(out.clone()))
-
-    def wrong_lines(self: PreparedBatch, first: int, lines: ImageLines, out: np.ndarray) -> None:
+    def wrong_lines(self: Rendering, first: int, lines: ImageLines, out: np.ndarray) -> None:
         render_lines(self, first, lines, out)
-        out[:] = change(torch.from_numpy(out.copy())).numpy()
+        out[:] = change(torch.from_numpy(np.array(out))).numpy()
 
-    monkeypatch.setattr(PreparedBatch, "render_batch", wrong_batch)
-    monkeypatch.setattr(PreparedBatch, "render_lines", wrong_lines)
-
-
-def test_a_window_that_is_off_by_one_is_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoiled(monkeypatch, lambda images: images.roll(1, -1))
-    assert "x, equal draws" in equal_failures(Collate(RandomCrop(24), Normalize.imagenet()), rows)
+    monkeypatch.setattr(Rendering, "render_lines", wrong_lines)
 
 
-def test_a_flip_that_is_not_done_is_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoiled(monkeypatch, lambda images: images.flip(-1))
-    assert "x, equal draws" in equal_failures(Collate(RandomHorizontalFlip()), rows)
+@pytest.mark.parametrize(
+    ("change", "collate"),
+    [
+        (lambda images: images.roll(1, -1), Collate(RandomCrop(24), Normalize.imagenet())),
+        (lambda images: images.flip(-1), Collate(RandomHorizontalFlip())),
+        (lambda images: images.flip(-1), Collate(RandomHorizontalFlip(), dtype=torch.uint8)),
+        (lambda images: images.flip(-3), Collate(RandomHorizontalFlip())),
+    ],
+    ids=["a window off by one", "no flip", "no flip of levels", "swapped channels"],
+)
+def test_other_pixels_are_caught(
+    rows: Split, monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], collate: Collate
+) -> None:
+    spoiled(monkeypatch, change)
+    assert "x, equal draws" in equal_failures(collate, rows)
+
+
+class Swapped(Normalize):
+    """Normalizes with the shift of another channel."""
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        right = super().describe(plan, draws)
+        return plan.scaled(right.shift[::-1].copy(), right.scale)
+
+
+class Nearest(RandomResizedCrop):
+    """Takes the nearest pixels."""
+
+    def describe(self, plan: Plan, draws: Draws) -> Plan:
+        return RandomResizedCrop(self.size, interpolation="nearest").describe(plan, draws)
+
+
+@pytest.mark.parametrize("step", [Swapped.imagenet(), Nearest(16)])
+def test_wrong_steps_are_caught(rows: Split, step: nn.Module) -> None:
+    assert "x, equal draws" in equal_failures(Collate(step), rows)
 
 
 def test_a_flip_of_the_wrong_epoch_is_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,26 +96,6 @@ def test_a_flip_of_the_wrong_epoch_is_caught(boxed: Split, monkeypatch: pytest.M
     )
     found = equal_failures(Collate(AlternatingHorizontalFlip()), boxed)
     assert set(found) == {"x, equal draws", "x, boxes for equal draws", "x, masks for equal draws"}
-
-
-def test_wrong_constants_and_channels_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Swapped(Normalize):
-        def describe(self, plan: Plan, draws: Draws) -> Plan:
-            right = super().describe(plan, draws)
-            assert right.shift is not None
-            return plan.scaled(right.shift[::-1].copy(), right.scale)
-
-    assert "x, equal draws" in equal_failures(Collate(Swapped.imagenet()), rows)
-    spoiled(monkeypatch, lambda images: images.flip(-3))
-    assert "x, equal draws" in equal_failures(Collate(RandomHorizontalFlip()), rows)
-
-
-def test_nearest_in_a_resized_crop_is_caught(rows: Split) -> None:
-    class Nearest(RandomResizedCrop):
-        def describe(self, plan: Plan, draws: Draws) -> Plan:
-            return RandomResizedCrop(self.size, interpolation="nearest").describe(plan, draws)
-
-    assert "x, equal draws" in equal_failures(Collate(Nearest(16)), rows)
 
 
 def test_boxes_that_do_not_follow_a_flip_are_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +134,35 @@ def test_wrong_targets_of_a_mix_are_caught(rows: Split, monkeypatch: pytest.Monk
     assert list(equal_failures(Collate(step), rows)) == ["x, labels for equal draws"]
 
 
-def test_wrong_uint8_images_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoiled(monkeypatch, lambda images: images.flip(-1))
-    assert "x, equal draws" in equal_failures(Collate(RandomHorizontalFlip(), dtype=torch.uint8), rows)
-
-
 def test_images_that_become_nan_or_another_size_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled(monkeypatch, lambda images: images * torch.nan)
     text = equal_failures(Collate(RandomHorizontalFlip()), rows)["x, equal draws"].text
     assert "differ in size or number" in text
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "place", "by"),
+    [
+        (ColorJitter(0.4), levels.BRIGHTNESS, 0, 0.01),
+        (ColorJitter(hue=0.1), levels.HUE, 0, 0.01),
+        (GaussianBlur(5, (1.0, 2.0)), levels.BLUR, 2, 0.2),
+        (RandomSolarize(100, 1.0), levels.SOLARIZE, 0, 1.0),
+        (RandomPosterize(3, 1.0), levels.POSTERIZE, 0, 1.0),
+        (RandomRotation(20), levels.AFFINE_NEAREST, 2, 1.0),
+        (RandomRotation(20, "bilinear"), levels.AFFINE_BILINEAR, 1, 0.02),
+        (RandomPerspective(p=1.0), levels.PERSPECTIVE_BILINEAR, 5, 0.5),
+        (RandAugment(1), levels.POSTERIZE, 0, 1.0),
+    ],
+)
+def test_a_planted_fault_fails(
+    rows: Split, monkeypatch: pytest.MonkeyPatch, step: nn.Module, code: int, place: int, by: float
+) -> None:
+    right = replay.changed
+
+    def changed(items, program, k, allowance):
+        numbers = program.numbers.copy()
+        numbers[..., place] += by * (program.codes == code)
+        return right(items, replace(program, numbers=numbers), k, allowance)
+
+    monkeypatch.setattr(replay, "changed", changed)
+    assert "x, equal draws" in equal_failures(Collate(step), rows)

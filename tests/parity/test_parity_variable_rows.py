@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from building import resealed
+from building import changed_manifest
 from parity_stores import failed
 from PIL import Image
 
 from mmload import parity
 from mmload.augment import MixUp, RandomHorizontalFlip, RandomResizedCrop, Views
 from mmload.augment.collate import Collate
-from mmload.builder import chunk_assembly
+from mmload.builder import shard_job
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout
 
@@ -83,7 +82,7 @@ def test_a_collate_that_makes_no_batch_of_them_is_refused(wide: Path, tmp_path: 
 
 
 def test_jpegs_of_another_subsampling_fail(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_assembly, "_SUBSAMPLING_420", 0)
+    monkeypatch.setattr(shard_job, "_SUBSAMPLING_420", 0)
     wrong = failed(check(built(wide, tmp_path / "out", encode="jpeg"), wide))
     assert {name for name in wrong if "pixels" in name} == {
         "pixels of jpeg, stored as JPEG",
@@ -99,14 +98,11 @@ def test_rows_that_miss_the_ends_of_photographs_fail(wide: Path, tmp_path: Path)
         BuildRecipe(kind="imagefolder", root=wide, out=out, transforms=steps, variable_layout=VariableLayout()),
         threads=1,
     )
-    body = json.loads((out / "dataset.json").read_text())
-    body["recipe"]["transforms"] = [steps[0]]
-    (out / "dataset.json").write_text(resealed(body))
+    changed_manifest(out, lambda body: body["recipe"].update(transforms=[steps[0]]))
     assert "has [3, 16, 24], the recipe gives [3, 32, 64]" in failed(check(out, wide))["pixels of jpeg"]
 
 
 def test_mixed_samples_are_compared_up_to_the_step_that_mixes(wide: Path, tmp_path: Path) -> None:
     report = check(built(wide, tmp_path / "out"), wide, Collate(RandomResizedCrop(16), MixUp(num_classes=2)))
     assert report.passed, parity.table(report)
-    notes = [verdict.text for verdict in report.verdicts if verdict.state == "note"]
-    assert any("compared up to MixUp" in note for note in notes)
+    assert any("compared up to MixUp" in verdict.text for verdict in report.verdicts if verdict.state == "note")

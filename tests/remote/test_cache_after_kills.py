@@ -127,7 +127,7 @@ def test_a_forked_process_does_not_wait_for_a_lock_of_its_parents_threads(
     loader = mmload.Loader(remote["train"], batch_size=ROWS, threads=1, fields=["images"])
     assert len(list(loader)) == 1
     assert loader._pool is not None
-    ahead, of_cache, chunks = loader._pool._prefetcher._prefetch, cache_of(remote), map_of(remote)
+    ahead, of_cache, chunks = loader._pool.prefetch, cache_of(remote), map_of(remote)
     lock = {
         "opening": dataset_cache._OPENING,
         "cache": of_cache._lock,

@@ -1,4 +1,4 @@
-"""Variable-size images read from object storage through a cache: blocks of whole rows, and the same batches."""
+"""Variable-size images read from object storage through a cache: chunks of whole rows, and the same batches."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.errors import DamagedError, RemoteError
 from mmload.loader.orders import by_aspect
 from mmload.remote.copies import push
-from mmload.remote.layout import SMALLEST_BLOCK, SMALLEST_VARIABLE_BLOCK, BlockChecksums, first_rows
 from mmload.store.dataset import Dataset
 from mmload.store.row_reader import read_rows
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
 
 SIZES = [(150 + 31 * k % 90, 150 + 47 * k % 80) if k % 4 > 1 else (20 + k // 2, 60) for k in range(40)]
-"""Every other two take 67 to 165 kB as pixels, and are a block each; those between are small, and share one."""
+"""Every other two take 67 to 165 kB as pixels; those between are small."""
 
 
 @pytest.fixture(scope="session", params=["raw", "mixed"])
@@ -61,20 +60,6 @@ def collate() -> mmload.Collate:
 
 def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     return len(first) == len(second) and all(map(torch.equal, first, second))
-
-
-def test_cache_blocks_contain_complete_rows() -> None:
-    lengths = np.random.default_rng(0).choice([1, 300, 5_000, 16_383, 16_384, 400_000], 500)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    expected, inside = [], -1
-    for row, length in enumerate(lengths.tolist()):
-        if length >= SMALLEST_VARIABLE_BLOCK or int(offsets[row]) // SMALLEST_VARIABLE_BLOCK != inside:
-            expected.append(row)
-        inside = int(offsets[row]) // SMALLEST_VARIABLE_BLOCK
-    assert first_rows(offsets).tolist() == expected
-    sizes = np.diff(np.append(offsets[expected], offsets[-1]))
-    assert (sizes[np.diff(np.append(expected, len(lengths))) > 1] < 2 * SMALLEST_VARIABLE_BLOCK).all()
-    assert len(first_rows(np.zeros(1, np.int64))) == 0
 
 
 def test_chunks_of_photographs_cover_their_files_and_hold_complete_rows(
@@ -144,7 +129,7 @@ def test_a_corrupt_object_is_one_error_that_names_its_url(
     split = mmload.open(url, cache=tmp_path / "cache")["train"]
     assert split[12].images.shape[1:] == SIZES[12]
     bucket.faults(corrupt="train/000000/images.bytes.memmap")
-    message = rf"^{url}/train/000000/images.bytes.memmap is damaged at byte \d"
+    message = rf"^{url}/train/000000/images.bytes.memmap is damaged after byte \d"
     with pytest.raises(DamagedError, match=message):
         _ = split[5]
     both = ConcatDataset([photographs["train"], split])
@@ -172,12 +157,12 @@ def test_damage_to_where_rows_are_is_one_error(url: str, bucket: Bucket, tmp_pat
     assert len(batches(split)) == 10
 
 
-def test_checksums_of_blocks_that_are_no_rows_are_written_anew(
+def test_checksums_of_other_chunks_are_written_anew(
     photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     lists = sorted(bucket.folder.glob("train/*/images.bytes.memmap.crc32"))
     for file in lists:
-        file.write_bytes(BlockChecksums(SMALLEST_BLOCK, np.zeros(3, np.uint32)).to_bytes())
+        file.write_bytes(file.read_bytes()[:4] + bytes(40))
     remote = mmload.open(url, cache=tmp_path / "cache")["train"]
     with pytest.raises(DamagedError, match=r"bytes.memmap.crc32 does not belong to the manifest; push the dataset"):
         _ = remote[0]

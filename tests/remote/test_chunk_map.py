@@ -35,7 +35,7 @@ LAYOUTS = ("one row", "some rows", "many rows", "raw", "mixed")
 
 
 def dataset(path: Path, layout: str) -> tuple[Split, mmload.Collate]:
-    """A dataset whose blocks are one row, or some, and what makes its images one size."""
+    """A dataset whose chunks have two rows, or more, and what makes its images one size."""
     if layout in ("raw", "mixed"):
         images = some_images([(150 + 31 * k % 90, 150) if k % 4 > 1 else (20 + k // 2, 60) for k in range(ROWS)])
         built = variable_dataset(path, images, encoding=layout, shard_rows=11)
@@ -120,7 +120,20 @@ def test_what_a_batch_uses_stays_mapped_until_it_is_released(
 def test_a_batch_that_was_given_up_is_let_go_of(mapped: tuple[ChunkMap, Split, Split], tmp_path: Path) -> None:
     rows, split, _ = mapped
     prepared(rows, split, list(range(20)))
+    batch, _ = prepared(rows, split, [39])
+    rows.release(batch)
     assert mapped_chunks(tmp_path) == 2
+
+
+def test_a_batch_is_given_up_without_the_lock_of_the_map(mapped: tuple[ChunkMap, Split, Split]) -> None:
+    """The garbage collector does so in any thread, also while another one has the lock and waits for that thread."""
+    rows, split, _ = mapped
+    given_up = [prepared(rows, split, [3, 9])]
+    with rows._changed:
+        thread = threading.Thread(target=given_up.clear, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_damaged_chunk_is_an_error_of_each_batch_and_others_are_read(
@@ -131,7 +144,7 @@ def test_a_damaged_chunk_is_an_error_of_each_batch_and_others_are_read(
         file.seek(5 * 81675)
         file.write(bytes(100))
     for _ in range(2):
-        with pytest.raises(DamagedError, match=r"images.memmap is damaged at byte 408,375"):
+        with pytest.raises(DamagedError, match=r"images.memmap is damaged after byte 326,700"):
             prepared(rows, split, [30, 4])
         batch, (row,) = prepared(rows, split, [30])
         assert np.array_equal(row, local[30].images.flatten().numpy())

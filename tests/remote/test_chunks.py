@@ -1,4 +1,4 @@
-"""Chunks of a field: whole blocks of one shard, with a place in the map that no other chunk touches."""
+"""Chunks of a field: whole rows of one shard, with a place in the map that no other chunk touches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mmload.records import FieldSpec
 from mmload.remote import chunks as chunks_module
 from mmload.remote.chunks import Chunks
-from mmload.remote.layout import bytes_of_rows, first_rows
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_reader import ROW
 from mmload.store.shard_table import FileRecord, ShardTable, files_of
@@ -30,8 +29,11 @@ def chunks_of(rows: list[int], row_bytes: int | list[int]) -> Chunks:
         offsets = np.concatenate([[0], np.cumsum(row_bytes)])
         file, spec = "images.bytes", FieldSpec(dtype="uint8", shape=(3, -1, -1), encoding="raw")
         sizes = np.diff(offsets[np.concatenate([[0], np.cumsum(counts)])])
-    nothing = np.zeros(len(counts), np.uint32)
-    shards = ShardTable(counts, {file: sizes}, dict.fromkeys(files_of({"images": spec}), nothing))
+    files, nothing = files_of({"images": spec}), np.zeros(len(counts), np.uint32)
+    bytes_of = {
+        name: sizes if name == file else (counts + each.more) * each.spec.row_bytes for name, each in files.items()
+    }
+    shards = ShardTable(counts, bytes_of, dict.fromkeys(files, nothing))
     record = SplitRecord(
         rows=int(counts.sum()), fields={"images": spec}, samples=samples, shard_samples=1, shards=shards
     )
@@ -39,7 +41,7 @@ def chunks_of(rows: list[int], row_bytes: int | list[int]) -> Chunks:
 
 
 def check(chunks: Chunks, rows: list[int], lengths: np.ndarray, unit: int) -> None:
-    """Checks that chunks divide the files at blocks, and that each row lies in its chunk in both places."""
+    """Checks that chunks divide the files at rows, and that each row lies in its chunk in both places."""
     shards = np.repeat(np.arange(len(rows)), rows)
     places = np.zeros(len(shards), ROW)
     places["file"], places["bytes"] = shards, lengths
@@ -64,27 +66,25 @@ def check(chunks: Chunks, rows: list[int], lengths: np.ndarray, unit: int) -> No
         assert [chunk.number for chunk in own] == list(range(len(own)))
         assert sum(chunk.length for chunk in own) == lengths[shards == shard].sum()
         assert all(chunk.length >= LEAST for chunk in own[:-1])
-        assert {chunk.start for chunk in own} <= set(chunks.block_starts(shard).tolist())
+        assert {chunk.start for chunk in own} <= set(places["offset"][shards == shard].tolist())
+        assert chunks.counts[shard] == len(own)
 
 
 @given(rows=st.lists(st.integers(1, 90), min_size=1, max_size=4), row_bytes=st.integers(1, 120_000))
-def test_chunks_of_rows_of_one_size_are_whole_blocks_with_places_of_their_own(rows: list[int], row_bytes: int) -> None:
+def test_chunks_of_rows_of_one_size_are_whole_rows_with_places_of_their_own(rows: list[int], row_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks_module, "CHUNK_BYTES", LEAST)
         chunks = chunks_of(rows, row_bytes)
         check(chunks, rows, np.full(sum(rows), row_bytes), row_bytes)
-        assert chunks.block_bytes == bytes_of_rows(row_bytes)
 
 
 @given(rows=st.lists(st.integers(1, 60), min_size=1, max_size=4), seed=st.integers(0, 9))
-def test_chunks_of_variable_size_rows_are_whole_blocks_with_places_of_their_own(rows: list[int], seed: int) -> None:
+def test_chunks_of_variable_size_rows_are_whole_rows_with_places_of_their_own(rows: list[int], seed: int) -> None:
     lengths = np.random.default_rng(seed).choice([1, 300, 5_000, 16_384, 90_000, 400_000], sum(rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks_module, "CHUNK_BYTES", LEAST)
         chunks = chunks_of(rows, lengths.tolist())
         check(chunks, rows, lengths, 1)
-        first = np.concatenate([[0], np.cumsum(lengths[: rows[0]])])
-        assert chunks.block_starts(0).tolist() == first[first_rows(first)].tolist()
 
 
 def test_chunks_of_a_shard_do_not_depend_on_other_shards() -> None:

@@ -152,13 +152,14 @@ def test_a_pull_goes_on_with_the_next_part(
 def test_parts_that_a_crash_has_lost_come_again(
     dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power failure the table may know of parts whose bytes never reached the disk."""
+    """After a power failure the list may name parts whose bytes never reached the disk."""
     monkeypatch.setattr(arriving_file, "PART_BYTES", 4096)
     bucket.faults(stall="000001/images.memmap")
     with pytest.raises(RemoteError):
         pull(pushed, tmp_path / "back", parallel=1)
     partial = tmp_path / ".back.pulling" / "dataset" / "train" / "000001" / "images.memmap.partial"
-    partial.with_suffix("").with_suffix(".memmap.parts").write_bytes(b"\x01\0\0\0\x01\0\0\0" * 4)
+    partial.touch()
+    partial.with_suffix(".parts").write_bytes(b"\x01\0\0\0\0\0\0\0")
     bucket.faults()
     pull(pushed, tmp_path / "back")
     assert contents(tmp_path / "back") == contents(dataset.path)

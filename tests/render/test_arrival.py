@@ -15,7 +15,7 @@ from mmload.render.arrival import arrive, bring
 from mmload.render.kernel_arguments import ARRIVE, NEEDED, PIXELS, PLACE, PRESENT, REFUSED, Arrival
 from mmload.runtime import turbojpeg
 from mmload.runtime.numba_compile import address_of
-from mmload.runtime.turbojpeg import HANDLE, Decoder, turbojpeg_library
+from mmload.runtime.turbojpeg import HANDLE, TurboDecoder, turbojpeg_library
 
 LIBRARY = turbojpeg_library()
 
@@ -52,7 +52,7 @@ def arrival_of(
         channels=channels,
         decoded=np.zeros(int(pixels.sum()), np.uint8),
         spare=np.zeros(int(lengths.max()) + 2, np.uint8),
-        decoder=Decoder(LIBRARY).state,
+        decoder=TurboDecoder(LIBRARY).state,
         failed=np.array([-1, 0]),
     )
 

@@ -64,7 +64,7 @@ def by_operations(collate: Collate, batch: Batch) -> Batch:
     """The batch by torch's operations on the CPU, from a copy of the plan."""
     prepared = collate.prepare(batch.replace(images=None), tuple(batch.images.shape[1:]))
     prepared.copy_to(CPU)
-    return prepared.finish(prepared.render_images(batch.images, CPU))
+    return prepared.finish(prepared.render_images(batch.images))
 
 
 def compared(got: Batch, expected: Batch, apart: float, share: float) -> None:
@@ -91,6 +91,20 @@ def test_a_step_by_operations_is_within_a_level_of_the_compiled_code(name: str) 
         precision = 0.004 if dtype == torch.float16 else 1e-5
         apart = 0.0 if name in EXACT else level + precision
         compared(got, expected, apart, (CHAINS | WARPS | ROUNDED).get(name, 0.0))
+
+
+@pytest.mark.parametrize("name", ["rt_detr", "ssd"])
+def test_colors_before_windows_of_variable_sizes_are_those_of_torchs_operations(name: str) -> None:
+    collate = getattr(presets.detection, name)(size=28, memory_format=torch.channels_last)
+    batch, rows = given(name).replace(masks=None), []
+    for k, (height, width) in enumerate([(40, 31), (28, 40), (33, 33), (40, 40)] * 2):
+        row = batch[k].replace(images=batch.images[k, :, :height, :width])
+        row.boxes = row.boxes.minimum(torch.tensor([width, height] * 2))
+        rows.append(row)
+    made = collate(rows)
+    for k, row in enumerate(rows):
+        alone = by_operations(collate, row[None])
+        compared(alone, made[k : k + 1], 1 / 255 + 1e-5, 0.005)
 
 
 def test_every_step_is_looked_at() -> None:

@@ -10,7 +10,8 @@ import pytest
 from encoding import NOISE, chunk, decoded, encoded
 from PIL import Image
 
-from mmload.sources.voc_annotations import read_mask
+from mmload.sources.files import SampleFiles
+from mmload.sources.masks import read_mask
 
 LARGE = zlib.compress(bytes(3 << 20))
 SMALL = zlib.compress(bytes(1 << 20))
@@ -72,7 +73,7 @@ def test_mask_with_a_large_text_is_read(tmp_path: Path) -> None:
     classes = NOISE[..., 0] % 21
     data = with_chunks(encoded(Image.fromarray(classes), "PNG"), EXTRAS["compressed text"])
     (tmp_path / "a.png").write_bytes(data)
-    assert np.array_equal(read_mask(tmp_path, "a.png", "a").numpy(), classes)
+    assert np.array_equal(read_mask(SampleFiles(tmp_path, "a"), "a.png").numpy(), classes)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF", "WEBP"])

@@ -307,9 +307,8 @@ def test_coco_keypoints_beyond_the_limit_are_refused(tmp_path):
 def test_coco_build_stores_lists_without_padding(tmp_path):
     out = coco_dataset(tmp_path)
     body = json.loads((out / "dataset.json").read_text())
-    assert body["requires"] == ["lists"]
     record = body["splits"]["train"]
-    assert record["fields"]["boxes"] == {"dtype": "float32", "shape": [-1, 4], "encoding": "list"}
+    assert record["fields"]["boxes"] == {"dtype": "float32", "shape": [-1, 4], "encoding": "list", "version": 0}
     assert record["objects"]["category_ids"] == [1, 3, 90]
     offsets = np.fromfile(out / "train" / "000000" / "boxes.offsets.memmap", "<i8")
     counts = np.fromfile(out / "train" / "000000" / "counts.memmap", "<i8")

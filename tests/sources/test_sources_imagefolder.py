@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import make_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from parity_stores import make_photos
@@ -294,3 +295,58 @@ def test_imagefolder_pngs_of_12_bits_in_16_are_counted_in_a_note(tmp_path: Path,
     notes = open_dataset(tmp_path / "out").manifest.card_lines("notes", "train")
     found = [note for note in notes if "16-bit PNGs" in note]
     assert [note.endswith(": 2 (cell/1.png, cell/2.png)") for note in found] == [True] * noted
+
+
+@pytest.mark.parametrize("sign", [" ", ",", "\t"])
+def test_class_names_of_a_file_are_those_of_the_folders(tmp_path: Path, sign: str) -> None:
+    folders = ("n01", "n02", "golden ret")[: 2 if sign == " " else 3]
+    for split in ("train", "val"):
+        make_folder(tmp_path / split, 1, folders)
+    lines = [f"{name}{sign}{given}" for name, given in zip(folders, ("crane, bird", "crane", "dog"), strict=False)]
+    (tmp_path / "names.txt").write_text("header\n" + "\n".join(lines) + "\n", encoding="utf-8-sig")
+    found = make_source("imagefolder", tmp_path, Decoder(), {"class_names": "names.txt"}).splits()
+    expected = ("crane, bird", "crane") if sign == " " else ("dog", "crane, bird", "crane")
+    assert found["train"].classes == found["val"].classes == expected
+    assert [int(found["train"].read(index).fields["targets"]) for index in range(len(folders))] == [
+        *range(len(folders))
+    ]
+
+
+def test_class_names_that_classes_share_end_in_the_folder(tmp_path: Path) -> None:
+    make_folder(tmp_path, 1, ("n01", "n02", "n03"))
+    (tmp_path / "names.txt").write_text("n01 crane\nn02 dog\nn03 crane\n")
+    split = make_source("imagefolder", tmp_path, Decoder(), {"class_names": "names.txt"}).splits()["train"]
+    assert split.classes == ("crane (n01)", "dog", "crane (n03)")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("names.txt", "no name for the class folder 'n02'"), ("none.txt", "none.txt"), ("../names.txt", "class_names is")],
+)
+def test_class_names_that_cannot_be_read_are_refused(tmp_path: Path, value: str, message: str) -> None:
+    make_folder(tmp_path, 1, ("n01", "n02"))
+    (tmp_path / "names.txt").write_text("n01 crane\n")
+    with pytest.raises((SourceError, RecipeError), match=message):
+        make_source("imagefolder", tmp_path, Decoder(), {"class_names": value}).splits()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("shards/000.tar", "webdataset"),
+        ("data/train-00000-of-00001.parquet", "huggingface"),
+        ("train/data-00000-of-00001.arrow", "huggingface"),
+        ("dataset_dict.json", "huggingface"),
+    ],
+)
+def test_folder_of_another_kind_is_answered_with_its_command(tmp_path: Path, name: str, command: str) -> None:
+    root = tmp_path / "my data"
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_bytes(b"")
+    with pytest.raises(SourceError, match=f"mmload build {command} '{root}' OUT"):
+        source(root).splits()
+
+
+def test_tars_given_as_a_folder_of_images_are_answered_with_their_command() -> None:
+    with pytest.raises(SourceError, match="mmload build webdataset 'shards/{000..147}.tar' OUT"):
+        source(Path("shards/{000..147}.tar")).splits()

@@ -258,7 +258,7 @@ def test_sources_list_wrong_options(tmp_path: Path, options: dict[str, Any], mes
 
 
 def targets(labels: list[Any], classes: tuple[str, ...] | None = None) -> tuple[np.ndarray, tuple[str, ...]]:
-    rows = Listing(ListRow, (ListRow("p", label, None, None, "here") for label in labels))
+    rows = Listing(ListRow, (ListRow("p", label, None, None, None, "here") for label in labels))
     meanings = targets_of(rows, classes)
     found = np.array([meanings.read(label) for label in labels])
     return found, meanings.classes
@@ -297,7 +297,7 @@ def test_a_row_takes_little_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert len(found["train"]) == 5000
     assert size < 100 * 5000
-    assert peak < 210 * 5000
+    assert peak < 270 * 5000  # with the text of the list, once
 
 
 def test_a_name_that_is_there_twice_is_found_among_many(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_any_text_is_rows_or_a_clean_error(tmp_path_factory: pytest.TempPathFact
     for body in (text, "path,label\n" + text, '{"partition": {"a": [' + text + ']}, "labels": {"x": 1}}'):
         path.write_text(body, encoding="utf-8")
         with contextlib.suppress(SourceError):
-            rows = read_rows(path, {})
+            rows = read_rows(path, path.read_bytes(), {})
             assert_all_have_targets(rows)
 
 
@@ -357,7 +357,7 @@ def test_any_json_is_rows_or_a_clean_error(tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.getbasetemp() / "list.jsonl"
     path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     with contextlib.suppress(SourceError):
-        assert_all_have_targets(read_rows(path, {}))
+        assert_all_have_targets(read_rows(path, path.read_bytes(), {}))
 
 
 cells = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=9).map(str.strip).filter(bool)
@@ -369,4 +369,4 @@ def test_csv_cells_are_what_was_written(tmp_path_factory: pytest.TempPathFactory
     text = io.StringIO(newline="")
     csv.writer(text).writerows([("path", "label"), *rows])
     path.write_bytes(text.getvalue().encode())
-    assert [(row.path, row.label) for row in read_rows(path, {})] == rows
+    assert [(row.path, row.label) for row in read_rows(path, path.read_bytes(), {})] == rows

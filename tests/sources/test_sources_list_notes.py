@@ -46,7 +46,9 @@ def test_classes_that_hardly_anybody_means_are_noted(tmp_path: Path) -> None:
 
 def test_a_cell_of_several_classes_is_noted(tmp_path: Path) -> None:
     (note,) = notes_on(tmp_path, "cat", "dog", "cat, dog")
-    assert note.startswith("'cat, dog' is one class, as a text is one label; for several labels write JSON Lines")
+    assert note.startswith(
+        "'cat, dog' is one class, as a text is one label; for several labels add --set separator='|'"
+    )
     assert notes_on(tmp_path, "tench, Tinca tinca", "goldfish, Carassius auratus", "cat") == ()
 
 

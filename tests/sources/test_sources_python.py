@@ -285,6 +285,6 @@ samples = st.recursive(
 @given(samples, samples)
 def test_any_sample_is_rows_or_a_clean_error(first: Any, second: Any) -> None:
     with contextlib.suppress(ValueError):
-        schema = Schema(first, Decoder(), None)
+        schema = Schema([first], Decoder(), None)
         shapes = {name: (t.dtype, t.ndim) for name, t in schema(first).items()}
         assert shapes == {name: (t.dtype, t.ndim) for name, t in schema(second).items()}

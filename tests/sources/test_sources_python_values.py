@@ -53,9 +53,9 @@ def test_dataclasses_and_texts_of_any_length() -> None:
     said = ["a cat", "", "zwölf Bären 🐻"]
     read = rows([Item(IMAGE, index, text) for index, text in enumerate(said)])
     assert set(read[0]) == {"images", "targets", "caption", "caption_count"}
-    assert len({row["caption"].shape for row in read}) == 1
-    back = [bytes(row["caption"][: int(row["caption_count"])].tolist()).decode() for row in read]
+    back = [bytes(row["caption"].tolist()).decode() for row in read]
     assert back == said
+    assert [int(row["caption_count"]) for row in read] == [len(text.encode()) for text in said]
 
 
 @pytest.mark.parametrize("counts", [3, 3_000_000, -1, 1.5, [1, 1]])
@@ -76,12 +76,11 @@ def test_detection_targets_of_torchvision() -> None:
     read = rows(samples)
     assert set(read[0]) == {"images", "boxes", "labels", "counts"}
     for row, (_, target), count in zip(read, samples, counts, strict=True):
-        assert row["boxes"].shape == (3, 4)
+        assert row["boxes"].shape == (count, 4)
         assert (row["boxes"].dtype, row["labels"].dtype) == (torch.float32, torch.int64)
         assert int(row["counts"]) == count
-        assert torch.equal(row["boxes"][:count], target["boxes"])
-        assert row["labels"].tolist() == target["labels"].tolist() + [-1] * (3 - count)
-        assert not row["boxes"][count:].any()
+        assert torch.equal(row["boxes"], target["boxes"])
+        assert row["labels"].tolist() == target["labels"].tolist()
 
 
 def test_lists_as_hugging_face_gives_them(tmp_path: Path) -> None:
@@ -108,11 +107,11 @@ def test_lists_as_hugging_face_gives_them(tmp_path: Path) -> None:
 
 def test_tensors_whose_length_differs_are_found_by_looking_at_several() -> None:
     read = rows([(IMAGE, 1, torch.ones(2, 3)), (IMAGE, 2, torch.ones(5, 3)), (IMAGE, 3, torch.ones(0, 3))])
-    assert read[0]["features"].shape == (5, 3)
+    assert [row["features"].shape for row in read] == [(2, 3), (5, 3), (0, 3)]
     assert [int(row["features_count"]) for row in read] == [2, 5, 0]
 
 
-def test_each_split_has_its_own_longest() -> None:
+def test_texts_of_each_split_survive_pickling() -> None:
     made = splits({"train": [(IMAGE, "abc")], "val": [(IMAGE, "abcdef")]})
     assert [made[name].read(0).fields["text"].shape[0] for name in made] == [3, 6]
     copy = pickle.loads(pickle.dumps(made["val"]))
@@ -121,8 +120,8 @@ def test_each_split_has_its_own_longest() -> None:
 
 def test_sources_python_values_what_does_not_go_together_is_refused() -> None:
     boxes = [[0.0, 0.0, 1.0, 1.0]]
-    with pytest.raises(SourceError, match="area has one value per box"):
-        splits([{"image": IMAGE, "boxes": boxes * n, "labels": [1] * n, "area": [1.0] * n} for n in (1, 2)])
+    with pytest.raises(SourceError, match="score has one value per box"):
+        splits([{"image": IMAGE, "boxes": boxes * n, "labels": [1] * n, "score": [1.0] * n} for n in (1, 2)])
     uneven = splits([{"boxes": boxes, "labels": [1]}, {"boxes": boxes, "labels": [1, 2]}])["train"]
     with pytest.raises(SampleError, match="each box needs its label"):
         uneven.read(1)
@@ -278,3 +277,24 @@ def test_numbers_that_float32_cannot_hold_are_errors_of_their_sample(value: Any)
     split = splits([(IMAGE, sound), (IMAGE, value)])["train"]
     with pytest.raises(SampleError, match="targets has -?1e\\+39"):
         split.read(1)
+
+
+def test_values_beside_boxes_stay_with_them(tmp_path: Path) -> None:
+    corners = [[0.0, 0.0, 1.0, 1.0], [2.0, 1.0, 6.0, 4.0]]
+    MADE["it"] = [
+        {"image": IMAGE, "boxes": corners[:n], "labels": [4, 5][:n], "iscrowd": [False, True][:n]} for n in (2, 0, 1)
+    ]
+    recipe = BuildRecipe(
+        kind="python",
+        root=Path(__file__).parent,
+        out=tmp_path / "out",
+        options={"dataset": "python_datasets:made", "arguments": {"name": "it"}},
+        transforms=({"step": "CenterCrop", "size": 2},),
+    )
+    build(recipe, processes=1)
+    first = mmload.open(tmp_path / "out")["train"][0]
+    assert int(first.counts) == 1
+    assert (first.labels.tolist(), first.extra["iscrowd"].tolist()) == ([5], [True])
+    uneven = splits([{"boxes": corners, "area": [1.0, 2.0]}, {"boxes": corners, "area": [1.0]}])["train"]
+    with pytest.raises(SampleError, match="boxes and area are not of one length"):
+        uneven.read(1)

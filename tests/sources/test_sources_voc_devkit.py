@@ -175,7 +175,7 @@ def test_xml_beside_images_is_read_without_a_devkit(
         ({"classes": []}, "different names"),
         ({"image_set": ["../x/.."]}, "image_set"),
         ({"image_set": []}, "image_set"),
-        ({"image_set": 5}, "image_set is 5; write list names"),
+        ({"image_set": 5}, "image_set is 5; use names of lists"),
         ({"image_set": {"train": "a", "size": 416}}, "image_set"),
         ({"image_set": {"train": {"a": "b"}}}, "image_set"),
         ({"color": 1}, "unexpected keyword"),

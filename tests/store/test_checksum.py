@@ -21,11 +21,6 @@ def test_it_is_zlibs_and_goes_on(parts: list[bytes]) -> None:
     assert crc == zlib.crc32(b"".join(parts))
 
 
-@given(st.lists(st.binary(max_size=300), max_size=6))
-def test_joined_crc32_of_parts_is_the_checksum_of_all_bytes(parts: list[bytes]) -> None:
-    assert checksum.joined_crc32([(zlib.crc32(part), len(part)) for part in parts]) == zlib.crc32(b"".join(parts))
-
-
 def test_without_isal_it_is_zlib_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
     try:

@@ -116,7 +116,7 @@ def test_an_unfinished_folder_is_no_dataset(copy: Path) -> None:
 def test_another_version_is_refused_first(copy: Path) -> None:
     body = {"format": "mmload dataset", "version": 99, "splits": "of another shape"}
     (copy / "dataset.json").write_text(json.dumps(body))
-    with pytest.raises(VersionError, match="format version 99, this mmload reads version 1; upgrade mmload"):
+    with pytest.raises(VersionError, match="format version 99, this mmload reads version 2; upgrade mmload"):
         mmload.open(copy)
 
 

@@ -1,4 +1,4 @@
-"""Datasets of format version 1 that are kept in the repository: every release must read them as this one does.
+"""Datasets of format version 2 that are kept in the repository: every release must read them as this one does.
 
 ``python tests/store/test_golden_datasets.py`` makes those that are missing. It never makes one again: a change that
 needs that breaks the promise in docs/format.md.

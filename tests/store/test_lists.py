@@ -8,14 +8,14 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from building import reseal_file, resealed
+from building import reseal_file
 from coco_sets import coco_dataset
 from tensordict import TensorDict
 from torch.utils.data import ConcatDataset, Subset
 
 import mmload
 from mmload.builder.verify import compare, verify
-from mmload.errors import DamagedError, VersionError
+from mmload.errors import DamagedError
 from mmload.records import FieldSpec
 from mmload.remote.opening import open as open_dataset
 from mmload.store import row_reader
@@ -181,25 +181,6 @@ def test_wrong_masks_of_instances_name_the_row(wrong_masks, column_bytes, tmp_pa
     ):
         with pytest.raises(DamagedError, match=match):
             read()
-
-
-def test_an_addition_that_is_not_known_is_refused(dataset, tmp_path):
-    body = json.loads((dataset / "dataset.json").read_text())
-    body["requires"] = ["lists", "tomorrow"]
-    (tmp_path / "dataset.json").write_text(resealed(body))
-    with pytest.raises(VersionError, match="tomorrow"):
-        open_dataset(tmp_path)
-
-
-def test_datasets_without_lists_require_nothing(tmp_path):
-    from building import EXACT, make_pictures
-
-    from mmload.builder.pipeline import build
-    from mmload.builder.recipe import BuildRecipe
-
-    root = make_pictures(tmp_path / "p")
-    built = build(BuildRecipe(kind="imagefolder", root=root, out=tmp_path / "o", transforms=EXACT))
-    assert built.manifest.requires == []
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, -1), (), (-1, -1), (-1, 0)])

@@ -201,18 +201,20 @@ def test_damaged_meta_and_samples_are_found(copy: Path, dataset: Dataset, name: 
         ("{", DamagedError, "is not JSON"),
         ("[" * 100_000, DamagedError, "is not JSON"),
         ('{"a":' * 100_000, DamagedError, "is not JSON"),
-        ("NaN", DamagedError, "NaN is not JSON"),
-        ('{"format": "mmload dataset", "version": 1, "card": {"x": -Infinity}}', DamagedError, "-Infinity is not JSON"),
+        ("NaN", DamagedError, "is not the manifest"),
         ("1" * 5000, DamagedError, "is not JSON"),
         ("null", DamagedError, "is not the manifest"),
         ('{"format": "other"}', DamagedError, "is not the manifest"),
-        ('{"format": "mmload"}', VersionError, r"before the first release of mmload \(format None\)"),
-        ('{"format": "mmload", "version": 4}', VersionError, r"\(format 4\).*; build the dataset again"),
+        ('{"format": "mmload", "version": 4}', DamagedError, r"is not the manifest.*; build the dataset again"),
         ('{"format": "mmload dataset"}', VersionError, "format version None"),
         ('{"format": "mmload dataset", "version": true}', VersionError, "format version True"),
         ('{"format": "mmload dataset", "version": 1.0}', VersionError, r"format version 1\.0"),
-        ('{"format": "mmload dataset", "version": 2}', VersionError, "this mmload reads version 1; upgrade mmload"),
-        ('{"format": "mmload dataset", "version": 1}', VersionError, "requires None, additions .*; upgrade mmload"),
+        (
+            '{"format": "mmload dataset", "version": 1}',
+            VersionError,
+            "format version 1, .* reads version 2; .*build the",
+        ),
+        ('{"format": "mmload dataset", "version": 2}', DamagedError, "does not end with the crc32"),
     ],
 )
 def test_what_is_no_manifest(text: str, error: type[MmloadError], message: str) -> None:
@@ -242,7 +244,7 @@ def test_names_that_could_leave_the_folder_or_mean_something_else(copy: Path, na
 def test_a_shape_too_large_to_be_is_refused_even_without_rows(dataset: Dataset) -> None:
     body = json.loads(dataset.manifest.dumps())
     split = body["splits"]["train"]
-    split |= {"rows": 0, "shards": {"rows": "", "files": {}}, "class_counts": []}
+    split |= {"rows": 0, "shards": [], "class_counts": []}
     for shape in ([2**61] * 300, [2**40, 2**40], [1] * 33):
         split["fields"]["images"]["shape"] = shape
         with pytest.raises(DamagedError, match="shape is .*expected at most 32 sizes"):

@@ -25,7 +25,7 @@ from mmload.errors import MmloadError
 from mmload.loader import tiers
 from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
-from mmload.store import opened_file
+from mmload.store import dataset_folder
 from mmload.store import row_map as row_map_module
 from mmload.store.dataset import Dataset
 from mmload.store.row_map import PreparedRows, RowMap, row_map
@@ -246,7 +246,7 @@ def test_a_file_system_that_goes_is_an_error_of_mmload(tmp_path: Path, monkeypat
     assert mapped is not None
     prepared = mapped.prepare(split.reader.field("images").located(np.arange(ROWS)), lambda _, error: error)
     os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
-    monkeypatch.setattr(opened_file, "revision_of", revision_of)
+    monkeypatch.setattr(dataset_folder, "revision_of", revision_of)
     for use in (lambda: mapped.wait(prepared, slice(None)), lambda: mapped.populate()):
         with pytest.raises(MmloadError, match=r"cannot read the state of .*images\.memmap \(Transport endpoint"):
             use()

@@ -16,7 +16,7 @@ from mmload.errors import DamagedError
 from mmload.remote.opening import open as open_dataset
 from mmload.store import field_rows
 from mmload.store.dataset import Dataset
-from mmload.store.opened_file import OpenedFile
+from mmload.store.dataset_folder import OpenedFile
 from mmload.store.row_reader import Numbers, RowReader, memory_of, read
 
 ROWS = np.array([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
@@ -34,8 +34,12 @@ def in_parts(reader: RowReader, rows: Numbers, most: int) -> list[Tensor]:
     scratch, field = torch.empty(most, 3, 32, 32, dtype=torch.uint8), reader.field("images")
     starts = np.arange(len(rows)) % most * ROW_BYTES
     stops = [*range(most, len(rows), most), len(rows)] if len(rows) else []
-    arriving = field.arriving(rows, field.located(rows), memory_of(scratch), starts, stops)
-    return [scratch[: (stop - 1) % most + 1].clone() for stop, _ in zip(stops, arriving, strict=True)]
+    parts = []
+    for stop in stops:
+        some = slice((stop - 1) // most * most, stop)
+        field.fill(rows[some], field.located(rows[some]), memory_of(scratch), starts[some])
+        parts.append(scratch[: (stop - 1) % most + 1].clone())
+    return parts
 
 
 def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from coco_sets import coco_dataset
+from conftest import mmload
 
 from mmload.remote.opening import open as open_dataset
 from mmload.view.box_facts import ASPECTS, PER_IMAGE, SIDES, box_facts
@@ -33,23 +34,13 @@ def test_boxes_are_counted_by_size_aspect_and_number(tmp_path, size):
     assert int(found.per_image[0]) == counts.count(0)
 
 
-def test_rows_without_boxes_have_no_box_facts(tmp_path):
-    from building import EXACT, make_pictures
-
-    from mmload.builder.pipeline import build
-    from mmload.builder.recipe import BuildRecipe
-
-    root = make_pictures(tmp_path / "p")
-    out = build(BuildRecipe(kind="imagefolder", root=root, out=tmp_path / "o", transforms=EXACT)).out
-    assert box_facts(open_dataset(out)["train"]) is None
+def test_rows_without_boxes_have_no_box_facts(dataset):
+    assert box_facts(dataset["train"]) is None
 
 
 def test_report_has_a_chart_of_boxes(tmp_path):
-    from mmload.view.report import report
-    from mmload.view.report_page import _boxes
-
-    dataset = open_dataset(coco_dataset(tmp_path, "detection"))
-    text = _boxes(report(dataset).boxes["train"])
+    done = mmload("report", coco_dataset(tmp_path, "detection"), "-o", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.html").read_text()
     assert "2.5 per image" in text
     assert "width / height" in text
-    assert text.count("<table") == 3

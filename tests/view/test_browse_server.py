@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,44 +55,54 @@ def test_other_hosts_are_refused_also_with_the_token(page: Page, host: str) -> N
     assert page.ask(f"/{page.token}/", headers={"Host": f"LOCALHOST:{page.server.server_port}"}).status == 200
 
 
-def test_two_hosts_or_none_are_refused(page: Page) -> None:
-    port = page.server.server_port
-    for lines in ("", f"Host: 127.0.0.1:{port}\r\nHost: evil.example\r\n"):
-        with socket.create_connection((server.ADDRESS, port)) as connection:
-            connection.sendall(f"GET /{page.token}/ HTTP/1.1\r\n{lines}\r\n".encode())
-            assert connection.recv(4096).startswith(b"HTTP/1.1 403")
+def answer_to(page: Page, request: str) -> bytes:
+    """The first line that the server says to a request, as it is."""
+    with socket.create_connection((server.ADDRESS, page.server.server_port)) as connection:
+        connection.sendall(request.format(token=page.token, port=page.server.server_port).encode())
+        return connection.recv(4096).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("lines", ["", "Host: 127.0.0.1:{port}\r\nHost: evil.example\r\n"])
+def test_two_hosts_or_none_are_refused(page: Page, lines: str) -> None:
+    assert answer_to(page, f"GET /{{token}}/ HTTP/1.1\r\n{lines}\r\n").startswith(b"HTTP/1.1 403")
 
 
 def test_it_listens_on_this_machine_only(page: Page) -> None:
     assert page.server.socket.getsockname()[0] == "127.0.0.1"
 
 
-def test_no_other_page_may_read_or_change_anything(page: Page) -> None:
+def test_no_other_page_may_read_anything(page: Page) -> None:
     for got in (page.get(""), page.get("api/about"), page.get("image/stored?split=train&row=1"), page.ask("/")):
         assert not [name for name in got.headers if name.startswith("access-control")]
         assert got.headers["x-content-type-options"] == "nosniff"
         assert got.headers["referrer-policy"] == "no-referrer"
         assert "default-src 'none'" in got.headers["content-security-policy"]
         assert got.headers["cross-origin-resource-policy"] == "same-origin"
-    assert page.mark(0, "broken", Origin="http://evil.example").status == 403
-    assert page.mark(0, "broken", Content_Type="text/plain").status == 415
-    assert page.ask(f"/{page.token}/api/marks", "OPTIONS").status == 501
-    for method in ("PUT", "DELETE", "PATCH"):
-        assert page.ask(f"/{page.token}/api/marks", method).status == 501
-    assert (
-        page.ask(f"/{page.token}/api/rows?split=train", "POST", b"{}", {"Content-Type": "application/json"}).status
-        == 404
-    )
-    assert page.get("api/marks").status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "headers", "status"),
+    [
+        ("POST", "api/marks", {"Origin": "http://evil.example"}, 403),
+        ("POST", "api/marks", {"Content-Type": "text/plain"}, 415),
+        *((method, "api/marks", {}, 501) for method in ("OPTIONS", "PUT", "DELETE", "PATCH")),
+        ("POST", "api/rows?split=train", {}, 404),
+        ("GET", "api/marks", {}, 404),
+    ],
+)
+def test_other_requests_change_nothing(
+    page: Page, method: str, place: str, headers: dict[str, str], status: int
+) -> None:
+    body = json.dumps({"split": "train", "row": 0, "reason": "broken"}).encode()
+    sent = {"Content-Type": "application/json", **headers}
+    assert page.ask(f"/{page.token}/{place}", method, body, sent).status == status
     assert page.get("api/about").json["marked"] == 0
 
 
 @pytest.mark.parametrize("length", ["", "-1", "x", "99999", "5000", "٣"])
 def test_a_body_of_no_or_a_wrong_length_is_refused(page: Page, length: str) -> None:
-    with socket.create_connection((server.ADDRESS, page.server.server_port)) as connection:
-        head = f"POST /{page.token}/api/marks HTTP/1.1\r\nHost: 127.0.0.1:{page.server.server_port}\r\n"
-        connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode())
-        assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+    head = "POST /{token}/api/marks HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    assert answer_to(page, f"{head}Content-Length: {length}\r\n\r\n").startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize(
@@ -116,19 +127,27 @@ def test_no_file_is_served_by_its_name(page: Page, place: str) -> None:
     assert set(got.json) == {"error"}
 
 
-def test_a_port_that_is_taken_and_wrong_options_are_one_line(page: Page, dataset: Dataset, tmp_path: Path) -> None:
-    words = ("browse", dataset.path, "--no-open", "--marks", tmp_path / "marks.txt")
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--port", "{port}"], 2, "--port is {port}, which is taken by another program"),
+        (["--port", 70000], 2, "--port is '70000'"),
+        (["--seed", -1], 2, "--seed is '-1'"),
+        (["--source", "none"], 2, "which is not a folder"),
+        (["--augment", "Nothing()"], 2, "step Nothing does not exist"),
+        (["--marks", "copy/marks.txt"], 2, "which lies in"),
+        (["--marks", "four.txt"], 2, "line 1 has 4 fields"),
+    ],
+    ids=str,
+)
+def test_a_port_that_is_taken_and_wrong_options_are_one_line(
+    words: list[object], code: int, expected: str, page: Page, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy.parent)
+    Path("four.txt").write_text("a\tb\tc\td\n")
     port = page.server.server_port
-    assert f"--port is {port}, which is taken by another program" in complaint(mmload(*words, "--port", port), 2)
-    assert "--port is '70000'" in complaint(mmload(*words, "--port", 70000), 2)
-    assert "--seed is '-1'" in complaint(mmload(*words, "--seed", -1), 2)
-    assert "no such dataset" in complaint(mmload("browse", tmp_path / "none", "--no-open"), 1)
-    assert "which is not a folder" in complaint(mmload(*words, "--source", tmp_path / "none"), 2)
-    assert "step Nothing does not exist" in complaint(mmload(*words, "--augment", "Nothing()"), 2)
-    inside = ("browse", dataset.path, "--no-open", "--marks", dataset.path / "marks.txt")
-    assert "which lies in" in complaint(mmload(*inside), 2)
-    (tmp_path / "marks.txt").write_text("a\tb\tc\td\n")
-    assert "line 1 has 4 fields" in complaint(mmload(*words), 2)
+    told = complaint(mmload("browse", copy, "--no-open", *(str(word).format(port=port) for word in words)), code)
+    assert expected.format(port=port) in told
 
 
 def test_ctrl_c_ends_it_with_one_line(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

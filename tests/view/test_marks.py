@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import http.client
 import json
-import os
 import signal
 import socket
 import threading
@@ -26,19 +24,18 @@ from mmload.errors import MmloadError
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files
 from mmload.sources.exclusion import read_entries
-from mmload.view import marks as marks_module
 from mmload.view.browse_pages import Pages
 from mmload.view.browse_server import ADDRESS, Server
 from mmload.view.marks import Marks
 
 ODD = ("line\nend.png", "tab\there.png", "# comment.png", "<b onclick=x>&amp;.png", "\udcff.png")
-ROWS = 200
+ROWS = 100
 
 
 @pytest.fixture(scope="module")
-def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of 200 rows."""
-    place = tmp_path_factory.mktemp("hundreds")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 100 rows."""
+    place = tmp_path_factory.mktemp("hundred")
     make_folder(place / "photos" / "train", ROWS // 2, ("a", "b"))
     build(recipe(place / "photos", place / "out"))
     return place / "out"
@@ -46,7 +43,6 @@ def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_marks_are_lines_of_a_list_that_stay_where_they_are(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "m.txt", Path("photos"))
-    assert len(marks.current()) == 0
     assert not (tmp_path / "m.txt").exists()
     marks.set("a/1.png", "train", "broken", alone=True)
     marks.set("a/2.png", "train", "wrong label", alone=False)
@@ -58,9 +54,7 @@ def test_marks_are_lines_of_a_list_that_stay_where_they_are(tmp_path: Path) -> N
     assert [marks.current().reason("a/2.png", split) for split in ("train", "val")] == ["wrong label", None]
     marks.set("a/1.png", "train", None, alone=True)
     assert (tmp_path / "m.txt").read_text().splitlines()[1:] == lines[2:]
-    again = Marks(tmp_path / "m.txt", Path("photos"))
-    assert len(again.current()) == 2
-    assert again.current().reason("a/3.png", "val") == "other"
+    assert Marks(tmp_path / "m.txt", Path("photos")).current().reason("a/3.png", "val") == "other"
 
 
 def test_marks_edited_by_others_keeps_their_lines_and_rereads(tmp_path: Path) -> None:
@@ -77,7 +71,6 @@ def test_marks_edited_by_others_keeps_their_lines_and_rereads(tmp_path: Path) ->
     assert file.read_text() == "c/1.png\tby hand\nc/2.png\tother\n"
     file.unlink()
     assert len(marks.current()) == 0
-    assert marks.current().reason("c/1.png", "train") is None
 
 
 def test_a_mark_that_cannot_be_saved_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,36 +88,14 @@ def test_a_mark_that_cannot_be_saved_is_not_shown(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in tmp_path.iterdir()) == [".m.txt.lock", "m.txt"]
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
-def test_a_list_that_cannot_be_looked_at_is_an_error_and_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_list_that_cannot_be_read_is_an_error_and_stays(tmp_path: Path) -> None:
     file = tmp_path / "m.txt"
-    file.write_text("".join(f"a/{number}.png\n" for number in range(1000)))
-    marks, content = Marks(file, Path("photos")), file.read_bytes()
-    look = os.stat
-
-    def failing(path: object, *args: object, **options: object) -> os.stat_result:
-        if path == file:
-            raise OSError(number, os.strerror(number))
-        return look(path, *args, **options)
-
-    reads = marks_module.read_regular
-
-    def unread(path: object, **options: object) -> bytes:
-        failing(path)
-        return reads(path, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", failing)
-        patch.setattr(marks_module, "read_regular", unread)
-        with pytest.raises(MmloadError, match=rf"cannot read {file} \({os.strerror(number)}\)"):
-            len(marks.current())
-        with pytest.raises(MmloadError, match=rf"cannot read {file} \({os.strerror(number)}\)"):
-            marks.set("a/new.png", "train", "broken", alone=True)
-    assert file.read_bytes() == content
-    marks.set("a/new.png", "train", "broken", alone=True)
-    assert len(marks.current()) == 1001
+    marks = Marks(file, Path("photos"))
+    file.symlink_to(file.name)  # to itself
+    for act in (marks.current, lambda: marks.set("a/new.png", "train", "broken", alone=True)):
+        with pytest.raises(MmloadError, match=rf"cannot read {file} \(Too many levels of symbolic links\)"):
+            act()
+    assert file.is_symlink()
 
 
 def test_marks_in_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
@@ -142,8 +113,6 @@ def test_a_file_that_another_process_keeps_locked_is_an_error(tmp_path: Path, mo
     ):
         marks.set("a/1.png", "train", "broken", alone=True)
     assert not (tmp_path / "m.txt").exists()
-    marks.set("a/1.png", "train", "broken", alone=True)
-    assert len(marks.current()) == 1
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -161,8 +130,8 @@ def test_a_link_stays_and_its_target_is_written(tmp_path: Path, there: bool) -> 
     assert len(marks.current()) == 2 + there
 
 
-def test_two_servers_of_a_dataset_lose_no_mark(hundreds: Path, tmp_path: Path) -> None:
-    words = ["browse", hundreds, "--no-open", "--marks", tmp_path / "m.txt"]
+def test_two_servers_of_a_dataset_lose_no_mark(hundred: Path, tmp_path: Path) -> None:
+    words = ["browse", hundred, "--no-open", "--marks", tmp_path / "m.txt"]
     with ExitStack() as stack:
         servers = [Program(MMLOAD, words) for _ in range(2)]
         for server in servers:
@@ -176,9 +145,9 @@ def test_two_servers_of_a_dataset_lose_no_mark(hundreds: Path, tmp_path: Path) -
     assert len({entry.name for entry in read_entries(tmp_path / "m.txt")}) == ROWS
 
 
-def test_a_hundred_marks_at_once_are_all_answered(hundreds: Path, tmp_path: Path) -> None:
+def test_a_hundred_marks_at_once_are_all_answered(hundred: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(Server(Pages(hundreds, tmp_path / "m.txt")))
+        server = stack.enter_context(Server(Pages(hundred, tmp_path / "m.txt")))
         # Nobody accepts connections yet: all have to fit into the queue of the socket.
         sockets = [
             stack.enter_context(socket.create_connection((ADDRESS, server.server_port), timeout=30)) for _ in range(100)
@@ -210,10 +179,7 @@ def test_a_kill_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from mmload.view import marks as marks_module
 from mmload.view.marks import Marks
-from mmload.view.browse_pages import Pages
-from mmload.view.browse_server import ADDRESS, Server
 marks = Marks(Path({str(tmp_path / "m.txt")!r}), Path("photos"))
 for number in range(50):
     marks.set(f"a/{{number}}.png", "train", "broken", alone=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,11 @@ def two_splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out"
 
 
-def test_every_row_and_its_file_name_each_other(two_splits: Path) -> None:
+def test_a_row_and_its_file_name_each_other(two_splits: Path) -> None:
     for name, split in open_dataset(two_splits).items():
-        for row in range(len(split)):
+        for row in (0, len(split) // 2, len(split) - 1):
             source = split.source(row)
-            assert source.size is not None
+
             line = f"{name} {row}: {source.id}, {source.size[1]} x {source.size[0]} pixels\n"
             assert mmload("info", two_splits, "--row", row, "--split", name).stdout == line
             for file in (source.id, two_splits.parent / "photos" / source.id, f"./photos/{source.id}"):
@@ -43,26 +44,28 @@ def test_one_split_needs_no_name(dataset: Dataset) -> None:
     assert mmload("info", dataset.path, "--row", 7).stdout.startswith("train 7: bee/01.png, ")
 
 
-def test_what_is_not_there_is_one_line(two_splits: Path, dataset: Dataset) -> None:
-    assert "has the splits train, val; say which with --split" in complaint(mmload("info", two_splits, "--row", 0), 2)
-    assert "split 'test' does not exist; use one of train, val" in complaint(
-        mmload("info", two_splits, "--row", 0, "--split", "test"), 2
-    )
-    assert "row 18 is not in split train" in complaint(mmload("info", dataset.path, "--row", 18), 2)
-    assert "give one of them" in complaint(mmload("info", dataset.path, "--row", 1, "--file", "x"), 2)
-    assert "--split is for --row and --file" in complaint(mmload("info", dataset.path, "--split", "train"), 2)
-    nothing = complaint(mmload("info", two_splits, "--file", "photos/none.png"), 2)
-    assert "was made from 'photos/none.png'; its files are named as in 'train/ant/00.png'" in nothing
-    left_out = complaint(mmload("info", two_splits, "--file", "photos/val/bee/01.png"), 2)
-    assert "val/bee/01.png was left out of split val: not an image" in left_out
-    assert "--row is 'x': " in complaint(mmload("info", dataset.path, "--row", "x"), 2)
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--row", 0], "has the splits train, val; say which with --split"),
+        (["--row", 0, "--split", "test"], "split 'test' does not exist; use one of train, val"),
+        (["--row", 6, "--split", "train"], "row 6 is not in split train"),
+        (["--row", "x"], "--row is 'x': "),
+        (["--row", 1, "--file", "x"], "give one of them"),
+        (["--split", "train"], "--split is for --row and --file"),
+        (
+            ["--file", "photos/none.png"],
+            "'photos/none.png'; its files are named as in 'train/ant/00.png'",
+        ),
+        (["--file", "photos/val/bee/01.png"], "val/bee/01.png was left out of split val: not an image"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_is_one_line(words: list[object], expected: str, two_splits: Path) -> None:
+    assert expected in complaint(mmload("info", two_splits, *words), 2)
 
 
-def test_a_damaged_list_of_what_was_left_out_is_one_line(two_splits: Path) -> None:
-    listed = two_splits / "val" / "skipped.jsonl"
-    text = listed.read_text()
-    try:
-        listed.write_text("{")
-        assert "cannot be read" in complaint(mmload("info", two_splits, "--file", "val/bee/01.png"), 1)
-    finally:
-        listed.write_text(text)
+def test_a_damaged_list_of_what_was_left_out_is_one_line(two_splits: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(two_splits, tmp_path / "copy")
+    (copy / "val" / "skipped.jsonl").write_text("{")
+    assert "cannot be read" in complaint(mmload("info", copy, "--file", "val/bee/01.png"), 1)

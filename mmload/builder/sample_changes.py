@@ -1,4 +1,4 @@
-"""Lines of ``origins.jsonl``: what an update must know about the sample of each row, and which samples have changed.
+"""Which samples of a source have changed since a dataset was built: its lists, compared with the splits.
 
 A sample is changed if its revision is another one. Files that were only touched or copied have another time, and files
 that were written just before the source was listed may have been written once more within the resolution of their
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,55 +18,62 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mmload.builder.shards import SampleOrigin
 from mmload.errors import DamagedError, SampleError, StoreError, choices
+from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular
-from mmload.sources import TIME_MARK, HasChecksums, SourceSplit
+from mmload.sources import TIME_MARK, HasChecksums, HasObjects, SourceSplit
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SplitRecord
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
 
+Numbers = npt.NDArray[np.int64]
+T = TypeVar("T", bound=msgspec.Struct)
 
-class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """What an update must know about the sample of a row: a line of ``origins.jsonl``.
 
-    Attributes:
-        revision: revision of the sample in its source.
-        checksum: checksum of its files; "" if that is unknown.
-        sums: per channel, the sum of the image's pixels, without borders. Empty without uint8 images.
-        squares: per channel, the sum of their squares.
-        pixels: number of pixels per channel that are summed.
-        losses: counts of what was left out of the sample, by names such as :data:`mmload.records.CLIPPED`.
+# What a source says of its splits.
+
+
+def objects_of(split: SourceSplit) -> ObjectsRecord | None:
+    """Returns the description of the objects in a split's images; None if it has none."""
+    return split.objects() if isinstance(split, HasObjects) else None
+
+
+def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
+    """Returns whether each row has a class."""
+    targets = fields.get("targets")
+    return targets is not None and targets.dtype == "int64" and targets.shape == ()
+
+
+def keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
+    """Returns whether rows mean the same by the source's description of a split now: its classes, keypoints and flip.
+
+    Classes may be added at the end. The last ones may be gone where the revision of a row has its class, and none may
+    be gone or new where a row has a number for each. Names and skeletons of keypoints are in no row.
     """
+    before, now = (each or ObjectsRecord() for each in (record.objects, objects_of(split)))
+    if (len(before.keypoints), before.flip) != (len(now.keypoints), now.flip):
+        return False
+    classes, fields = tuple(split.classes), record.built_fields
+    if "targets" in fields and not has_classes(fields):
+        return classes == record.classes
+    common = min(len(classes), len(record.classes)) if has_classes(fields) else len(record.classes)
+    return classes[:common] == record.classes[:common]
 
-    revision: str
-    checksum: str = ""
-    sums: list[int] = []
-    squares: list[int] = []
-    pixels: int = 0
-    losses: dict[str, int] = {}
+
+# The lists of a split, and the samples that have changed since.
 
 
-class _SampleLine(msgspec.Struct, gc=False):
+class SampleLine(msgspec.Struct, gc=False):
     """What an update reads of a line of ``samples.jsonl``."""
 
     id: str
 
 
-def _is_recent(revision: str, listed: int) -> bool:
-    """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
-    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
-
-
-def _is_time(word: str) -> bool:
-    return word.startswith(TIME_MARK) and word[1:].isdecimal()
-
-
 @dataclass(frozen=True, kw_only=True)
-class StoredSplit:
+class StoredLists:
     """Lists of a split of a dataset.
 
     Attributes:
@@ -82,73 +89,27 @@ class StoredSplit:
     listed: int = 0
 
 
-def read_lists(folder: Path, name: str, record: SplitRecord) -> StoredSplit:
+def read_lists(folder: Path, name: str, record: SplitRecord) -> StoredLists:
     """Reads and checks the lists of a split of a dataset; a dataset that cannot be updated has no origins.
 
     Raises:
         DamagedError: if a list is not the file that the manifest names.
         StoreError: if it cannot be read.
     """
-    samples = _lines(folder, name, record, SAMPLES_NAME)
-    origins = [] if record.origins is None else _lines(folder, name, record, ORIGINS_NAME)
-    list_of_origins = folder / name / record.list_name(ORIGINS_NAME)
-    return StoredSplit(
+    file_of_origins = folder / name / record.list_name(ORIGINS_NAME)
+    samples, ids = _read_list(folder, name, record, SAMPLES_NAME, SampleLine)
+    has_origins = record.origins is not None
+    _, origins = _read_list(folder, name, record, ORIGINS_NAME, SampleOrigin) if has_origins else ([], [])
+    return StoredLists(
         samples=samples,
-        ids=[
-            sample.id for sample in _parsed_list(samples, _SampleLine, folder / name / record.list_name(SAMPLES_NAME))
-        ],
-        origins=_parsed_list(origins, SampleOrigin, list_of_origins),
-        listed=list_of_origins.stat().st_mtime_ns if origins else 0,
+        ids=[sample.id for sample in ids],
+        origins=origins,
+        listed=file_of_origins.stat().st_mtime_ns if origins else 0,
     )
 
 
-def sample_id(line: bytes) -> str:
-    """Returns the id in a line of ``samples.jsonl``."""
-    return _parsed([line], _SampleLine)[0].id
-
-
-def origins_lines(origins: Sequence[SampleOrigin]) -> bytes:
-    """Returns the lines of ``origins.jsonl``; bytes of a file name that are not UTF-8 become JSON escapes."""
-    try:
-        return msgspec.json.Encoder().encode_lines(origins)
-    except UnicodeEncodeError:  # lone surrogates, which only the slower standard library keeps
-        return "".join(json.dumps(msgspec.to_builtins(origin)) + "\n" for origin in origins).encode()
-
-
-def parsed_origins(content: bytes) -> list[SampleOrigin]:
-    """Returns the origins in the lines of a list that a build has just written."""
-    return _parsed(content.splitlines(), SampleOrigin)
-
-
-def _parsed(lines: Sequence[bytes], kind: type[T]) -> list[T]:
-    """Parses JSON lines."""
-    content = b"[" + b",".join(lines) + b"]"
-    try:
-        return msgspec.json.decode(content, type=list[kind])  # type: ignore[valid-type]
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:  # lone surrogates of file names, which only the slower standard library keeps
-        return msgspec.convert(json.loads(content), list[kind])  # type: ignore[valid-type]
-
-
-def _parsed_list(lines: Sequence[bytes], kind: type[T], file: Path) -> list[T]:
-    """Parses the lines of a file; raises DamagedError naming the first that is not of this kind."""
-    try:
-        return _parsed(lines, kind)
-    except (ValueError, RecursionError):
-        for number, line in enumerate(lines, 1):
-            try:
-                _parsed([line], kind)
-            except (ValueError, RecursionError) as error:
-                why = str(error).replace(" - at `$[0]`", "")
-                raise DamagedError(
-                    f"{file}, line {number} is not an object of the keys {choices(kind.__struct_fields__)} ({why}); "
-                    "build the dataset again with --overwrite"
-                ) from error
-        raise
-
-
-def _lines(folder: Path, name: str, record: SplitRecord, kind: str) -> list[bytes]:
+def _read_list(folder: Path, name: str, record: SplitRecord, kind: str, of: type[T]) -> tuple[list[bytes], list[T]]:
+    """Returns the lines of a list, and what they say."""
     file = folder / name / record.list_name(kind)
     expected = record.lists[record.list_name(kind)]
     try:
@@ -160,7 +121,24 @@ def _lines(folder: Path, name: str, record: SplitRecord, kind: str) -> list[byte
         raise DamagedError(
             f"{file} is damaged: it is not the file that the manifest names; run: mmload verify {folder}"
         )
-    return lines
+    try:
+        return lines, parsed_lines(lines, of)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(
+            f"{file} has a line that is no object of the keys {choices(of.__struct_fields__)} ({error}); "
+            "build the dataset again with --overwrite"
+        ) from error
+
+
+def parsed_lines(lines: Iterable[bytes], kind: type[T]) -> list[T]:
+    """Parses JSON lines."""
+    content = b"[" + b",".join(lines) + b"]"
+    try:
+        return msgspec.json.decode(content, type=list[kind])  # type: ignore[valid-type]
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:  # lone surrogates of file names, which only the slower standard library keeps
+        return msgspec.convert(json.loads(content), list[kind])  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,7 +152,7 @@ class SplitChanges:
         removed: number of rows whose samples are gone.
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: Numbers
     kept: npt.NDArray[np.bool_]
     origins: dict[int, SampleOrigin]
     removed: int
@@ -195,7 +173,7 @@ class SplitChanges:
         return bool(self.added or self.changed or self.removed)
 
 
-def compare_split(split: SourceSplit, stored: StoredSplit, *, same_meaning: bool, checksum: bool) -> SplitChanges:
+def compare_split(split: SourceSplit, stored: StoredLists, *, same_meaning: bool, checksum: bool) -> SplitChanges:
     """Finds the new, changed and removed samples of a split.
 
     Without ``same_meaning``, as the source describes its rows otherwise now, all samples count as changed. With
@@ -236,6 +214,15 @@ def _same(split: SourceSplit, index: int, stored: SampleOrigin, doubtful: bool) 
     if not same or revision == stored.revision:
         return stored if same else None
     return msgspec.structs.replace(stored, revision=revision)
+
+
+def _is_recent(revision: str, listed: int) -> bool:
+    """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
+    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
+
+
+def _is_time(word: str) -> bool:
+    return word.startswith(TIME_MARK) and word[1:].isdecimal()
 
 
 def _without_times(revision: str) -> list[str]:

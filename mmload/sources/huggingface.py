@@ -1,0 +1,252 @@
+"""A dataset of Hugging Face: what ``datasets.load_dataset`` or ``load_from_disk`` opens, by name or from a folder.
+
+Columns are told by their features. Images stay encoded until mmload decodes them, so a JPEG is decoded as that of any
+other source.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+
+import numpy as np
+from msgspec import Meta
+
+from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
+from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.regular_files import read_regular
+from mmload.sources import TIME_MARK
+from mmload.sources.decode import Decoder
+from mmload.sources.files import MAX_BYTES, SampleFiles
+from mmload.sources.listing import Beside, Listing, ValuesSplit, check_same_classes
+from mmload.sources.masks import read_mask
+from mmload.sources.options import Table, Text
+from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BOXES = ("bbox", "bboxes", "boxes")
+_LABELS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
+_VALUES = "values"
+"""Name that the values of a row beside its pictures are read by, for their checksum."""
+
+
+@dataclass
+class HuggingFaceSource:
+    """A dataset of the package ``datasets``.
+
+    Attributes:
+        root: its name, such as ``ethz/food101``; a folder of it, as ``save_to_disk`` or a repository has it; or a file
+            of Parquet.
+        decoder: decodes images to pixels.
+        split: split or splits, with slices such as ``train[:10%]``; None: all.
+        name: configuration of the dataset; None: the only one.
+        fields: field -> column, with dots for one in another: ``{boxes = "objects.bbox"}``. None: the first column of
+            images; ``targets`` of a ClassLabel; ``boxes`` and ``labels`` of columns of such names.
+        box_format: how boxes are written, in pixels: "xyxy" (two corners), "xywh" (a corner, width and height, as in
+            COCO) or "cxcywh".
+
+    Raises:
+        RecipeError: if an option is invalid.
+        UsageError: if ``datasets`` is not installed.
+    """
+
+    root: str | Path
+    decoder: Decoder
+    _: KW_ONLY
+    split: Annotated[str | list[str] | None, Meta(description="a split, or a list of them")] = None
+    name: Text = None
+    fields: Table = None
+    box_format: Annotated[
+        Literal["xyxy", "xywh", "cxcywh"] | None, Meta(description="one of xyxy, xywh and cxcywh")
+    ] = None
+
+    def __post_init__(self) -> None:
+        try:
+            import datasets  # noqa: F401
+        except ImportError as error:
+            raise UsageError("kind huggingface needs datasets; run: pip install datasets") from error
+
+    def splits(self) -> Mapping[str, HuggingFaceSplit]:
+        """Opens the dataset.
+
+        Raises:
+            SourceError: if it cannot be opened, or has no images.
+            RecipeError: if fields name no column, or the format of boxes has to be given.
+        """
+        splits = {name: HuggingFaceSplit(self, name, dataset) for name, dataset in self._opened()}
+        named = {name: split.classes for name, split in splits.items() if split.classes}
+        check_same_classes(named, "give all splits the same ClassLabel")
+        return splits
+
+    def _opened(self) -> Iterator[tuple[str, Any]]:
+        """Yields each split and its dataset."""
+        import datasets
+
+        root = str(self.root)
+        wanted = [self.split] if isinstance(self.split, str) else self.split
+        try:
+            if any((Path(root) / file).is_file() for file in ("dataset_dict.json", "state.json")):
+                found = datasets.load_from_disk(root)
+                found = found if isinstance(found, dict) else {"train": found}
+                for name in found if wanted is None else wanted:
+                    yield name, found[name]
+                return
+            files = {"path": "parquet", "data_files": root} if root.endswith(".parquet") else {"path": root}
+            for split in [None] if wanted is None else wanted:
+                found = datasets.load_dataset(**files, name=self.name, split=split)
+                yield from found.items() if isinstance(found, dict) else [(re.split(r"\W", str(split))[0], found)]
+        except Exception as error:  # it raises nearly anything
+            reason = " ".join(str(error.__cause__ or error).split())[:300]
+            raise SourceError(f"datasets cannot open {root} ({type(error).__name__}: {reason})") from error
+
+
+class _Row:
+    """Row of a dataset, whose pictures are read as files."""
+
+    def __init__(self, row: Mapping[str, Any], pictures: Sequence[str]) -> None:
+        self.row, self._pictures = row, pictures
+
+    def read(self, name: str, sample: str) -> bytes:
+        """Reads a picture, or all other values as text."""
+        if name == _VALUES:
+            return repr([self.row[column] for column in sorted(self.row) if column not in self._pictures]).encode()
+        cell = self.row[name] or {}
+        if cell.get("bytes") is not None:
+            return bytes(cell["bytes"])
+        try:
+            return read_regular(cell.get("path") or "", most=MAX_BYTES)
+        except OSError as error:
+            raise SampleError(sample, f"its {name} has neither bytes nor a file ({error.strerror})") from error
+
+
+class _Number(NamedTuple):
+    """Number of a row in its dataset."""
+
+    row: int
+
+
+class HuggingFaceSplit(ValuesSplit[_Number]):
+    """One split: rows in order."""
+
+    def __init__(self, source: HuggingFaceSource, name: str, dataset: Any) -> None:
+        import datasets
+
+        if not is_name(name) or not len(dataset):
+            raise SourceError(f"split {name!r} of {source.root} has no rows, or no plain name; choose others in split")
+        leaves = dict(_leaves(dataset.features))
+        pictures = [column for column, feature in leaves.items() if isinstance(feature, datasets.Image)]
+        self.fields = _guessed(leaves) if source.fields is None else dict(source.fields)
+        if not pictures:
+            raise SourceError(f"{source.root} has no column of images; it has {choices(leaves)}: use the kind python")
+        self.fields.setdefault("images", pictures[0])
+        for field, column in self.fields.items():
+            if column not in leaves:
+                raise RecipeError(f"fields names {column!r} for {field}; {source.root} has {choices(leaves)}")
+        if "boxes" in self.fields and source.box_format is None:
+            raise RecipeError(
+                f"{self.fields['boxes']} are boxes; say how they are written: --set box_format=xywh (a corner, width "
+                "and height, as in COCO), xyxy or cxcywh"
+            )
+        self._image, self._format = self.fields.pop("images"), source.box_format
+        self._pictures = [self._image, *([self.fields["masks"]] if self.fields.get("masks") in pictures else [])]
+        used = {self._image, *self.fields.values()}
+        columns = sorted({column.split(".")[0] for column in used})
+        self._dataset = dataset.select_columns(columns)
+        for column in self._pictures:
+            self._dataset = self._dataset.cast_column(column, datasets.Image(decode=False))
+        of_classes = (leaves[self.fields[field]] for field in ("targets", "labels") if field in self.fields)
+        names = next((_class_names(feature) for feature in of_classes), ())
+        notes = f"columns that are not stored: {', '.join(sorted(leaves.keys() - used))}; name those to store in fields"
+        items, own = Listing(_Number, map(_Number, range(len(dataset)))), () if leaves.keys() <= used else (notes,)
+        super().__init__(Path(str(source.root)), source.decoder, items, names, own, boxes="boxes" in self.fields)
+
+    def id(self, index: int) -> str:
+        """Returns the number of the row."""
+        return str(self.items[index].row)
+
+    def revision(self, index: int) -> str:
+        """Returns the times of the dataset's files."""
+        return self._times
+
+    @lazy_property
+    def _times(self) -> str:
+        files = [each["filename"] for each in self._dataset.cache_files]
+        return " ".join(f"{TIME_MARK}{os.stat(file).st_mtime_ns}" for file in files)
+
+    def fetch_ahead(self, samples: Sequence[int]) -> None:
+        pass
+
+    def place_of(self, index: int) -> _Row:
+        return _Row(self._dataset[self.items[index].row], self._pictures)
+
+    def files(self, index: int) -> Sequence[str]:
+        return [*self._pictures, _VALUES]
+
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        from mmload.sources.schema import check_classes
+
+        beside = super().beside(index, files, image)
+        check_classes(beside.fields, self.classes)
+        return beside
+
+    def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        row = cast(_Row, files.place).row
+        for field, column in self.fields.items():
+            if column in self._pictures:
+                values[field] = read_mask(files, column)
+                continue
+            value: Any = row
+            for part in column.split("."):
+                value = [each[part] for each in value] if isinstance(value, list) else value[part]
+            values[field] = _corners(value, self._format) if field == "boxes" else value
+        files.read(_VALUES)
+        return values
+
+
+def _leaves(feature: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the columns of a dataset and their features, with dots for those in others."""
+    inner = getattr(feature, "feature", None)  # of a list
+    table = feature if isinstance(feature, Mapping) else inner
+    if not isinstance(table, Mapping):
+        yield name, feature
+        return
+    for column, each in table.items():
+        yield from _leaves(each, f"{name}.{column}" if name else column)
+
+
+def _guessed(leaves: Mapping[str, Any]) -> dict[str, str]:
+    """Returns field -> column, by features and names."""
+    fields: dict[str, str] = {}
+    for column, feature in leaves.items():
+        around, _, name = column.rpartition(".")
+        if _class_names(feature) and not hasattr(feature, "feature") and not around:
+            fields.setdefault("targets", column)
+        elif name in _BOXES and "boxes" not in fields:
+            fields["boxes"] = column
+            labels = [each for each in leaves if each in {f"{around}.{label}".lstrip(".") for label in _LABELS}]
+            if labels and labels[0] != fields.get("targets"):
+                fields["labels"] = labels[0]
+    return fields
+
+
+def _class_names(feature: Any) -> tuple[str, ...]:
+    """Returns the names of a ClassLabel, or of a list of them; none of another feature."""
+    return tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
+
+
+def _corners(boxes: Any, form: str | None) -> list[list[float]]:
+    """Returns boxes as x0, y0, x1, y1."""
+    rows = np.array(boxes, np.float64).reshape(-1, 4)
+    if form == "cxcywh":
+        rows[:, :2] -= rows[:, 2:] / 2
+    if form != "xyxy":
+        rows[:, 2:] += rows[:, :2]
+    corners: list[list[float]] = rows.tolist()
+    return corners
