@@ -72,15 +72,27 @@ def stored(folder: Path, split: str = "train") -> Fields:
 
 
 def _field(folder: Path, name: str, spec: dict[str, Any], shards: list[Any]) -> Tensor:
+    """A field's rows, one after another; lists are padded to the longest, of one element at least."""
     kind = "uint16" if spec["dtype"] == "bfloat16" else spec["dtype"]
-    parts = [
-        np.array(
-            np.memmap(folder / f"{number:06d}" / f"{name}.memmap", kind, "r", shape=(shard["rows"], *spec["shape"]))
-        )
-        for number, shard in enumerate(shards)
-        if shard["rows"]
+    rows = [row for number in range(len(shards)) for row in _rows(folder / f"{number:06d}" / name, kind, spec)]
+    shape = [max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True)]
+    if spec["encoding"] == "list":
+        shape[0] = max(shape[0], 1)
+    out = np.full((len(rows), *shape), -1 if name == "labels" else 0, kind)
+    for row, values in zip(out, rows, strict=True):
+        row[tuple(slice(size) for size in values.shape)] = values
+    return torch.from_numpy(out).view(getattr(torch, spec["dtype"]))
+
+
+def _rows(file: Path, kind: str, spec: dict[str, Any]) -> list[Any]:
+    """The rows of a shard's field, [*shape] each, from its file or those of a list."""
+    if spec["encoding"] != "list":
+        return list(np.fromfile(f"{file}.memmap", kind).reshape(-1, *spec["shape"]))
+    values, offsets = np.fromfile(f"{file}.bytes.memmap", np.uint8), np.fromfile(f"{file}.offsets.memmap", np.int64)
+    return [
+        values[begin:end].view(kind).reshape(-1, *spec["shape"][1:])
+        for begin, end in zip(offsets[:-1], offsets[1:], strict=True)
     ]
-    return torch.from_numpy(np.concatenate(parts)).view(getattr(torch, spec["dtype"]))
 
 
 def sample_seeds(seed: int, epoch: int, rows: Sequence[int], occurrences: Sequence[int] | None = None) -> Tensor:
