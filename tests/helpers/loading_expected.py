@@ -79,8 +79,8 @@ def _field(folder: Path, name: str, spec: dict[str, Any], shards: list[Any]) -> 
     if spec["encoding"] == "list":
         shape[0] = max(shape[0], 1)
     out = np.full((len(rows), *shape), -1 if name == "labels" else 0, kind)
-    for row, values in zip(out, rows, strict=True):
-        row[tuple(slice(size) for size in values.shape)] = values
+    for row, values in enumerate(rows):
+        out[(row, *(slice(size) for size in values.shape))] = values
     return torch.from_numpy(out).view(getattr(torch, spec["dtype"]))
 
 
