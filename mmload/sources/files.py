@@ -345,7 +345,7 @@ def _unpacked(data: bytes) -> int:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError):  # an unknown kind of archive
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError):  # the second: unknown kinds
         return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import marshal
 import unicodedata
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -137,7 +138,7 @@ def size_of(image: Tensor) -> tuple[int, int]:
     return image.shape[-2], image.shape[-1]
 
 
-class ListedSplit(Generic[T]):
+class ListedSplit(ABC, Generic[T]):
     """Split of listed images; the class of a source adds ``revision`` and :meth:`beside`.
 
     Attributes:
@@ -221,13 +222,13 @@ class ListedSplit(Generic[T]):
         """Reads the image of a sample."""
         return files.image(name, self.decoder, boxes=self._boxes)
 
+    @abstractmethod
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns what the row of a sample has beside its image, uint8 [C, H, W].
 
         Raises:
             ValueError: if it is wrong; the message says what.
         """
-        raise NotImplementedError
 
     def read(self, index: int) -> Sample:
         """Reads the image as ``images`` uint8 [C, H, W], or other tensors as ``features``, and what is beside it.
@@ -256,9 +257,9 @@ class ValuesSplit(ListedSplit[T]):
 
     fields: Mapping[str, str]
 
+    @abstractmethod
     def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
         """Returns the values of a sample by field; raises ValueError if one is missing."""
-        raise NotImplementedError
 
     def part(self, samples: Sequence[int]) -> Self:
         _ = self.schema  # of samples of the whole split
