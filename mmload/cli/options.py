@@ -103,8 +103,6 @@ def on_a_disk(source: Path | None) -> Path | None:
 
 Source = Annotated[Path, typer.Option(help="What it was built from.", callback=on_a_disk)]
 
-SourceOrUrl = Annotated[str, typer.Option(metavar="PATH_OR_URL", help="What it was built from.")]
-
 DecodingThreads = Annotated[int | None, typer.Option(help="Decoding threads; the cores available by default.")]
 
 TRUST_HELP = "Let the dataset's own recipe run code, download, or read files outside of the source."
