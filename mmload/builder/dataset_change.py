@@ -26,8 +26,8 @@ def open_to_change(
 
     Args:
         dataset: the dataset, in its current version, or its folder.
-        column: ``name`` and ``split`` of the field that is being added, which may have been begun before, and
-            ``values`` where they are known; a split of None is the only one.
+        column: ``name`` and ``split`` of the field that is being added, which may have been begun before; a split of
+            None is the only one.
         by_number: whether rows are given by their numbers, which are those of the version that is there before a
             killed update is completed.
 
@@ -59,21 +59,19 @@ def _completed(folder: Path, column: Mapping[str, Any] | None) -> Manifest:
     with Staging(folder) as staging:
         plan, current = staging.plan(), read(folder)
         if plan is not None and plan.get(UPDATES) in (None, current.contents):
-            unlike = _differences(plan.get(COLUMN), column, folder)
-            if not unlike:
+            if _is_begun(plan.get(COLUMN), column, folder):
                 return current
-            if unlike != ["values"] and has_finished_shards(staging.paths):
+            if has_finished_shards(staging.paths):
                 raise BuildError(f"{staging.paths.folder} holds an unfinished {unfinished_advice(plan)}")
         staging.discard()
     return current
 
 
-def _differences(begun: Mapping[str, Any] | None, column: Mapping[str, Any] | None, folder: Path) -> list[str]:
-    """Returns in which keys a field that is being added differs from the unfinished one; in its name if one is none."""
+def _is_begun(begun: Mapping[str, Any] | None, column: Mapping[str, Any] | None, folder: Path) -> bool:
+    """Returns whether the field that is being added is the unfinished one."""
     if begun is None or column is None:
-        return ["name"]
-    wanted = {**column, "split": only_split(Dataset(folder), column["split"]).name}
-    return [key for key, value in wanted.items() if begun.get(key) != value]
+        return False
+    return begun == {**column, "split": only_split(Dataset(folder), column["split"]).name}
 
 
 def only_split(dataset: Dataset, name: str | None) -> Split:

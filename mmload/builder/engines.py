@@ -21,7 +21,7 @@ from mmload.builder.shard_job import OnProgress, ShardJob
 from mmload.builder.shards import ShardPlan, ShardSummary
 from mmload.errors import BuildError, MmloadError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
-from mmload.runtime.resources import MOST_THREADS, available_cores, single_op_pool
+from mmload.runtime.resources import MOST_THREADS, available_cores
 
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
@@ -78,16 +78,8 @@ class LocalEngine:
         processes = min(self.processes or -(-cores // CORES_A_PROCESS), len(plans))
         threads = self.threads or max(1, cores // processes)
         if processes == 1:
-            return _run_here(job, plans, on_progress, threads)
+            return [job(plan, threads, on_progress) for plan in plans]
         return _WorkerPool(job, plans, on_progress, processes, threads).build_all()
-
-
-def _run_here(job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> list[ShardSummary]:
-    pool = single_op_pool(threads, "mmload-build")
-    try:
-        return [job(plan, pool, threads, on_progress) for plan in plans]
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _WorkerPool:
@@ -189,11 +181,10 @@ def _work(pipe: Connection, threads: int) -> None:
     depend_on_parent(lambda: os._exit(1))
     try:
         job: ShardJob = pickle.loads(pipe.recv_bytes())
-        pool = single_op_pool(threads, "mmload-build")
         while True:
             plan, samples = pickle.loads(pipe.recv_bytes())
             job_of_plan = job if samples is None else job.with_samples(plan, samples)
-            summary = job_of_plan(plan, pool, threads, lambda *counts: pipe.send(("progress", *counts)))
+            summary = job_of_plan(plan, threads, lambda *counts: pipe.send(("progress", *counts)))
             pipe.send(("finished", summary))
     except (EOFError, BrokenPipeError):
         os._exit(1)

@@ -180,10 +180,10 @@ class Chunk:
     """
 
     fields: Mapping[str, Tensor | VariableRows]
-    samples: Sequence[tuple[str, tuple[int, int] | None]]
-    skipped: Sequence[tuple[str, str]] = ()
+    samples: list[tuple[str, tuple[int, int] | None]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
     statistics: Statistics = field(default_factory=Statistics)
-    origins: Sequence[SampleOrigin] = ()
+    origins: list[SampleOrigin] = field(default_factory=list)
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -366,17 +366,17 @@ class ShardWriter:
         self._fields = fields
         self._summary, self._rows = ShardSummary(), 0
         self._files: dict[str, GrowingFile] = {}
-        self._lists: dict[str, GrowingFile] = {}
         files = files_of(fields)
+        places = {name: self._folder / f"{name}.memmap" for name in files}
+        places |= {name: paths.list_file(split, index, name) for name in LISTS}
         try:
             paths.make_folders(split)
             self._folder.mkdir()
+            for name, place in places.items():
+                self._files[name] = GrowingFile(place)
             for name, file in files.items():
-                self._files[name] = GrowingFile(self._folder / f"{name}.memmap")
                 self._files[name].reserve(file.bytes(rows) or 0)
                 self._files[name].append(bytes(file.more * file.spec.row_bytes))  # offsets begin with 0
-            for name in LISTS:
-                self._lists[name] = GrowingFile(paths.list_file(split, index, name))
         except OSError as error:
             self.abandon()
             need = sum(file.bytes(rows) or 0 for file in files.values())
@@ -391,12 +391,12 @@ class ShardWriter:
             BuildError: if the disk refuses the write.
         """
         sizes = {name: file.size for name, file in self._files.items()}
+        skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
+        lists = (samples_lines(chunk), skipped, origins_lines(chunk.origins))
+        blocks = {**file_blocks(chunk, self._fields, sizes), **dict(zip(LISTS, lists, strict=True))}
         try:
-            for name, block in file_blocks(chunk, self._fields, sizes).items():
+            for name, block in blocks.items():
                 self._files[name].append(block)
-            self._lists[SAMPLES_NAME].append(samples_lines(chunk))
-            self._lists[SKIPPED_NAME].append(skipped_lines(chunk.skipped))
-            self._lists[ORIGINS_NAME].append(origins_lines(chunk.origins))
         except OSError as error:
             raise _write_failed(self._folder, error) from error
         self._summary.skipped += len(chunk.skipped)
@@ -405,7 +405,7 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Closes the files without sealing."""
-        for file in (*self._lists.values(), *self._files.values()):
+        for file in self._files.values():
             file.close()
 
     def seal(self) -> ShardSummary:
@@ -415,9 +415,8 @@ class ShardWriter:
             BuildError: if the disk refuses.
         """
         try:
-            files = {name: file.seal() for name, file in self._files.items()}
-            for lines in self._lists.values():
-                lines.seal()
+            records = {name: file.seal() for name, file in self._files.items()}
+            files = {name: records[name] for name in files_of(self._fields)}
             self._summary.record = ShardRecord(rows=self._rows, files=files)
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
@@ -430,11 +429,6 @@ class ShardWriter:
 def samples_lines(chunk: Chunk) -> bytes:
     """Returns the lines of ``samples.jsonl`` for a chunk."""
     return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
-
-
-def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
-    """Returns the lines of ``skipped.jsonl``."""
-    return json_lines({"id": name, "reason": reason} for name, reason in skipped)
 
 
 def origins_lines(origins: Sequence[SampleOrigin]) -> bytes:

@@ -23,7 +23,7 @@ from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, DamagedError, StoreError, UsageError, counted
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.resources import available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset_folder import DatasetFile, dataset_files
 from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
@@ -137,20 +137,16 @@ def compare(
     done, faults = 0, []
     check_threads(threads)
     size = threads or available_cores()
-    pool = single_op_pool(size, "mmload-verify")
     lines = {name: _lines(path / name / SAMPLES_NAME) for name in manifest.splits}
-    try:
-        for plan in plans:
-            stored = _StoredShard(path, manifest.splits[plan.split], plan, lines[plan.split])
-            reasons = [stored.differs(chunk) for chunk in job.chunks(plan, pool, size)]
-            reason = next((reason for reason in [*reasons, stored.left_over()] if reason), None)
-            if reason is not None:
-                faults.append(Fault(split=plan.split, shard=plan.index, file=stored.name, reason=reason))
-            done += plan.stop - plan.start
-            if progress is not None:
-                progress(done, total)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    for plan in plans:
+        stored = _StoredShard(path, manifest.splits[plan.split], plan, lines[plan.split])
+        reasons = [stored.differs(chunk) for chunk in job.chunks(plan, size)]
+        reason = next((reason for reason in [*reasons, stored.left_over()] if reason), None)
+        if reason is not None:
+            faults.append(Fault(split=plan.split, shard=plan.index, file=stored.name, reason=reason))
+        done += plan.stop - plan.start
+        if progress is not None:
+            progress(done, total)
     return faults
 
 
