@@ -29,8 +29,7 @@ from mmload.sources.coco_annotations import (
     objects_in,
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
-from mmload.sources.files import SampleFiles, check_is_folder, inner_name
-from mmload.sources.links import Links, reading
+from mmload.sources.files import MISSING, LocalTree, SampleFiles, inner_name, reading
 from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
@@ -129,7 +128,7 @@ class CocoSource:
         if self.decoder.exif_orient:
             raise RecipeError("exif_orient rotates the image but not its boxes; leave it out for COCO")
         self._root = Path(self.root)
-        self._links = Links(self.root, self.allow_outside)
+        self._tree = LocalTree(self.root, self.allow_outside)
         self._annotations = self._checked("annotations", self.annotations)
         self._images = self._checked("images", self.images)
 
@@ -141,7 +140,7 @@ class CocoSource:
             RecipeError: if the annotation file has to be given.
         """
         with reading(self._root):
-            check_is_folder(self._root, "the folder with the images' folders and annotations")
+            self._tree.check_folder("", "the folder with the images' folders and annotations")
             files = {name: self._annotation_file(file) for name, file in self._files().items()}
             leave_out_groups(files.values())
             splits = {name: self._split(name, file) for name, file in files.items()}
@@ -157,7 +156,7 @@ class CocoSource:
                 },
                 "list the same categories and keypoints in all annotation files",
             )
-            note_doubles(splits, self._links.notes())
+            note_doubles(splits, self._tree.notes())
             return splits
 
     def _checked(self, option: str, value: str | Mapping[str, str] | None) -> dict[str, str]:
@@ -210,7 +209,7 @@ class CocoSource:
         raise SourceError(f"{self._root} has no folder {stems[0]} with the images of {file}; give images, the folder")
 
     def _annotation_file(self, path: Path) -> AnnotationFile:
-        self._links.check(path)
+        self._tree.check(path)
         if not path.is_file():
             raise SourceError(f"no such annotation file: {path}")
         return AnnotationFile(path, self.task, self.crowds)
@@ -234,7 +233,7 @@ class CocoSource:
         for place, image in enumerate(read.images):
             name, segments, fault = image.file_name, read.maps.get(place, ""), read.faults.get(place, "")
             file, revision = self._file(folder, name)
-            if segments and revision not in ("", "missing"):
+            if segments and revision not in ("", MISSING):
                 name = segments
                 segments, of_map = self._file(maps, name)
                 revision = f"{revision} {of_map}" if of_map else ""
@@ -254,7 +253,7 @@ class CocoSource:
         inner = inner_name(name)
         if inner is None:
             return name, ""
-        return self._links.find(str(self._root), f"{folder}/{inner}" if folder else inner)
+        return self._tree.find(f"{folder}/{inner}" if folder else inner)
 
 
 class CocoSplit(ListedSplit[CocoItem]):
@@ -296,7 +295,7 @@ class CocoSplit(ListedSplit[CocoItem]):
 
     def check(self, index: int) -> None:
         item = self.items[index]
-        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == "missing" else ""
+        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == MISSING else ""
         if item.fault or missing:
             raise SampleError(item.file, item.fault or missing)
 

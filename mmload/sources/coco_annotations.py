@@ -142,7 +142,7 @@ class _File(msgspec.Struct):
     annotations: _Records = None
 
 
-_KINDS: Mapping[str, type] = {
+_KINDS: Mapping[str, type[Any]] = {
     "detection": Annotation,
     "instances": Instance,
     "keypoints": Person,
@@ -276,7 +276,7 @@ class AnnotationFile:
                     segment.image_id = each.image_id
                     self._add(number, segment)
 
-    def _lenient(self, kind: type, number: int, raw: msgspec.Raw) -> Any:
+    def _lenient(self, kind: type[Any], number: int, raw: msgspec.Raw) -> Any:
         """Decodes an annotation in any spelling; keeps what is wrong with it for its image, and returns None then."""
         body, image = {}, None
         try:
