@@ -19,7 +19,8 @@ from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.pictures.instance_masks import runs_of_mask
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, mirrored_names
+from mmload.records import ObjectsRecord, mirrored_names
+from mmload.sources.annotation_values import naming
 from mmload.sources.coco_annotations import (
     TASKS,
     AnnotationFile,
@@ -33,7 +34,6 @@ from mmload.sources.files import MISSING, LocalTree, SampleFiles, inner_name, re
 from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
-    ObjectError,
     fields_of_objects,
     flip_field,
     notes_on_flip,
@@ -306,33 +306,27 @@ class CocoSplit(ListedSplit[CocoItem]):
         """Returns the number of an image and its objects as lists."""
         import torch
 
-        item, size, objects = self.items[index], size_of(image), list[CocoObject]()
-        listed = (item.height, item.width)
-        try:
+        item, size = self.items[index], size_of(image)
+        listed = None if 0 in (item.height, item.width) else (item.height, item.width)
+        with naming(f"{self._where(item)}, "):
             objects = objects_in(item.objects)
             own = self._of_objects(objects, listed)
             if self._task == "panoptic":
                 numbers = _read_map(files, item.segments, size)
                 own = replace(own, segments=_masks_of_segments(numbers, objects, item.left_out))
             fields, losses, lists = fields_of_objects(own, size, self._clip)
-        except ObjectError as error:
-            raise ValueError(f"{self._where(item)}, {objects[error.index].name}: {error.reason}") from error
-        except ValueError as error:
-            raise ValueError(f"{self._where(item)}, {error}") from error
-        if 0 not in listed and listed != size:
-            losses = {**losses, SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE: 1}
         of_image = {"image_ids": torch.tensor(item.number, device="cpu"), **flip_field(self._record)}
         return Beside({**fields, **of_image}, losses, lists)
 
-    def _of_objects(self, objects: Sequence[CocoObject], listed: tuple[int, int]) -> ImageObjects:
+    def _of_objects(self, objects: Sequence[CocoObject], listed: tuple[int, int] | None) -> ImageObjects:
         """Returns the objects of an image, of which the size in the annotation file is given.
 
         Raises:
-            ObjectError: if one is wrong.
+            ValueError: if one is wrong; names it.
         """
         labels, points, polygons, runs = [], [], [], []
         for place, each in enumerate(objects):
-            try:
+            with naming(f"{each.name}: "):
                 labels.append(self._label(each.category))
                 if self._task == "keypoints":
                     points.append(self._points_of(each.shape))
@@ -340,8 +334,6 @@ class CocoSplit(ListedSplit[CocoItem]):
                     runs.append((place, _runs_of(each.shape, listed)))
                 else:
                     polygons += [(place, _points_of_polygon(polygon)) for polygon in each.shape or ()]
-            except ValueError as error:
-                raise ObjectError(place, str(error)) from error
         boxes = np.array([each.box for each in objects], np.float64).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         per_box = {
@@ -353,7 +345,8 @@ class CocoSplit(ListedSplit[CocoItem]):
             found = np.array(points, np.float32).reshape(len(objects), len(self._record.keypoints), 3)
             per_box["keypoints"] = found * (found[..., 2:] > 0)  # those that are not labeled at 0, 0
         segments = {**polygon_fields(polygons), **run_fields(runs)} if self._task == "instances" else {}
-        return ImageObjects(boxes=boxes, per_box=per_box, segments=segments)
+        names = [each.name for each in objects]
+        return ImageObjects(boxes=boxes, names=names, per_box=per_box, segments=segments, listed=listed)
 
     def _label(self, category: int | str) -> int:
         if category not in self._labels:
@@ -381,10 +374,10 @@ def _points_of_polygon(sides: list[float]) -> npt.NDArray[np.float64]:
     return np.array(sides, np.float64).reshape(-1, 2)
 
 
-def _runs_of(mask: Mapping[str, Any], listed: tuple[int, int]) -> npt.NDArray[np.int32]:
+def _runs_of(mask: Mapping[str, Any], listed: tuple[int, int] | None) -> npt.NDArray[np.int32]:
     """Returns the runs of a mask; raises ValueError unless they cover its image, which is as large as listed."""
     counts, (height, width) = mask["counts"], mask["size"]
-    if 0 not in listed and (height, width) != listed:
+    if listed not in (None, (height, width)):
         raise ValueError(f"its run lengths are of an image of {width} x {height}, listed is {listed[1]} x {listed[0]}")
     runs = counts if isinstance(counts, list) else decoded_runs(counts.encode("latin-1", "replace"))
     if not all(0 <= run < _MOST_RUNS for run in runs) or sum(runs) != height * width:
@@ -468,7 +461,5 @@ def _read_map(files: SampleFiles, name: str, size: tuple[int, int]) -> npt.NDArr
             raise RefusedImage("it has another size than the image")
         return np.asarray(np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS)
 
-    try:
+    with naming(f"its map of segments {name} is no such map: "):
         return read_with_pillow(files.read(name), numbers_of, ("PNG",))
-    except ValueError as error:
-        raise ValueError(f"its map of segments {name} is no such map: {error}") from error

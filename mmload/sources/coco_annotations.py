@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from mmload.errors import SourceError, counted, shown
-from mmload.sources.annotation_values import Findings, flag, integer
+from mmload.sources.annotation_values import Findings, flag, integer, naming
 from mmload.sources.files import read_source
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
 from mmload.sources.objects import MAX_KEYPOINTS
@@ -222,13 +222,11 @@ class AnnotationFile:
         """Returns the categories; raises SourceError if one is damaged, or two have one id."""
         found: dict[Key, Category] = {}
         for position, raw in enumerate(raws):
-            try:
+            with naming(f"{self.path}, categories[{position}]: ", to=SourceError):
                 body = _values_of_record(raw)
                 texts = {name: str(body[name]) for name in ("name", "supercategory") if body.get(name) is not None}
                 points = {name: body.get(name) for name in ("keypoints", "skeleton") if self._task == "keypoints"}
                 category = _lenient_record(Category, {"id": body.get("id"), **texts, **points})
-            except ValueError as error:
-                raise SourceError(f"{self.path}, categories[{position}]: {error}") from error
             other = found.setdefault(category.id, category)
             if other.name != category.name:
                 raise SourceError(

@@ -21,11 +21,11 @@ import numpy as np
 
 from mmload.errors import RecipeError, SourceError, choices, shown
 from mmload.records import ObjectsRecord
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, inner_name, read_text, reading
 from mmload.sources.listing import Beside, ListedSplit, Listing, note_doubles, size_of
-from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
+from mmload.sources.objects import fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yolo_labels import (
     ABSENT,
     EDGE_SHARE,
@@ -224,21 +224,12 @@ class YoloSplit(ListedSplit[YoloItem]):
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the objects as lists."""
-        lines: dict[int, list[float]] = {}
-        size, again = size_of(image), 0
+        size, labels = size_of(image), self.items[index].labels
         edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
-        labels = self.items[index].labels
-        try:
-            if labels in self.files(index):
-                text = files.read(labels, MOST_LABEL_BYTES).removeprefix(BOM_UTF8)
-                lines, again = without_doubles(checked_lines(text, self._meaning))
-            found = fields_of_objects(
-                objects_of_lines(list(lines.values()), size, self._meaning), size, self._clip, edge
-            )
-        except ObjectError as error:
-            raise ValueError(f"{labels}, line {list(lines)[error.index]}: {error.reason}") from error
-        except ValueError as error:
-            raise ValueError(f"{labels}, {error}") from error
+        text = files.read(labels, MOST_LABEL_BYTES) if labels in self.files(index) else b""
+        with naming(f"{labels}, "):
+            lines, again = without_doubles(checked_lines(text.removeprefix(BOM_UTF8), self._meaning))
+            found = fields_of_objects(objects_of_lines(lines, size, self._meaning), size, self._clip, edge)
         ends = sum(ends_in_one(line, self._meaning.task) for line in lines.values())
         losses = {**found.losses, _DOUBLES: again, _ENDS: ends}
         return Beside({**found.fields, **flip_field(self._meaning.objects)}, losses, found.lists)
