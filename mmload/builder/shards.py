@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 import mmload
 from mmload.errors import BuildError
@@ -390,18 +389,29 @@ class ShardWriter:
         Raises:
             BuildError: if the disk refuses the write.
         """
-        sizes = {name: file.size for name, file in self._files.items()}
+        samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
         skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
-        lists = (samples_lines(chunk), skipped, origins_lines(chunk.origins))
-        blocks = {**file_blocks(chunk, self._fields, sizes), **dict(zip(LISTS, lists, strict=True))}
         try:
-            for name, block in blocks.items():
+            for name, block in zip(LISTS, (samples, skipped, origins_lines(chunk.origins)), strict=True):
                 self._files[name].append(block)
+            for name, rows in chunk.fields.items():
+                self._append(name, rows)
         except OSError as error:
             raise _write_failed(self._folder, error) from error
         self._summary.skipped += len(chunk.skipped)
         self._summary.statistics.add(chunk.statistics)
         self._rows += len(chunk.samples)
+
+    def _append(self, name: str, rows: Tensor | VariableRows) -> None:
+        """Appends rows of a field to its files."""
+        if not isinstance(rows, VariableRows):
+            self._files[file_name(name, self._fields[name])].append(bytes_of(rows))
+            return
+        offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
+        parts = {BYTES: rows.bytes, OFFSETS: offsets, SIZES: rows.sizes, ENCODINGS: rows.encodings}
+        for part, array in parts.items():
+            if (file := self._files.get(f"{name}.{part}")) is not None:
+                file.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def abandon(self) -> None:
         """Closes the files without sealing."""
@@ -426,11 +436,6 @@ class ShardWriter:
         return self._summary
 
 
-def samples_lines(chunk: Chunk) -> bytes:
-    """Returns the lines of ``samples.jsonl`` for a chunk."""
-    return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
-
-
 def origins_lines(origins: Sequence[SampleOrigin]) -> bytes:
     """Returns the lines of ``origins.jsonl``; bytes of a file name that are not UTF-8 become JSON escapes."""
     try:
@@ -445,24 +450,6 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def file_blocks(chunk: Chunk, fields: Mapping[str, FieldSpec], sizes: Mapping[str, int]) -> dict[str, memoryview]:
-    """Returns what a chunk appends to each file of a shard, whose files have these sizes before."""
-    blocks: dict[str, memoryview] = {}
-    for name, rows in chunk.fields.items():
-        if not isinstance(rows, VariableRows):
-            blocks[file_name(name, fields[name])] = bytes_of(rows)
-            continue
-        offsets = rows.offsets[1:] + sizes[f"{name}.{BYTES}"]
-        parts: dict[str, npt.NDArray[Any]] = {
-            BYTES: rows.bytes,
-            OFFSETS: offsets,
-            SIZES: rows.sizes,
-            ENCODINGS: rows.encodings,
-        }
-        blocks |= {f"{name}.{part}": _memory(parts[part]) for part in parts if f"{name}.{part}" in sizes}
-    return blocks
-
-
 def bytes_of(tensor: Tensor) -> memoryview:
     """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
     import torch
@@ -470,10 +457,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     if not tensor.numel():  # torch cannot view it as bytes
         return memoryview(b"")
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def _memory(array: npt.NDArray[Any]) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _write_failed(path: Path, error: OSError) -> BuildError:

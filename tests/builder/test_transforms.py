@@ -97,7 +97,7 @@ def check_resized(sample: Sample, got: Sample, step: object) -> None:
         assert torch.equal(got.fields[name], sample.fields[name])
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(height=SIZES, width=SIZES, size=st.integers(2, 40) | WIDE, kind=KINDS)
 def test_resize_of_the_short_side_or_to_an_exact_size(
     height: int, width: int, size: int | tuple[int, int], kind: str
@@ -115,7 +115,7 @@ def test_a_resize_to_a_width_of_1_is_right(height: int, width: int, wanted: int,
     assert torch.equal(got, resize([wanted, 2], kind)(images)[..., :1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(height=SIZES, width=SIZES, size=SIZES | st.tuples(SIZES, SIZES))
 def test_center_crop_also_of_smaller_images(height: int, width: int, size: int | tuple[int, int]) -> None:
     # torchvision's own CenterCrop pads a small image by floor(d / 2) and moves its boxes by round(d / 2), so that they
@@ -130,7 +130,7 @@ def test_center_crop_also_of_smaller_images(height: int, width: int, size: int |
     check(sample, got, v2.Compose([pad, v2.CenterCrop(size)]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     height=SIZES,
     width=SIZES,
@@ -145,7 +145,7 @@ def test_pad(height: int, width: int, padding: int | tuple[int, int, int, int], 
     check(sample, got, v2.Pad(sides, fill=fills))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(height=SIZES, width=SIZES, size=WIDE, kind=KINDS)
 def test_letterbox_is_a_resize_and_a_pad(height: int, width: int, size: tuple[int, int], kind: str) -> None:
     sample = made(height, width)
@@ -190,7 +190,7 @@ def test_boxes_that_a_crop_leaves_out_make_room_for_those_behind() -> None:
     assert sample.fields["counts"] == 3  # what came in is as it was
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     height=SIZES, width=SIZES, size=st.integers(1, 40), middle=st.integers(1, 50), kind=KINDS, interleaved=st.booleans()
 )

@@ -35,14 +35,16 @@ def compiled_for_vectors_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     return Kernel(paint.function, PAINT, nogil=True)  # type: ignore[attr-defined]  # a kernel
 
 
-@pytest.mark.parametrize("size", [64, 32, 16])
+OWN = vector_bytes(features())
+
+
+@pytest.mark.parametrize(
+    "size", [OWN, *(pytest.param(size, marks=pytest.mark.slow) for size in (32, 16) if size < OWN)]
+)
 def test_straight_tiles_have_the_bits_of_turned_ones_with_vectors_of_each_size(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    own = vector_bytes(features())
-    if size > own:
-        pytest.skip(f"this processor has no vectors of {size} bytes")
-    kernel = paint if size == own else compiled_for_vectors_of(size, monkeypatch)
+    kernel = paint if size == OWN else compiled_for_vectors_of(size, monkeypatch)
     for scale in SCALES:
         for layout in (LINES, PIXELS):
             straight, turned = (painted(kernel, scale, layout, turn) for turn in (0.0, 1e-300))
