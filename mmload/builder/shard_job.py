@@ -508,15 +508,11 @@ def write_shard(
         BuildError: if writing fails.
     """
     with closing(chunks), private_paths(paths) as own:
-        writer = ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)
-        try:
+        with closing(ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)) as writer:
             for chunk in chunks:
                 writer.write(chunk)
                 on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
-        except BaseException:
-            writer.abandon()
-            raise
-        summary = writer.seal()
+            summary = writer.seal()
         publish(own, paths, plan.split, plan.index, summary)
     return summary
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 import mmload
 from mmload.errors import BuildError
@@ -351,7 +352,7 @@ class GrowingFile:
 
 
 class ShardWriter:
-    """Writes one shard's rows in order; it counts only after :meth:`seal`.
+    """Writes one shard's rows in order; it counts only after :meth:`seal`, and has to be closed.
 
     Disk space for at most ``rows`` rows is reserved first.
 
@@ -377,7 +378,7 @@ class ShardWriter:
                 self._files[name].reserve(file.bytes(rows) or 0)
                 self._files[name].append(bytes(file.more * file.spec.row_bytes))  # offsets begin with 0
         except OSError as error:
-            self.abandon()
+            self.close()
             need = sum(file.bytes(rows) or 0 for file in files.values())
             raise BuildError(
                 f"no room for {need:,} bytes at {self._folder} ({error.strerror}); free some, or build elsewhere"
@@ -408,13 +409,18 @@ class ShardWriter:
             self._files[file_name(name, self._fields[name])].append(bytes_of(rows))
             return
         offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
-        parts = {BYTES: rows.bytes, OFFSETS: offsets, SIZES: rows.sizes, ENCODINGS: rows.encodings}
+        parts: dict[str, npt.NDArray[Any]] = {
+            BYTES: rows.bytes,
+            OFFSETS: offsets,
+            SIZES: rows.sizes,
+            ENCODINGS: rows.encodings,
+        }
         for part, array in parts.items():
             if (file := self._files.get(f"{name}.{part}")) is not None:
                 file.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
-    def abandon(self) -> None:
-        """Closes the files without sealing."""
+    def close(self) -> None:
+        """Closes the files, sealed or not."""
         for file in self._files.values():
             file.close()
 
@@ -431,7 +437,6 @@ class ShardWriter:
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
         except OSError as error:
-            self.abandon()
             raise _write_failed(self._folder, error) from error
         return self._summary
 
