@@ -212,9 +212,10 @@ def _blend(lines: _Lines, taps: Taps, at: int, wide: int, sums: Sums, out: Bytes
 @called
 def _transpose(source: Bytes, out: Bytes) -> None:
     """Transposes bytes [32 a, 16 b] into [16 b, 32 a]."""
-    for y in range(0, source.shape[0], TRANSPOSED_ROWS):
-        for x in range(0, source.shape[1], TRANSPOSED_COLUMNS):
-            transpose(source, _U(y), _U(x), out, _U(x), _U(y))
+    (high, wide), given, made = source.shape, reshaped(source, source.size), reshaped(out, out.size)
+    for y in range(_U(0), _U(high), _U(TRANSPOSED_ROWS)):
+        for x in range(_U(0), _U(wide), _U(TRANSPOSED_COLUMNS)):
+            transpose(given, y * _U(wide) + x, _U(wide), made, x * _U(high) + y, _U(high))
 
 
 @inlined

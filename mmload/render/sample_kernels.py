@@ -52,9 +52,9 @@ from mmload.runtime.arena import USED, Arena
 from mmload.runtime.declarations import CallBy, inlined
 from mmload.runtime.numba_compile import address_of, numba_compiled
 
-_copy_windows, _crop_bytes, _run = CallBy((COPY_WINDOWS,)), CallBy((crop_signature(BYTES),)), CallBy((RUN,))
-_resize, _paint_tiles, _blend = CallBy((RESIZE,)), CallBy((PAINT,)), CallBy((BLEND,))
-_change, _color = CallBy((CHANGE,)), CallBy((COLOR,))
+_copy_windows, _crop_bytes, _run = CallBy(COPY_WINDOWS), CallBy(crop_signature(BYTES)), CallBy(RUN)
+_resize, _paint_tiles, _blend = CallBy(RESIZE), CallBy(PAINT), CallBy(BLEND)
+_change, _color = CallBy(CHANGE), CallBy(COLOR)
 
 
 @inlined

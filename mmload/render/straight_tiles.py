@@ -17,12 +17,10 @@ from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import (
     LINE,
-    LINE_BLOCK,
     MEAN_BITS,
     MEAN_HALF,
     NEAR_WORDS,
     NEIGHBORS,
-    blend_lines,
     blend_neighbors,
     never_inline,
     picks_any_pair,
@@ -80,7 +78,7 @@ def weight_of(share: np.float32, whole: np.float32) -> np.int32:
 
 @inlined
 def between(first: np.int32, second: np.int32, low: np.int32) -> np.int32:
-    """Returns the weighted mean of two levels in units of 1/128, rounded down, as ``blend_lines`` does."""
+    """Returns the weighted mean of two levels in units of 1/128, rounded down."""
     return np.int32(np.int32(np.int32(first << _FOURTEEN) + np.int32(np.int32(second - first) * low)) >> _SEVEN)
 
 
@@ -91,18 +89,19 @@ def mean_of(first: np.int32, second: np.int32, right: np.int32) -> np.uint8:
     return np.uint8(np.int32(np.int32(total + _ROUND) >> _BITS))
 
 
-@inlined
+@called
 def _blend_lines(memory: Bytes, starts: tuple[int, int], low: np.int16, count: int, out: Shorts, at: int) -> None:
     """Computes the weighted means of two lines that begin at ``starts``, as :func:`between` does.
 
-    Of lines that end within a block the last blocks overlap: a rest took as long as two more.
+    The upper half of a product of 16 bits is one instruction. From the middle on the weight is counted from the other
+    line, and is negative: 2^2 times as much has 16 bits.
     """
     first, second, sink = _U(starts[0]), _U(starts[1]), _U(at)
-    for k in range(_U(count // LINE_BLOCK + 1) if count >= LINE_BLOCK else _U(0)):
-        begin = min(k * _U(LINE_BLOCK), _U(count - LINE_BLOCK))
-        blend_lines(memory, first + begin, second + begin, low, out, sink + begin)
-    for x in range(_U(count if count < LINE_BLOCK else 0)):
-        out[sink + x] = between(np.int32(memory[first + x]), np.int32(memory[second + x]), np.int32(low))
+    is_far, weight = low >= np.int16(1 << 13), np.int32(np.int16(low << 2))
+    for x in range(_U(count)):
+        upper, lower = np.int16(memory[first + x] << 7), np.int16(memory[second + x] << 7)
+        part = np.int16(np.int32(np.int32(np.int16(lower - upper)) * weight) >> 16)
+        out[sink + x] = np.int16((lower if is_far else upper) + part)
 
 
 class _Columns(NamedTuple):
@@ -198,7 +197,7 @@ def paint_straight(
     mixed = carve(arena, channels * columns, np.int16) if divided else lines
     parts, length = (channels, columns) if after == 1 else (1, channels * columns)
     canvas, rest = reshaped(out, out.size), carve(arena, channels * NEIGHBORS, np.uint8)
-    near, are_near = across.near, across.near <= NEAR_WORDS
+    are_near = across.near <= NEAR_WORDS
     whole = count // NEIGHBORS if are_near else 0
     asked = 0  # lines that were asked for, or are behind
     for y in range(begin, end):
@@ -219,10 +218,10 @@ def paint_straight(
         at, size = _U(y * width + first), _U(height * width)
         for k in range(_U(whole)):
             block = k * _U(NEIGHBORS)
-            blend_neighbors(lines, (bases[k], pitch), picks, weights, block, canvas, (at + block, size), channels, near)
+            blend_neighbors(lines, (bases[k], pitch), picks, weights, block, canvas, (at + block, size), channels)
         done = _U(whole * NEIGHBORS)
         if are_near and done < _U(count):
-            blend_neighbors(lines, (bases[whole], pitch), picks, weights, done, rest, (0, NEIGHBORS), channels, near)
+            blend_neighbors(lines, (bases[whole], pitch), picks, weights, done, rest, (0, NEIGHBORS), channels)
             for c in range(_U(channels)):
                 for x in range(_U(count) - done):
                     canvas[c * size + at + done + x] = rest[c * _U(NEIGHBORS) + x]
