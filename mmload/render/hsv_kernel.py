@@ -15,11 +15,9 @@ from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Floats
 from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import called, inlined
+from mmload.runtime.declarations import called
 from mmload.runtime.intrinsics import fma, select, stack_array
 from mmload.runtime.memory_pool import constant
-
-Planes = tuple[Bytes, Bytes, Bytes]
 
 HUES = 180
 """Number of hues of uint8 HSV."""
@@ -30,7 +28,7 @@ _BITS, _BLOCK = 12, 64
 _U, _F, _B, _S, _I = np.uintp, np.float32, np.uint8, np.int16, np.int32
 _HALF_UNIT = 1 << (_BITS - 1)
 _PER_LEVEL = float(_F(1.0 / 255.0))
-_ZERO, _HALF, _ONE, _WHITE, _TURN = _F(0), _F(0.5), _F(1), _F(255), _F(2 * HUES)
+_HALF, _ONE, _WHITE, _TURN = _F(0.5), _F(1), _F(255), _F(2 * HUES)
 _ROUND = _F(1.5 * 2 ** (23 - _BITS))
 """A float32 that is added and subtracted rounds to ``_BITS``."""
 
@@ -48,23 +46,10 @@ def _quotients(dividend: int, factor: int) -> npt.NDArray[np.int32]:
 _PER_VALUE, _PER_REACH = _quotients(255, 1), _quotients(HUES, 6)
 
 
-@inlined
-def _color_at(planes: Planes, at: np.uintp) -> np.int64:
-    return np.int64(planes[0][at]) << 16 | np.int64(planes[1][at]) << 8 | np.int64(planes[2][at])
-
-
 @called
-def _is_constant(planes: Planes, at: np.uintp) -> bool:
-    """Returns whether the pixels of a block have one color."""
-    (red, green, blue), other = planes, np.uint8(0)
-    r, g, b = red[at], green[at], blue[at]
-    for i in range(_U(_BLOCK)):
-        other |= (red[at + i] ^ r) | (green[at + i] ^ g) | (blue[at + i] ^ b)
-    return bool(other == 0)
-
-
-@called
-def _change_block(planes: Planes, at: np.uintp, turn: np.float32, stronger: np.float32, brighter: np.float32) -> None:
+def _change_block(
+    red: Bytes, green: Bytes, blue: Bytes, at: np.uintp, turn: np.float32, stronger: np.float32, brighter: np.float32
+) -> None:
     """Changes the pixels of a block in place; ``turn`` leaves hues from 0 to 359.
 
     A step is a loop over some vectors, from one array to others on the stack. One loop for all of it took 1.5 times as
@@ -73,7 +58,6 @@ def _change_block(planes: Planes, at: np.uintp, turn: np.float32, stronger: np.f
     Comparisons take a number in place of that: a gray pixel's hue does not count, and a black pixel's colors are 0
     times it.
     """
-    red, green, blue = planes
     most, reach, sector = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _S)
     for i in range(_U(_BLOCK)):
         r, g, b = red[at + i], green[at + i], blue[at + i]
@@ -123,29 +107,18 @@ def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats, arena: Ar
     """
     # Hues are from -30 to 150: after this turn they are from 0 to 359, and half of one rounds them to the nearest.
     turn = numbers[0] + (_F(HUES) if numbers[0] < _F(HUES / 6) else _F(0)) + _F(0.5)
-    stronger, brighter, planes = numbers[1], numbers[2], (red, green, blue)
-    size, last = _U(red.size), _U(_BLOCK - 1)
-    at, color, changed = _U(0), np.int64(-1), np.int64(-1)  # color of the last run, and what it became
-    while at + last < size:
-        # The first and the last pixel tell it of most that have several: a call for each took 0.1 of the time.
-        is_run = red[at] == red[at + last] and _is_constant(planes, at)
-        if is_run and _color_at(planes, at) == color:
-            for i in range(at, at + _U(_BLOCK)):
-                red[i], green[i], blue[i] = np.uint8(changed >> 16), np.uint8(changed >> 8), np.uint8(changed)
-        else:
-            before = _color_at(planes, at)
-            _change_block(planes, at, turn, stronger, brighter)
-            if is_run:
-                color, changed = before, _color_at(planes, at)
-        at += _U(_BLOCK)
-    if at < size:
-        rest = carve(arena, (3, _BLOCK), np.uint8)
-        rest[:] = 0
-        for i in range(size - at):
-            rest[0, i], rest[1, i], rest[2, i] = red[at + i], green[at + i], blue[at + i]
-        _change_block((rest[0], rest[1], rest[2]), _U(0), turn, stronger, brighter)
-        for i in range(size - at):
-            red[at + i], green[at + i], blue[at + i] = rest[0, i], rest[1, i], rest[2, i]
+    stronger, brighter = numbers[1], numbers[2]
+    size = _U(red.size)
+    whole = size // _U(_BLOCK) * _U(_BLOCK)
+    for at in range(_U(0), whole, _U(_BLOCK)):
+        _change_block(red, green, blue, at, turn, stronger, brighter)
+    rest = carve(arena, (3, _BLOCK), np.uint8)
+    rest[:] = 0
+    for i in range(size - whole):
+        rest[0, i], rest[1, i], rest[2, i] = red[whole + i], green[whole + i], blue[whole + i]
+    _change_block(rest[0], rest[1], rest[2], _U(0), turn, stronger, brighter)
+    for i in range(size - whole):
+        red[whole + i], green[whole + i], blue[whole + i] = rest[0, i], rest[1, i], rest[2, i]
 
 
 def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:

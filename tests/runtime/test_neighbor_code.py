@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mmload.render.canvas_kernels import paint
-from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, PRESENT, TILE
+from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, TILE, ImageLines
 from mmload.runtime import kernel_compiler, machine_code, numba_compile, numba_intrinsics
 from mmload.runtime.numba_compile import Kernel
 
@@ -23,7 +23,7 @@ def painted(kernel: Any, scale: float, layout: int, turn: float) -> np.ndarray:
     tile["a"], tile["e"], tile["b"], tile["i"] = scale, 1.3 * scale, turn, 1
     tile["c"], tile["f"] = (-3.7, 2.2) if scale > 0 else (-scale * 75.1, 185.5)
     tile["u1"], tile["v1"], tile["begins"], tile["bottom"], tile["right"] = 329, 187, 1, 187, 329
-    kernel(memory, place, memory, PRESENT, 0, tile, np.full(3, 9, np.uint8), out)
+    kernel(ImageLines(memory, place, memory), 0, tile, np.full(3, 9, np.uint8), out, np.nan)
     return out
 
 

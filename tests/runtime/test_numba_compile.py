@@ -65,13 +65,7 @@ def run(folder: Path, **variables: str) -> str:
 
 
 def cached(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*.o") if path.is_file()]
-
-
-def test_machine_code_in_the_next_process_comes_from_the_cache(folder: Path, tmp_path: Path) -> None:
-    cache = str(tmp_path / "cache")
-    assert run(folder, NUMBA_CACHE_DIR=cache) == "compiled"
-    assert run(folder, NUMBA_CACHE_DIR=cache) == "from the cache"
+    return [path for path in cache.rglob("*.o*") if path.is_file()]
 
 
 def test_processes_that_start_at_once_compile_once(folder: Path, tmp_path: Path) -> None:
