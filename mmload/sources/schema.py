@@ -19,6 +19,7 @@ from torch import Tensor
 from mmload.errors import SampleError
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.runtime.memory_pool import plain_tensor
+from mmload.sources.annotation_values import naming
 from mmload.sources.decode import LOSSY, Decoder
 from mmload.sources.randomness import spread_indices
 from mmload.store.manifest import is_name
@@ -35,6 +36,7 @@ ALIASES = {
 OF_CLASSES = {"targets": "target", "labels": "label", "masks": "the mask's value"}
 """Fields whose values may be classes, the first that a dataset has, and how messages call them."""
 
+_OF_TORCH = (ValueError, TypeError, RuntimeError, OverflowError)  # what it raises for values that are no tensor
 _CHANNELS = (1, 2, 3, 4)
 _DEEP = 4
 
@@ -362,11 +364,9 @@ def _plain(name: str, value: Any) -> Tensor:
 
 
 def _of_numbers(name: str, value: Any) -> Tensor:
-    try:
+    with naming(f"{name} is not a number or a regular list of numbers: ", *_OF_TORCH):
         tensor = plain_tensor(value)
         wide = torch.tensor(value, dtype=torch.float64, device="cpu") if tensor.dtype == torch.float32 else None
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} is not a number or a regular list of numbers ({error})") from error
     return tensor if wide is None else _single(name, wide)
 
 
