@@ -226,12 +226,9 @@ def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Se
     """Returns the samples of rows [start, stop) of a split with ``count`` samples."""
     if shuffle_seed is None:
         return range(start, stop)
-    import torch
+    from mmload.runtime.random_words import permuted
 
-    from mmload.runtime.random_words import permute
-
-    order: list[int] = permute(torch.arange(start, stop, device="cpu"), count, shuffle_seed).tolist()
-    return order
+    return permuted(range(start, stop), count, shuffle_seed)
 
 
 def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:

@@ -31,7 +31,7 @@ from mmload.remote.urls import PARALLEL, Location, is_url, location
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources import TIME_MARK
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder, is_dark_depth, is_turned
 from mmload.sources.file_kinds import describe_content
 from mmload.store.checksum import crc32
@@ -472,10 +472,8 @@ def read_source(path: Path, most: int = MAX_BYTES) -> bytes:
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Reads a text file as :func:`read_source` does, in UTF-8 with or without a byte order mark."""
-    try:
+    with naming(f"{path} is not UTF-8 text: ", to=SourceError):
         return read_source(path, most).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
 
 class HasFiles(Protocol):

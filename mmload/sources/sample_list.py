@@ -21,7 +21,7 @@ from msgspec import Meta
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import VOID
 from mmload.remote.urls import Location, is_url, place
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
@@ -171,10 +171,8 @@ class ListSource:
         files = RemoteFiles(_location_below(around, self.folder, "folder"))
         if path.prefix.lower().endswith(".json"):
             raise RecipeError(f"{path} is a list of ids, whose files are looked for on a disk; give a .csv or .jsonl")
-        try:
+        with naming("no such list: ", SampleError, to=SourceError):
             content = files.read(path.url)
-        except SampleError as error:
-            raise SourceError(f"no such list: {path}") from error
         return self._splits(path, self._read(path, content), Finder(files, self.allow_outside))
 
     def _read(self, path: Path | Location, content: bytes) -> Listing[ListRow]:
@@ -356,10 +354,8 @@ class Finder:
                 f"{row.where}: {path!r:.80} is a URL, outside of {self.tree.display_name('')}; to read what the list "
                 "names anywhere, add --set allow_outside=true"
             )
-        try:
+        with naming(f"{row.where}: ", UsageError, to=SourceError):
             return place(path)
-        except UsageError as error:
-            raise SourceError(f"{row.where}: {error}") from error
 
 
 def _leaves_root(name: str) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.remote.urls import PARALLEL, Location
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import (
@@ -399,7 +399,7 @@ def _file_of(key: str, members: Sequence[Member]) -> Member | None:
 def _decoded(extension: str, data: bytes) -> Any:
     """Returns the value in a file of a sample; raises ValueError if it is broken, or of a kind that is not read."""
     kind = extension.rpartition(".")[2]
-    try:
+    with naming(f"its {extension} cannot be read: ", ValueError, EOFError, RecursionError):
         if kind == "json":
             return json.loads(data)
         if kind in ("txt", "text", "caption"):
@@ -408,6 +408,4 @@ def _decoded(extension: str, data: bytes) -> Any:
             return int(data)
         if kind == "npy":
             return np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, RecursionError) as error:
-        raise ValueError(f"its {extension} cannot be read ({error})") from error
     raise ValueError(f"its {extension} is of a kind that is not read; name others in fields: json, txt, cls, npy")

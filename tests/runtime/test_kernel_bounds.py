@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
 CHECKED = (
     "render/test_cpu_kernels.py",
-    "render/test_cpu_ordered.py",
+    "render/test_mixing_kernels.py",
     "render/test_level_kernels.py",
     "render/test_resized_windows.py",
     "builder/test_row_statistics.py",
