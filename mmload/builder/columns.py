@@ -76,7 +76,7 @@ def add_field(
         raise UsageError(f"batch_size is {batch_size!r}; give an integer from 1")
     given = values if callable(values) else _as_array(values)
     column = {"name": name, "split": split, "values": _digest(given)}
-    opened = open_to_change(dataset, column, by_number=not callable(given))
+    opened = open_to_change(dataset, by_number=not callable(given))
     chosen = only_split(opened, split)
     column["split"] = chosen.name
     _check_name(chosen, name)
