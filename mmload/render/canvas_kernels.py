@@ -14,19 +14,7 @@ from typing import Any
 import numpy as np
 
 from mmload.render.arrival import is_there
-from mmload.render.kernel_arguments import (
-    BLEND,
-    LINES,
-    NEAR,
-    PAINT,
-    PIXELS,
-    PLANES,
-    Arrival,
-    Bytes,
-    Places,
-    Records,
-    Words,
-)
+from mmload.render.kernel_arguments import LINES, NEAR, PAINT, PIXELS, PLANES, Bytes, ImageLines, Places, Records, Words
 from mmload.render.straight_tiles import (
     HIGH,
     WIDE,
@@ -231,38 +219,37 @@ def _clear(tiles: Records, places: Places, ground: Bytes, canvas: Bytes, arena: 
             x = behind
 
 
+@called
+def _blend(layers: Bytes, share: np.float32) -> None:
+    """Replaces the first of two layers, uint8 [2, C, H, W], by share * first + (1 - share) * second, rounded."""
+    first, second = reshaped(layers[0], layers[0].size), reshaped(layers[1], layers[1].size)
+    rest = _F(1) - share
+    for i in range(_U(first.size)):
+        first[i] = np.uint8(np.int32(np.rint(_F(first[i]) * share + _F(second[i]) * rest)))
+
+
 @numba_compiled(PAINT)
 def paint(
-    memory: Bytes,
-    places: Places,
-    decoded: Bytes,
-    arrival: Arrival,
-    first: int,
-    tiles: Records,
-    ground: Bytes,
-    out: Bytes,
-    arena: Arena,
+    lines: ImageLines, first: int, tiles: Records, ground: Bytes, out: Bytes, share: np.float32, arena: Arena
 ) -> None:
-    """Paints the tiles of a sample, in order, until one cannot arrive.
+    """Paints the tiles of a sample, in order, until one cannot arrive, and blends two layers.
 
     Args:
-        memory: uint8 [n], where the images are.
-        places: :data:`~mmload.render.kernel_arguments.PLACE` [T], the image of each tile. All lines that it needs are
-            there when it has arrived.
-        decoded: uint8 [m], where those of the layout :data:`~mmload.render.kernel_arguments.PIXELS` are.
-        arrival: what brings the images there.
-        first: number of the first tile among those of the arrival.
+        lines: the images of all tiles. All lines that a tile needs are there when its image has arrived.
+        first: number of the first tile among the images.
         tiles: :data:`~mmload.render.kernel_arguments.TILE` [T].
         ground: uint8 [C], the canvas beside the tiles.
         out: uint8 [L, C, H, W], a canvas for each layer, C at most 4. A tile that begins a layer clears what
             straight tiles do not cover.
+        share: share of the first layer in the sum that takes its place; NaN: it stays as it is.
         arena: working memory.
     """
     channels, begun = out.shape[1], arena[USED]
+    places = lines.places[first : first + len(tiles)]
     for k in range(len(tiles)):
         arena[USED] = begun
-        if not is_there(arrival, first + k, arena):
-            break
+        if not is_there(lines, first + k, arena):
+            return
         tile, place = tiles[k], places[k]
         canvas = out[tile.layer]
         if tile.begins:
@@ -278,7 +265,7 @@ def paint(
             beside, below, after = wide, channels * wide, 1
         else:
             beside, below, after = 1, channels * wide, channels
-        pixels = decoded if place.layout == PIXELS else memory
+        pixels = lines.decoded if place.layout == PIXELS else lines.memory
         steps, part = (beside, below, after), (top - place.first, left, rows, columns)
         shown = top, left, rows, columns
         if _is_straight(tile):
@@ -288,12 +275,5 @@ def paint(
             packed = carve(arena, (rows + 1) * (columns + 1), np.uint32)
             _pack(pixels, place.start, steps, part, channels, packed)
             _paint_tile(packed, tile, shrink, shown, canvas, arena)
-
-
-@numba_compiled(BLEND)
-def blend(layers: Bytes, share: np.float32) -> None:
-    """Replaces the first of two layers, uint8 [2, C, H, W], by share * first + (1 - share) * second, rounded."""
-    first, second = reshaped(layers[0], layers[0].size), reshaped(layers[1], layers[1].size)
-    rest = _F(1) - share
-    for i in range(_U(first.size)):
-        first[i] = np.uint8(np.int32(np.rint(_F(first[i]) * share + _F(second[i]) * rest)))
+    if not np.isnan(share):
+        _blend(out, share)

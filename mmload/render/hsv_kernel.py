@@ -15,11 +15,9 @@ from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Floats
 from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import called, inlined
+from mmload.runtime.declarations import called
 from mmload.runtime.intrinsics import HSV_BITS, HSV_BLOCK, HUES, change_hsv_block
 from mmload.runtime.memory_pool import constant
-
-Planes = tuple[Bytes, Bytes, Bytes]
 
 _U = np.uintp
 _F = np.float32
@@ -36,21 +34,6 @@ def _quotients(dividend: int, factor: int) -> npt.NDArray[np.int32]:
 _PER_VALUE, _PER_REACH = _quotients(255, 1), _quotients(HUES, 6)
 
 
-@inlined
-def _color_at(planes: Planes, at: np.uintp) -> np.int64:
-    return np.int64(planes[0][at]) << 16 | np.int64(planes[1][at]) << 8 | np.int64(planes[2][at])
-
-
-@called
-def _is_constant(planes: Planes, at: np.uintp) -> bool:
-    """Returns whether the pixels of a block have one color."""
-    (red, green, blue), other = planes, np.uint8(0)
-    r, g, b = red[at], green[at], blue[at]
-    for i in range(_U(HSV_BLOCK)):
-        other |= (red[at + i] ^ r) | (green[at + i] ^ g) | (blue[at + i] ^ b)
-    return bool(other == 0)
-
-
 @called
 def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats, arena: Arena) -> None:
     """Rotates hues and multiplies saturation and value of an image in place.
@@ -65,29 +48,18 @@ def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats, arena: Ar
     """
     # Hues are from -30 to 150: after this turn they are from 0 to 359, and half of one rounds them to the nearest.
     turn = numbers[0] + (_F(HUES) if numbers[0] < _F(HUES / 6) else _F(0)) + _F(0.5)
-    stronger, brighter, planes = numbers[1], numbers[2], (red, green, blue)
-    size, last = _U(red.size), _U(HSV_BLOCK - 1)
-    at, color, changed = _U(0), np.int64(-1), np.int64(-1)  # color of the last run, and what it became
-    while at + last < size:
-        # The first and the last pixel tell it of most that have several: a call for each took 0.1 of the time.
-        is_run = red[at] == red[at + last] and _is_constant(planes, at)
-        if is_run and _color_at(planes, at) == color:
-            for i in range(at, at + _U(HSV_BLOCK)):
-                red[i], green[i], blue[i] = np.uint8(changed >> 16), np.uint8(changed >> 8), np.uint8(changed)
-        else:
-            before = _color_at(planes, at)
-            change_hsv_block(red, green, blue, at, turn, stronger, brighter)
-            if is_run:
-                color, changed = before, _color_at(planes, at)
-        at += _U(HSV_BLOCK)
-    if at < size:
-        rest = carve(arena, (3, HSV_BLOCK), np.uint8)
-        rest[:] = 0
-        for i in range(size - at):
-            rest[0, i], rest[1, i], rest[2, i] = red[at + i], green[at + i], blue[at + i]
-        change_hsv_block(rest[0], rest[1], rest[2], _U(0), turn, stronger, brighter)
-        for i in range(size - at):
-            red[at + i], green[at + i], blue[at + i] = rest[0, i], rest[1, i], rest[2, i]
+    stronger, brighter = numbers[1], numbers[2]
+    size = _U(red.size)
+    whole = size // _U(HSV_BLOCK) * _U(HSV_BLOCK)
+    for at in range(_U(0), whole, _U(HSV_BLOCK)):
+        change_hsv_block(red, green, blue, at, turn, stronger, brighter)
+    rest = carve(arena, (3, HSV_BLOCK), np.uint8)
+    rest[:] = 0
+    for i in range(size - whole):
+        rest[0, i], rest[1, i], rest[2, i] = red[whole + i], green[whole + i], blue[whole + i]
+    change_hsv_block(rest[0], rest[1], rest[2], _U(0), turn, stronger, brighter)
+    for i in range(size - whole):
+        red[whole + i], green[whole + i], blue[whole + i] = rest[0, i], rest[1, i], rest[2, i]
 
 
 def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from mmload.records import VOID
+from mmload.sources.annotation_values import naming
 from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
 from mmload.sources.files import SampleFiles
 
@@ -28,10 +29,8 @@ def read_mask(files: SampleFiles, name: str) -> Tensor:
     import torch
 
     data = files.read(name)
-    try:
+    with naming(f"its mask {name} cannot be read: "):
         return torch.from_numpy(read_with_pillow(data, _class_numbers))
-    except ValueError as error:
-        raise ValueError(f"its mask {name} cannot be read: {error}") from error
 
 
 def read_mask_of(files: SampleFiles, name: str, size: tuple[int, int], classes: int, advice: str) -> Tensor:

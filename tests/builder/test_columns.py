@@ -129,7 +129,8 @@ def test_an_update_keeps_values_and_says_which_rows_have_none(squares, source):
         else:
             assert np.array_equal(now["vector"].numpy(), value_of[name])
     assert manifest.card["warnings"]["train"] == [
-        "1 new row of version 4 without a value of vector (nan), label (-1); add these fields again"
+        f"1 new row of version 4 without a value of {field}; add this field again"
+        for field in ("vector (nan)", "label (-1)")
     ]
     assert verify(squares.out) == []
     assert (

@@ -119,7 +119,7 @@ def check_resized(sample: Sample, got: Sample, step: object) -> None:
         assert torch.equal(got.fields[name], sample.fields[name])
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(height=SIZES, width=SIZES, size=st.integers(1, 40), kind=KINDS)
 def test_resize_of_the_short_side(height: int, width: int, size: int, kind: str) -> None:
     sample = made(height, width)
@@ -128,7 +128,7 @@ def test_resize_of_the_short_side(height: int, width: int, size: int, kind: str)
     assert min(got.fields["images"].shape[-2:]) == size
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
 def test_resize_to_an_exact_size(height: int, width: int, size: tuple[int, int], kind: str) -> None:
     sample = made(height, width)
@@ -136,7 +136,7 @@ def test_resize_to_an_exact_size(height: int, width: int, size: tuple[int, int],
     check_resized(sample, got, Exact(size, kind))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(height=SIZES, width=SIZES, size=SIZES | st.tuples(SIZES, SIZES))
 def test_center_crop_also_of_smaller_images(height: int, width: int, size: int | tuple[int, int]) -> None:
     # torchvision's own CenterCrop pads a small image by floor(d / 2) and moves its boxes by round(d / 2), so that they
@@ -151,7 +151,7 @@ def test_center_crop_also_of_smaller_images(height: int, width: int, size: int |
     check(sample, got, v2.Compose([pad, v2.CenterCrop(size)]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     height=SIZES,
     width=SIZES,
@@ -166,7 +166,7 @@ def test_pad(height: int, width: int, padding: int | tuple[int, int, int, int], 
     check(sample, got, v2.Pad(sides, fill=fills))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
 def test_letterbox_is_a_resize_and_a_pad(height: int, width: int, size: tuple[int, int], kind: str) -> None:
     sample = made(height, width)
@@ -211,7 +211,7 @@ def test_boxes_that_a_crop_leaves_out_make_room_for_those_behind() -> None:
     assert sample.fields["counts"] == 3  # what came in is as it was
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     height=SIZES, width=SIZES, size=st.integers(1, 40), middle=st.integers(1, 50), kind=KINDS, interleaved=st.booleans()
 )
@@ -279,33 +279,31 @@ def test_a_chain_is_its_steps_in_order() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"step": "Resize"}, "transform Resize: .*'size'; it takes interpolation, size"),
-        ({"step": "Resize", "size": 0}, "size is 0; use pixels"),
-        ({"step": "Resize", "size": True}, "size is True"),
-        ({"step": "Resize", "size": 1.5}, r"size is 1\.5"),
-        ({"step": "Resize", "size": "256"}, "size is '256'"),
-        ({"step": "Resize", "size": [256]}, r"size is \[256\]; .* \[height, width\]"),
-        ({"step": "Resize", "size": [1, 2, 3]}, "size is"),
-        ({"step": "Resize", "size": [1, [2]]}, "size is"),
-        ({"step": "Resize", "size": 65_536}, "to 65,535"),
-        ({"step": "Resize", "size": 9, "interpolation": "nearest"}, "'nearest'; use one of bicubic, bilinear"),
-        ({"step": "Resize", "size": 9, "interpolation": {}}, "interpolation is {}"),
-        ({"step": "Resize", "size": 9, "antialias": False}, "no argument 'antialias'; it takes interpolation, size"),
-        ({"step": "CenterCrop", "size": -1}, "CenterCrop: size is -1"),
-        ({"step": "CenterCrop", "size": 9, "fill": 256}, "fill is 256; use an integer from 0 to 255"),
-        ({"step": "CenterCrop", "size": 9, "fill": [1, 2, 3]}, "fill is"),
-        ({"step": "Pad", "padding": -1}, "padding is -1"),
-        ({"step": "Pad", "padding": [1]}, r"padding is \[1\]"),
-        ({"step": "Pad", "padding": [1, 2]}, r"use an integer or \[left, top, right, bottom\]"),
-        ({"step": "Pad", "padding": 2.5}, r"padding is 2\.5"),
-        ({"step": "Pad", "padding": "1234"}, "padding is '1234'"),
-        ({"step": "Pad", "padding": 10**9}, "from 0 to 65,535"),
-        ({"step": "Letterbox", "size": [0, 4]}, "Letterbox: size is"),
-        ({"step": "Grayscale", "num_output_channels": 2}, "num_output_channels is 2; use 1 or 3"),
-        ({"step": "RGB", "size": 3}, "RGB has no argument 'size'"),
-        ({"step": "Blur"}, "unknown transform 'Blur'; use one of CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
-        ({"step": 3}, "unknown transform 3"),
-        ({"name": "Resize"}, "transform {'name': 'Resize'} has no step; name one"),
+        ({"step": "Resize"}, r"missing required field `size`; Resize takes interpolation, size"),
+        ({"step": "Resize", "size": 0}, r"'size': 0}: .*>= 1 - at `\$.size`; Resize takes"),
+        ({"step": "Resize", "size": True}, "got `bool`"),
+        ({"step": "Resize", "size": 1.5}, "got `float`"),
+        ({"step": "Resize", "size": "256"}, "got `str`"),
+        ({"step": "Resize", "size": [256]}, "length >= 2"),
+        ({"step": "Resize", "size": [1, 2, 3]}, "length <= 2"),
+        ({"step": "Resize", "size": [1, [2]]}, r"at `\$.size\[1\]`"),
+        ({"step": "Resize", "size": 65_536}, "<= 65535"),
+        ({"step": "Resize", "size": 9, "interpolation": "nearest"}, "Invalid enum value 'nearest'"),
+        ({"step": "Resize", "size": 9, "interpolation": {}}, r"at `\$.interpolation`"),
+        (
+            {"step": "Resize", "size": 9, "antialias": False},
+            "unknown field `antialias`; Resize takes interpolation, size",
+        ),
+        ({"step": "CenterCrop", "size": 9, "fill": 256}, r"<= 255 - at `\$.fill`"),
+        ({"step": "CenterCrop", "size": 9, "fill": [1, 2, 3]}, r"at `\$.fill`"),
+        ({"step": "Pad", "padding": -1}, ">= 0"),
+        ({"step": "Pad", "padding": [1, 2]}, "length >= 4"),
+        ({"step": "Letterbox", "size": [0, 4]}, r">= 1 - at `\$.size\[0\]`"),
+        ({"step": "Grayscale", "num_output_channels": 2}, "Invalid enum value 2"),
+        ({"step": "RGB", "size": 3}, "unknown field `size`; RGB takes no argument"),
+        ({"step": "Blur"}, "no step of a build, which has CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
+        ({"step": 3}, "no step of a build"),
+        ({"name": "Resize"}, "{'name': 'Resize'} is no step of a build"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], message: str) -> None:
@@ -313,23 +311,9 @@ def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], m
         TransformChain([spec])
 
 
-RANDOM = [
-    *(name for name in dir(v2) if name.startswith("Random")),
-    *("ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix", "MixUp", "CutMix"),
-    *("ElasticTransform", "GaussianBlur", "GaussianNoise"),
-]
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_steps_of_torchvision_are_refused_with_the_reason(name: str) -> None:
-    assert hasattr(v2, name)
-    with pytest.raises(RecipeError, match=f"{name} is random: .* mmload.Collate at load time"):
-        TransformChain([{"step": name}])
-
-
-@pytest.mark.parametrize("name", ["Normalize", "ToTensor", "ToDtype", "PILToTensor", "ConvertImageDtype"])
-def test_transform_named_like_an_augmentation_raises_and_says_where_it_belongs(name: str) -> None:
-    with pytest.raises(RecipeError, match=f"{name} belongs to load time.*mmload.Collate.*Letterbox"):
+@pytest.mark.parametrize("name", ["RandomCrop", "ColorJitter", "Normalize", "ToTensor"])
+def test_a_step_of_torchvision_that_belongs_to_load_time_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"{name}'}} is no step of a build, .*belong to load time, in mmload.Collate"):
         TransformChain([{"step": name}])
 
 

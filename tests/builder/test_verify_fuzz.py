@@ -19,7 +19,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.verify import compare, repair, verify
 from mmload.errors import MmloadError
 
-FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Damage = Callable[[Path, int], None]
 
 

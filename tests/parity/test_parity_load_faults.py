@@ -32,7 +32,7 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
-from mmload.augment.prepared_batch import PreparedBatch
+from mmload.augment.collate import PreparedBatch
 from mmload.batch import Batch
 from mmload.parity import replay
 from mmload.render import level_program as levels

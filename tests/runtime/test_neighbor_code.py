@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mmload.render.canvas_kernels import paint
-from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, PRESENT, TILE
+from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, TILE, ImageLines
 from mmload.runtime import kernel_compiler, machine_code, numba_compile, numba_intrinsics
 from mmload.runtime.numba_compile import Kernel
 from mmload.runtime.numba_intrinsics import features, vector_bytes
@@ -24,7 +24,7 @@ def painted(kernel: Any, scale: float, layout: int, turn: float) -> np.ndarray:
     tile["a"], tile["e"], tile["b"], tile["i"] = scale, 1.3 * scale, turn, 1
     tile["c"], tile["f"] = (-3.7, 2.2) if scale > 0 else (-scale * 75.1, 185.5)
     tile["u1"], tile["v1"], tile["begins"], tile["bottom"], tile["right"] = 329, 187, 1, 187, 329
-    kernel(memory, place, memory, PRESENT, 0, tile, np.full(3, 9, np.uint8), out)
+    kernel(ImageLines(memory, place, memory), 0, tile, np.full(3, 9, np.uint8), out, np.nan)
     return out
 
 
@@ -35,14 +35,16 @@ def compiled_for_vectors_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     return Kernel(paint.function, PAINT, nogil=True)  # type: ignore[attr-defined]  # a kernel
 
 
-@pytest.mark.parametrize("size", [64, 32, 16])
+OWN = vector_bytes(features())
+
+
+@pytest.mark.parametrize(
+    "size", [OWN, *(pytest.param(size, marks=pytest.mark.slow) for size in (32, 16) if size < OWN)]
+)
 def test_straight_tiles_have_the_bits_of_turned_ones_with_vectors_of_each_size(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    own = vector_bytes(features())
-    if size > own:
-        pytest.skip(f"this processor has no vectors of {size} bytes")
-    kernel = paint if size == own else compiled_for_vectors_of(size, monkeypatch)
+    kernel = paint if size == OWN else compiled_for_vectors_of(size, monkeypatch)
     for scale in SCALES:
         for layout in (LINES, PIXELS):
             straight, turned = (painted(kernel, scale, layout, turn) for turn in (0.0, 1e-300))
