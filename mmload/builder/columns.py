@@ -71,10 +71,9 @@ def add_field(
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size is {batch_size!r}; give an integer from 1")
     given = values if callable(values) else _as_array(values)
-    column = {"name": name, "split": split}
-    opened = open_to_change(dataset, column, by_number=not callable(given))
+    opened = open_to_change(dataset, by_number=not callable(given))
     chosen = only_split(opened, split)
-    column["split"] = chosen.name
+    column = {"name": name, "split": chosen.name}
     _check_name(chosen, name)
     spec = _spec_of(given, chosen, min(batch_size, len(chosen)))
     spec = msgspec.structs.replace(spec, version=next_version(opened.manifest))

@@ -256,19 +256,6 @@ def test_errors_and_skips_are_those_of_one_build(photos: Path, tmp_path: Path) -
         build_part(replace(job, out=tmp_path / "none"), "1/1", on_error="skip", max_errors=0)
 
 
-def test_a_shard_in_the_place_of_another_is_refused(photos: Path, tmp_path: Path) -> None:
-    job = recipe(photos, tmp_path / "out")
-    build_part(job, "1/2")
-    paths = BuildPaths(tmp_path / ".out.building")
-    other = paths.shard("train", 1)
-    other.mkdir()
-    (other / "images.memmap").write_bytes(b"x")
-    (other / "targets.memmap").write_bytes(b"x")
-    with pytest.raises(BuildError, match=r"is not the shard that this build makes: .*; remove that folder"):
-        build_part(job, "2/2")
-    assert not list((paths.folder / "parts").iterdir())
-
-
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_shard_of_other_bytes_in_the_place_of_an_equally_large_one_is_refused(
     sealed: bool, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

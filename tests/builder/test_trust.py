@@ -151,11 +151,6 @@ def test_the_bench_does_not_unpickle_what_is_no_data(copy: Path, tmp_path: Path)
         source_dataset(task)
 
 
-def test_trust_is_said_in_help() -> None:
-    for command, *_ in COMMANDS:
-        assert "--trust" in command_line(command, "--help").stdout
-
-
 @pytest.mark.parametrize("option", [{"file": "/etc/list.csv"}, {"file": "../list.csv"}, {"folder": "a/../.."}])
 def test_a_list_outside_the_source_is_not_read(copy: Path, tmp_path: Path, option: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"asks to read files outside the source's folder \((file|folder) = "):
