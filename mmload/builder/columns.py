@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,7 +170,7 @@ class _Column:
             values[torch.from_numpy(is_row)] = self._values_of(rows[is_row])
         return values
 
-    @cached_property
+    @lazy_property
     def _rows_of_shards(self) -> Numbers:
         """Row of the split at each place of the shards, int64 [n]; -1: it was removed."""
         rows = np.full(int(self.split.record.shards.rows.sum()), -1, np.int64)
