@@ -23,7 +23,7 @@ SCRIPT = PACKAGE.parent / "scripts" / "machine_code"
 EVERY_KERNEL = (
     "render/test_canvas_kernels.py",
     "render/test_cpu_kernels.py",
-    "render/test_cpu_ordered.py",
+    "render/test_mixing_kernels.py",
     "render/test_level_kernels.py",
     "render/test_resized_windows.py",
     "builder/test_row_statistics.py",
