@@ -303,7 +303,7 @@ def update(
     found = work.inspect() if options.dry_run else _completed(_run_shards(work, engine, _PART_1_OF_1), work)
     previous = cast(Previous, work.previous)
     manifest = found or previous.manifest
-    added, changed, removed = previous.counts
+    added, changed, removed = previous.counts.tolist()
     return UpdateReport(
         out=work.out,
         manifest=manifest,

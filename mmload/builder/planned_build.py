@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from mmload.builder.engines import Engine
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
 from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
-from mmload.builder.sample_changes import objects_of
 from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
     UNNAMED,
@@ -236,7 +235,7 @@ class PlannedBuild:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
         variable_layout, previous = self.recipe.variable_layout, self.previous
-        kept = {} if previous is None else {name: previous.kept_record(name) for name in self._listed_splits}
+        kept = {} if previous is None else {name: split.kept_record for name, split in previous.splits.items()}
         fields, sizes, shard_samples = {}, {}, {}
         for name in self._listed_splits:
             if (record := kept.get(name)) is not None:
@@ -266,8 +265,6 @@ class PlannedBuild:
         If no other process may build there, what stands in the place of an unfinished shard is removed.
         """
         paths, self.total = staging.paths, sum(plan.stop - plan.start for plan in plans)
-        if self.previous is not None:
-            self.previous.check_links(plans)
         finished = self.sealed(plans, paths)
         for plan in plans:
             if summary := finished.get((plan.split, plan.index)):
@@ -365,13 +362,13 @@ class PlannedBuild:
         }
         if self.previous is None:
             return Manifest(**body)
-        added, changed, removed = (counts + self.previous.counts).tolist()
+        added, changed, removed = (counts + self.previous.gone_rows).tolist()
         return with_version(body, self.previous.manifest, self.out.resolve(), "update", (added, changed, removed))
 
     def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> NewSplit:
         """Returns the manifest entry of a split, with those of its subsets; writes its lists."""
         if self.previous is not None:
-            return self.previous.new_split(name, layout, finished, paths, self.first_listed(paths))
+            return self.previous.splits[name].new_split(layout, finished, paths, self.first_listed(paths))
         split, numbers = self.splits[name], [plan.index for plan in layout.plans[name]]
         summaries = [finished[name, number] for number in numbers]
         statistics = Statistics()
@@ -395,7 +392,7 @@ class PlannedBuild:
             objects=objects_of(split),
             origins=None if listed is None else join_lists(paths, name, numbers, ORIGINS_NAME, listed),
         )
-        return NewSplit({name: record}, statistics)
+        return NewSplit({name: record}, statistics, np.array([rows, 0, 0]))
 
     def first_listed(self, paths: BuildPaths) -> int:
         """Returns when the source was listed first, in nanoseconds: an update looks which files were newer.

@@ -106,6 +106,7 @@ def connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    _check_listening(address)
     own = {"num_cpus": available_cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     before = signal.getsignal(signal.SIGTERM)  # ray replaces it
     try:
@@ -123,6 +124,18 @@ def connected(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_listening(address: str) -> None:
+    """Fails within seconds where nothing listens at HOST:PORT: ray tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except (OSError, OverflowError) as error:
+            raise BuildError(
+                f"no Ray cluster answers at {address} ({error}); look which address ray start --head has shown"
+            ) from error
 
 
 def _last_line(error: Exception) -> str:

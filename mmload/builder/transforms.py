@@ -8,7 +8,6 @@ step is random: random steps belong to load time (:mod:`mmload.augment`).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
@@ -21,7 +20,6 @@ from msgspec import Meta
 from mmload.errors import RecipeError, choices
 from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.records import PADDING, PER_BOX, VOID, Sample
-from mmload.sources.randomness import is_random_name
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -90,14 +88,6 @@ def image_of(sample: Sample) -> Tensor:
     if "images" not in sample.fields:
         raise ValueError("it has no image to transform")
     return sample.fields["images"]
-
-
-@functools.cache
-def torchvision_functional() -> Any:
-    """Imports the functions of torchvision, lazily: it takes 3 s of processor time, and few checks need it."""
-    from torchvision.transforms.v2 import functional
-
-    return functional
 
 
 def framed(sample: Sample, framing: Framing, out: Pixels | None = None) -> Sample:
@@ -169,6 +159,8 @@ def _resize_part(images: Tensor, framing: Framing, part: Window, out: Pixels | N
 def _interpolated(images: Tensor, size: Size, interpolation: str) -> Tensor:
     """Resizes [C, H, W] by the call of torch that torchvision's resize makes; to import torchvision takes 2 s.
 
+    The interpolation may also be "nearest".
+
     The stride of the batch tells torch that colors are interleaved, where they are: it then copies none.
     """
     import torch
@@ -177,15 +169,14 @@ def _interpolated(images: Tensor, size: Size, interpolation: str) -> Tensor:
     is_taken = images.dtype in (torch.uint8, torch.float32, torch.float64)
     batch = images if is_taken else images.float()
     batch = batch.as_strided((1, *batch.shape), (batch.numel(), *batch.stride()))
-    resized: Tensor = interpolate(batch, list(size), mode=interpolation, align_corners=False, antialias=True)[0]
+    how = {} if interpolation == "nearest" else {"align_corners": False, "antialias": True}
+    resized: Tensor = interpolate(batch, list(size), mode=interpolation, **how)[0]
     return (resized if is_taken or images.is_floating_point() else resized.round()).to(images.dtype)
 
 
 def _framed_mask(mask: Tensor, framing: Framing, fill: int) -> Tensor:
     """Resizes [H, W] by the nearest pixel and returns the window."""
-    if tuple(mask.shape[-2:]) != framing.size:
-        mask = torchvision_functional().resize_mask(mask, list(framing.size))
-    return cut(mask, framing.pixels, fill)
+    return cut(_interpolated(mask[None], framing.size, "nearest")[0], framing.pixels, fill)
 
 
 # Boxes, points and the masks of objects.
@@ -419,8 +410,9 @@ class GrayscaleSample(_Step, frozen=True, tag="Grayscale"):
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Returns the sample with a gray image."""
-        to_gray, channels = torchvision_functional().rgb_to_grayscale_image, self.num_output_channels
-        gray = to_gray(image_of(sample), num_output_channels=channels)
+        from torchvision.transforms.v2.functional import rgb_to_grayscale_image  # takes 2 s
+
+        gray = rgb_to_grayscale_image(image_of(sample), num_output_channels=self.num_output_channels)
         return replace(sample, fields={**sample.fields, "images": gray})
 
 
@@ -429,7 +421,9 @@ class RGBSample(_Step, frozen=True, tag="RGB"):
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Returns the sample with an image of three channels."""
-        images = torchvision_functional().grayscale_to_rgb_image(image_of(sample))
+        from torchvision.transforms.v2.functional import grayscale_to_rgb_image  # takes 2 s
+
+        images = grayscale_to_rgb_image(image_of(sample))
         return replace(sample, fields={**sample.fields, "images": images})
 
 
@@ -467,7 +461,10 @@ class TransformChain:
 def _made(spec: Mapping[str, Any]) -> Transform:
     name = spec.get("step")
     if not isinstance(name, str) or name not in TransformChain.STEPS:
-        raise RecipeError(f"transform {dict(spec)!r:.80} {_advice(name)}; use one of {choices(TransformChain.STEPS)}")
+        raise RecipeError(
+            f"transform {dict(spec)!r:.80} is no step of a build, which has {choices(TransformChain.STEPS)}: it stores "
+            "each image once, as uint8; random steps and Normalize belong to load time, in mmload.Collate"
+        )
     kind = TransformChain.STEPS[name]
     try:
         step: Transform = msgspec.convert(spec, kind)
@@ -475,24 +472,3 @@ def _made(spec: Mapping[str, Any]) -> Transform:
         takes = choices(kind.__struct_fields__) if kind.__struct_fields__ else "no argument"
         raise RecipeError(f"transform {dict(spec)!r:.80}: {error}; {name} takes {takes}") from error
     return step
-
-
-_AT_LOAD = (
-    *("Normalize", "ToTensor", "ToDtype", "ToImage", "ToPureTensor", "PILToTensor", "ToPILImage"),
-    *("ConvertImageDtype", "ConvertDtype", "LinearTransformation"),
-)
-
-
-def _advice(name: object) -> str:
-    """Returns why a step of this name is none of a build."""
-    if isinstance(name, str) and is_random_name(name):
-        return (
-            "is random: a build stores each image once, so every epoch would see the same draw; give it to "
-            "mmload.Collate at load time"
-        )
-    if name in _AT_LOAD:
-        return (
-            "belongs to load time: a build stores uint8 pixels, and mmload.Collate makes normalized floats of them "
-            "(mmload.augment.Normalize); leave it out"
-        )
-    return "has no such step"

@@ -21,8 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.previous_version import in_use, kind_of, stored_rows
-from mmload.builder.sample_changes import read_lists
+from mmload.builder.previous_version import in_use, kind_of, listing_time, stored_fields, stored_rows
 from mmload.builder.shards import Chunk, ShardWriter, write_list
 from mmload.builder.staging import Staging, entries_of, owned_files
 from mmload.errors import BuildError, StoreError, UsageError
@@ -32,7 +31,6 @@ from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.row_reader import read_rows
 from mmload.store.shard_table import META_NAME, ShardRecord, ShardTable, files_of
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
@@ -188,10 +186,9 @@ def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
         table, moved = _rewritten(dataset[name], shards, staging, firsts[name])
         for own, record in manifest.splits.items():
             if name in (own, record.subset_of):
-                lists = read_lists(dataset.path, own, record)
-                rows = stored_rows(dataset[own], lists)
+                rows = stored_rows(dataset[own])
                 rows = replace(rows, shard_rows=moved[rows.shard_rows])
-                write = partial(write_list, staging.paths, own, listed=lists.listed or None)
+                write = partial(write_list, staging.paths, own, listed=listing_time(dataset[own]))
                 kind, skipped = kind_of(record, table), _skipped(dataset[own])
                 splits[own] = rows.record(write, version, kind, record.subset_of, skipped)
     body = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, "splits": splits, "card": manifest.card}
@@ -235,20 +232,12 @@ def _written_shard(split: Split, rows: Numbers, staging: Staging, folder: int) -
     writer = ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))
     try:
         for start in range(0, len(rows), _CHUNK_ROWS):
-            writer.write(_chunk(split, rows[start : start + _CHUNK_ROWS]))
+            some = rows[start : start + _CHUNK_ROWS]
+            writer.write(Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some)))
     except BaseException:
         writer.abandon()
         raise
     return writer.seal().record
-
-
-def _chunk(split: Split, rows: Numbers) -> Chunk:
-    """Reads rows as they are stored."""
-    fields = {
-        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.files.field(name), rows)
-        for name, spec in split.record.fields.items()
-    }
-    return Chunk(fields=fields, samples=[("", None)] * len(rows))
 
 
 def _skipped(split: Split) -> list[tuple[str, str]]:

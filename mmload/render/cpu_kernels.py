@@ -2,7 +2,7 @@
 
 They take uint8 images as stored and write pixels into the caller's memory, without the interpreter lock. Subtraction
 and multiplication are separate, in float32, as in torch: no fused multiply-add, so the bits do not depend on the
-position in a line. Nothing is checked here: :mod:`mmload.render.cpu_rendering` does.
+position in a line. Nothing is checked here.
 
 Indices are unsigned in inner loops (``_U``): negative indices count from the end, and code for them keeps a loop from
 being vectorized, which takes twice as long.
@@ -10,7 +10,6 @@ being vectorized, which takes twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +21,14 @@ from mmload.render.kernel_arguments import (
     BITS,
     FLIPPED_X,
     FLIPPED_Y,
+    OUTPUTS,
     Bytes,
     Crops,
     Floats,
     Numbers,
     Paint,
     Pixels,
-    compiled_for,
     crop_signature,
-    outputs,
 )
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.runtime.arena import Arena, carve
@@ -114,15 +112,13 @@ def find_sources(span: Span, length: int, mode: int, sources: Numbers) -> None:
         sources[_U(i)] = reflected(position, length, mode)
 
 
+@inlined
 def lines_at_once(height: int, line_bytes: int) -> int:
     """Returns how many lines are streamed at a time: they end with a cache line, and take a band if possible."""
     aligned = 1
     while aligned * line_bytes % LINE:
         aligned *= 2
     return min(height, aligned * max(1, _BAND // (aligned * line_bytes)))
-
-
-_lines_at_once = inlined(lines_at_once)
 
 
 @inlined
@@ -145,19 +141,52 @@ def _copy_inside(
             target[at + x] = colored(images[index, c, row, origin + x], less, times, target)
 
 
-@numba_compiled(*map(crop_signature, outputs(4)))
-def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
-    """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
+@inlined
+def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: Bytes) -> None:
+    """Copies a row's columns inside of the image into a line of w * C values.
 
-    Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
-    output itself or the band of lines that is streamed next, already in the dtype of the output.
+    Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
+    three took 1.8 times as long. Three channels have loops of their own, as a constant stride is quick.
+    """
+    channels = images.shape[1]
+    origin = _U(columns.origin)
+    if channels == 3 and columns.flipped:
+        for x in range(_U(columns.begin), _U(columns.end)):
+            line[_U(3) * x] = images[index, 0, row, origin - x]
+            line[_U(3) * x + _U(1)] = images[index, 1, row, origin - x]
+            line[_U(3) * x + _U(2)] = images[index, 2, row, origin - x]
+    elif channels == 3:
+        for x in range(_U(columns.begin), _U(columns.end)):
+            line[_U(3) * x] = images[index, 0, row, origin + x]
+            line[_U(3) * x + _U(1)] = images[index, 1, row, origin + x]
+            line[_U(3) * x + _U(2)] = images[index, 2, row, origin + x]
+    else:
+        for c in range(_U(channels)):
+            for x in range(_U(columns.begin), _U(columns.end)):
+                value = images[index, c, row, origin - x if columns.flipped else origin + x]
+                line[x * _U(channels) + c] = value
+
+
+@numba_compiled(*map(crop_signature, OUTPUTS.values()))
+def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
+    """Crops, pads, flips, colors and erases windows of images into ``out``: [B, C, h, w], or [B, h, w * C].
+
+    Lines, of one channel or of interleaved channels, are in the innermost loops and are written in the order of the
+    output's memory. ``target`` is flat, and is the output itself or the band of lines that is streamed next, already in
+    the dtype of the output.
     """
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
-    shift, scale, streamed = paint.shift, paint.scale, paint.streamed
-    count, channels, height, width = out.shape
-    lines = _lines_at_once(height, width * out.itemsize) if streamed else height
-    flat, band = reshaped(out, out.size), carve(arena, lines * width if streamed else 0, out.dtype)
-    target, holes = band if streamed else flat, paint.holes
+    streamed, holes, channels = paint.streamed, paint.holes, images.shape[1]
+    depth = 1 if out.ndim == 4 else channels
+    count, height, across = len(out), out.shape[-2], out.shape[-1]
+    width = across // depth
+    lines = lines_at_once(height, across * out.itemsize) if streamed else height
+    flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
+    target, line = band if streamed else flat, carve(arena, across, np.uint8)
+    # The color map is repeated for every value of an interleaved line, so that the last pass is one plain loop.
+    shift, scale = carve(arena, across, np.float32), carve(arena, across, np.float32)
+    for i in range(across if depth > 1 else 0):
+        shift[i], scale[i] = paint.shift[i % channels], paint.scale[i % channels]
     row_sources, column_sources = carve(arena, height, np.int64), carve(arena, width, np.int64)
     for k in range(_U(count)):
         window = windows[k]
@@ -168,19 +197,32 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
         find_sources(rows, images.shape[2], mode, row_sources)
         if mode != CONSTANT:
             find_sources(columns, images.shape[3], mode, column_sources)
-        for c in range(_U(channels)):
-            less, times = shift[c], scale[c]
-            blank = colored(fill[c], less, times, flat)
+        for plane in range(_U(channels // depth)):
+            less, times = paint.shift[plane], paint.scale[plane]
+            blank = colored(fill[plane], less, times, flat)
             for step in range((height + lines - 1) // lines):
                 start, stop = step * lines, min(step * lines + lines, height)
-                begun = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
+                begun = ((k * _U(channels // depth) + plane) * _U(height) + _U(start)) * _U(across)
                 for y in range(_U(start), _U(stop)):
-                    at = (y - _U(start)) * _U(width) + (_U(0) if streamed else begun)
-                    shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+                    at = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
+                    row, shown = _U(row_sources[y]), mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
                     left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
-                    row = _U(row_sources[y])
+                    if depth > 1:
+                        if shown:
+                            _interleave(images, index, row, columns, line)
+                        # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles
+                        # the rest of the body once for each kind and does not vectorize the last pass, which took twice
+                        # as long.
+                        for m in range(_U(width) - (right - left)):
+                            x = m if m < left else m + (right - left)
+                            for c in range(_U(channels)):
+                                value = fill[c] if mode == CONSTANT else images[index, c, row, _U(column_sources[x])]
+                                line[x * _U(channels) + c] = value
+                        for i in range(_U(across)):
+                            target[at + i] = colored(line[i], shift[i], scale[i], flat)
+                        continue
                     if shown:
-                        _copy_inside(images, (index, c, row), columns, (less, times), target, at)
+                        _copy_inside(images, (index, plane, row), columns, (less, times), target, at)
                     if mode == CONSTANT:
                         for x in range(left):
                             target[at + x] = blank
@@ -188,13 +230,14 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
                             target[at + x] = blank
                     else:
                         for m in range(_U(width) - (right - left)):
-                            beside = m if m < left else m + (right - left)
-                            level = images[index, c, row, _U(column_sources[beside])]
-                            target[at + beside] = colored(level, less, times, target)
+                            x = m if m < left else m + (right - left)
+                            level = images[index, plane, row, _U(column_sources[x])]
+                            target[at + x] = colored(level, less, times, target)
                 if begin_erased < stop and end_erased > start:
-                    erase(holes, k, LineRange(c, 1, start, stop, width), target, _U(0) if streamed else begun, arena)
+                    erased = LineRange(plane, depth, start, stop, across)
+                    erase(holes, k, erased, target, _U(0) if streamed else begun, arena)
                 if streamed:
-                    stream(band, flat, begun, (stop - start) * width)
+                    stream(band, flat, begun, (stop - start) * across)
     if streamed:
         finish_streams()
 
@@ -207,90 +250,6 @@ def fill(out: Floats, value: float, arena: Arena) -> None:
     for at in range(0, out.size, _FLOATS):
         stream(band, out, at, min(_FLOATS, out.size - at))
     finish_streams()
-
-
-@inlined
-def interleave(images: Bytes, index: Index, row: Index, columns: Span, lines: Bytes, at: Index) -> None:
-    """Copies a row's columns inside of the image into a line of w * C values, which begins at ``at``.
-
-    Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
-    three took 1.8 times as long. Three channels have loops of their own, as a constant stride is quick.
-    """
-    channels = images.shape[1]
-    origin = _U(columns.origin)
-    if channels == 3 and columns.flipped:
-        for x in range(_U(columns.begin), _U(columns.end)):
-            lines[at + _U(3) * x] = images[index, 0, row, origin - x]
-            lines[at + _U(3) * x + _U(1)] = images[index, 1, row, origin - x]
-            lines[at + _U(3) * x + _U(2)] = images[index, 2, row, origin - x]
-    elif channels == 3:
-        for x in range(_U(columns.begin), _U(columns.end)):
-            lines[at + _U(3) * x] = images[index, 0, row, origin + x]
-            lines[at + _U(3) * x + _U(1)] = images[index, 1, row, origin + x]
-            lines[at + _U(3) * x + _U(2)] = images[index, 2, row, origin + x]
-    else:
-        for c in range(_U(channels)):
-            for x in range(_U(columns.begin), _U(columns.end)):
-                value = images[index, c, row, origin - x if columns.flipped else origin + x]
-                lines[at + x * _U(channels) + c] = value
-
-
-@numba_compiled(*map(crop_signature, outputs(3)))
-def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
-    """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
-    images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
-    streamed = paint.streamed
-    count, height, across = out.shape
-    channels = images.shape[1]
-    width = across // channels
-    lines = _lines_at_once(height, across * out.itemsize) if streamed else height
-    flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
-    target, line = band if streamed else flat, carve(arena, across, np.uint8)
-    # The color map is repeated for every value of a line, so that the last pass is one plain loop.
-    less, times = carve(arena, across, np.float32), carve(arena, across, np.float32)
-    for i in range(across):
-        less[i], times[i] = paint.shift[i % channels], paint.scale[i % channels]
-    row_sources, column_sources, holes = carve(arena, height, np.int64), carve(arena, width, np.int64), paint.holes
-    for k in range(_U(count)):
-        window = windows[k]
-        index = _U(window.index)
-        rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
-        columns = span_of(window.left, width, images.shape[3], window.flips & FLIPPED_X != 0)
-        begin_erased, end_erased = erased_lines(holes, k)
-        find_sources(rows, images.shape[2], mode, row_sources)
-        find_sources(columns, images.shape[3], mode, column_sources)
-        for step in range((height + lines - 1) // lines):
-            start, stop = step * lines, min(step * lines + lines, height)
-            begun = (k * _U(height) + _U(start)) * _U(across)
-            for y in range(_U(start), _U(stop)):
-                shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
-                row = _U(row_sources[y])
-                if shown:
-                    interleave(images, index, row, columns, line, _U(0))
-                left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
-                # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the
-                # rest of the body once for each kind and does not vectorize the last pass, which took twice as long.
-                for m in range(_U(width) - (right - left)):
-                    x = m if m < left else m + (right - left)
-                    for c in range(_U(channels)):
-                        value = fill[c] if mode == CONSTANT else images[index, c, row, _U(column_sources[x])]
-                        line[x * _U(channels) + c] = value
-                base = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
-                for i in range(_U(across)):
-                    target[base + i] = colored(line[i], less[i], times[i], flat)
-            if begin_erased < stop and end_erased > start:
-                erase(
-                    holes, k, LineRange(0, channels, start, stop, across), target, _U(0) if streamed else begun, arena
-                )
-            if streamed:
-                stream(band, flat, begun, (stop - start) * across)
-    if streamed:
-        finish_streams()
-
-
-def crop_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`crop` or :func:`crop_interleaved` for an output."""
-    return compiled_for(out, crop if out.ndim == 4 else crop_interleaved, crop_signature)
 
 
 KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {

@@ -13,14 +13,13 @@ import numpy as np
 
 from mmload.render.cpu_kernels import Index, lines_at_once
 from mmload.render.holes import LineRange, erase, erased_lines
-from mmload.render.kernel_arguments import Bytes, Floats, Numbers, Paint, Pixels, mix_signature, outputs
+from mmload.render.kernel_arguments import OUTPUTS, Bytes, Floats, Numbers, Paint, Pixels, mix_signature
 from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import called, inlined
+from mmload.runtime.declarations import called
 from mmload.runtime.intrinsics import finish_streams, reshaped, rounded, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
-_lines_at_once = inlined(lines_at_once)
 
 
 class _Colors(NamedTuple):
@@ -52,7 +51,7 @@ def _blend(
         target[at + i] = rounded(value * share + partner * rest, target)
 
 
-@numba_compiled(*map(mix_signature, outputs(4)))
+@numba_compiled(*(mix_signature(kind) for (_, ndim), kind in OUTPUTS.items() if ndim == 4))
 def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Arena, out: Pixels) -> None:
     """Colors and erases the samples of a batch, and mixes each with the one before it.
 
@@ -66,7 +65,7 @@ def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Aren
     """
     count, planes, height, across = out.shape
     depth, streamed, holes = len(paint.shift) // planes, paint.streamed, paint.holes
-    lines = _lines_at_once(height, across * out.itemsize)
+    lines = lines_at_once(height, across * out.itemsize)
     size = lines * across
     flat, source, band = reshaped(out, out.size), reshaped(levels, levels.size), carve(arena, size, out.dtype)
     target = band if streamed else flat

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import resource
 import threading
 import warnings
 from collections import deque
@@ -55,11 +57,8 @@ def binding() -> str | None:
 
 def processor_name() -> str:
     """Returns the model of the processor, or its kind where the system does not name the model."""
-    with suppress(OSError):
-        for line in (ROOT / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*: (.*)$", _text(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def check_threads(threads: int | None) -> None:
@@ -209,10 +208,6 @@ def cpu_quota() -> float | None:
 
 def address_limit() -> int | None:
     """Returns the bytes of addresses that this process may use (``ulimit -v``); None if there is no limit."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
@@ -227,13 +222,8 @@ def free_memory() -> int:
 
 
 def _system_memory() -> int | None:
-    try:
-        for line in (ROOT / "proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
+    found = re.search(r"^MemAvailable: *(\d+) kB", _text(ROOT / "proc/meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def allowed_memory() -> int | None:
@@ -254,25 +244,17 @@ def allowed_memory() -> int | None:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yields the folders of this process's group and of all its ancestors for a controller, without duplicates.
+    """Yields the folders of this process's group and of all its ancestors for a controller.
 
     In a container the group may be mounted as the root, while /proc/self/cgroup contains the host's path; that path
     does not exist in the container, but its ancestors do and are read.
     """
-    mounts = ROOT / "sys/fs/cgroup"
-    lines = _text(ROOT / "proc/self/cgroup").splitlines() or ["0::/"]
-    visited = set()
-    for line in lines:
+    for line in _text(ROOT / "proc/self/cgroup").splitlines() or ["0::/"]:
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if controllers and controller not in controllers.split(","):
-            continue
-        for mount in (mounts / controllers, mounts / controller) if controllers else (mounts, mounts / "unified"):
+        if not controllers or controller in controllers.split(","):
+            mount = ROOT / "sys/fs/cgroup" / (controller if controllers else "")
             parts = [part for part in path.split("/") if part not in ("", "..")]
-            for length in range(len(parts), -1, -1):
-                group = mount.joinpath(*parts[:length])
-                if group not in visited:
-                    visited.add(group)
-                    yield group
+            yield from (mount.joinpath(*parts[:length]) for length in range(len(parts) + 1))
 
 
 def _words(path: Path) -> list[str]:
@@ -281,6 +263,6 @@ def _words(path: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

@@ -19,7 +19,8 @@ from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.pictures.instance_masks import runs_of_mask
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, mirrored_names
+from mmload.records import ObjectsRecord, mirrored_names
+from mmload.sources.annotation_values import naming
 from mmload.sources.coco_annotations import (
     TASKS,
     AnnotationFile,
@@ -29,12 +30,10 @@ from mmload.sources.coco_annotations import (
     objects_in,
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
-from mmload.sources.files import SampleFiles, check_is_folder, inner_name
-from mmload.sources.links import Links, reading
+from mmload.sources.files import MISSING, LocalTree, SampleFiles, inner_name, reading
 from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
-    ObjectError,
     fields_of_objects,
     flip_field,
     notes_on_flip,
@@ -129,7 +128,7 @@ class CocoSource:
         if self.decoder.exif_orient:
             raise RecipeError("exif_orient rotates the image but not its boxes; leave it out for COCO")
         self._root = Path(self.root)
-        self._links = Links(self.root, self.allow_outside)
+        self._tree = LocalTree(self.root, self.allow_outside)
         self._annotations = self._checked("annotations", self.annotations)
         self._images = self._checked("images", self.images)
 
@@ -141,7 +140,7 @@ class CocoSource:
             RecipeError: if the annotation file has to be given.
         """
         with reading(self._root):
-            check_is_folder(self._root, "the folder with the images' folders and annotations")
+            self._tree.check_folder("", "the folder with the images' folders and annotations")
             files = {name: self._annotation_file(file) for name, file in self._files().items()}
             leave_out_groups(files.values())
             splits = {name: self._split(name, file) for name, file in files.items()}
@@ -157,7 +156,7 @@ class CocoSource:
                 },
                 "list the same categories and keypoints in all annotation files",
             )
-            note_doubles(splits, self._links.notes())
+            note_doubles(splits, self._tree.notes())
             return splits
 
     def _checked(self, option: str, value: str | Mapping[str, str] | None) -> dict[str, str]:
@@ -210,7 +209,7 @@ class CocoSource:
         raise SourceError(f"{self._root} has no folder {stems[0]} with the images of {file}; give images, the folder")
 
     def _annotation_file(self, path: Path) -> AnnotationFile:
-        self._links.check(path)
+        self._tree.check(path)
         if not path.is_file():
             raise SourceError(f"no such annotation file: {path}")
         return AnnotationFile(path, self.task, self.crowds)
@@ -234,7 +233,7 @@ class CocoSource:
         for place, image in enumerate(read.images):
             name, segments, fault = image.file_name, read.maps.get(place, ""), read.faults.get(place, "")
             file, revision = self._file(folder, name)
-            if segments and revision not in ("", "missing"):
+            if segments and revision not in ("", MISSING):
                 name = segments
                 segments, of_map = self._file(maps, name)
                 revision = f"{revision} {of_map}" if of_map else ""
@@ -254,7 +253,7 @@ class CocoSource:
         inner = inner_name(name)
         if inner is None:
             return name, ""
-        return self._links.find(str(self._root), f"{folder}/{inner}" if folder else inner)
+        return self._tree.find(f"{folder}/{inner}" if folder else inner)
 
 
 class CocoSplit(ListedSplit[CocoItem]):
@@ -296,7 +295,7 @@ class CocoSplit(ListedSplit[CocoItem]):
 
     def check(self, index: int) -> None:
         item = self.items[index]
-        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == "missing" else ""
+        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == MISSING else ""
         if item.fault or missing:
             raise SampleError(item.file, item.fault or missing)
 
@@ -307,33 +306,27 @@ class CocoSplit(ListedSplit[CocoItem]):
         """Returns the number of an image and its objects as lists."""
         import torch
 
-        item, size, objects = self.items[index], size_of(image), list[CocoObject]()
-        listed = (item.height, item.width)
-        try:
+        item, size = self.items[index], size_of(image)
+        listed = None if 0 in (item.height, item.width) else (item.height, item.width)
+        with naming(f"{self._where(item)}, "):
             objects = objects_in(item.objects)
             own = self._of_objects(objects, listed)
             if self._task == "panoptic":
                 numbers = _read_map(files, item.segments, size)
                 own = replace(own, segments=_masks_of_segments(numbers, objects, item.left_out))
             fields, losses, lists = fields_of_objects(own, size, self._clip)
-        except ObjectError as error:
-            raise ValueError(f"{self._where(item)}, {objects[error.index].name}: {error.reason}") from error
-        except ValueError as error:
-            raise ValueError(f"{self._where(item)}, {error}") from error
-        if 0 not in listed and listed != size:
-            losses = {**losses, SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE: 1}
         of_image = {"image_ids": torch.tensor(item.number, device="cpu"), **flip_field(self._record)}
         return Beside({**fields, **of_image}, losses, lists)
 
-    def _of_objects(self, objects: Sequence[CocoObject], listed: tuple[int, int]) -> ImageObjects:
+    def _of_objects(self, objects: Sequence[CocoObject], listed: tuple[int, int] | None) -> ImageObjects:
         """Returns the objects of an image, of which the size in the annotation file is given.
 
         Raises:
-            ObjectError: if one is wrong.
+            ValueError: if one is wrong; names it.
         """
         labels, points, polygons, runs = [], [], [], []
         for place, each in enumerate(objects):
-            try:
+            with naming(f"{each.name}: "):
                 labels.append(self._label(each.category))
                 if self._task == "keypoints":
                     points.append(self._points_of(each.shape))
@@ -341,8 +334,6 @@ class CocoSplit(ListedSplit[CocoItem]):
                     runs.append((place, _runs_of(each.shape, listed)))
                 else:
                     polygons += [(place, _points_of_polygon(polygon)) for polygon in each.shape or ()]
-            except ValueError as error:
-                raise ObjectError(place, str(error)) from error
         boxes = np.array([each.box for each in objects], np.float64).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         per_box = {
@@ -354,7 +345,8 @@ class CocoSplit(ListedSplit[CocoItem]):
             found = np.array(points, np.float32).reshape(len(objects), len(self._record.keypoints), 3)
             per_box["keypoints"] = found * (found[..., 2:] > 0)  # those that are not labeled at 0, 0
         segments = {**polygon_fields(polygons), **run_fields(runs)} if self._task == "instances" else {}
-        return ImageObjects(boxes=boxes, per_box=per_box, segments=segments)
+        names = [each.name for each in objects]
+        return ImageObjects(boxes=boxes, names=names, per_box=per_box, segments=segments, listed=listed)
 
     def _label(self, category: int | str) -> int:
         if category not in self._labels:
@@ -382,10 +374,10 @@ def _points_of_polygon(sides: list[float]) -> npt.NDArray[np.float64]:
     return np.array(sides, np.float64).reshape(-1, 2)
 
 
-def _runs_of(mask: Mapping[str, Any], listed: tuple[int, int]) -> npt.NDArray[np.int32]:
+def _runs_of(mask: Mapping[str, Any], listed: tuple[int, int] | None) -> npt.NDArray[np.int32]:
     """Returns the runs of a mask; raises ValueError unless they cover its image, which is as large as listed."""
     counts, (height, width) = mask["counts"], mask["size"]
-    if 0 not in listed and (height, width) != listed:
+    if listed not in (None, (height, width)):
         raise ValueError(f"its run lengths are of an image of {width} x {height}, listed is {listed[1]} x {listed[0]}")
     runs = counts if isinstance(counts, list) else decoded_runs(counts.encode("latin-1", "replace"))
     if not all(0 <= run < _MOST_RUNS for run in runs) or sum(runs) != height * width:
@@ -469,7 +461,5 @@ def _read_map(files: SampleFiles, name: str, size: tuple[int, int]) -> npt.NDArr
             raise RefusedImage("it has another size than the image")
         return np.asarray(np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS)
 
-    try:
+    with naming(f"its map of segments {name} is no such map: "):
         return read_with_pillow(files.read(name), numbers_of, ("PNG",))
-    except ValueError as error:
-        raise ValueError(f"its map of segments {name} is no such map: {error}") from error

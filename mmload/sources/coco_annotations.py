@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from mmload.errors import SourceError, counted, shown
-from mmload.sources.annotation_values import Findings, flag, integer
+from mmload.sources.annotation_values import Findings, flag, integer, naming
 from mmload.sources.files import read_source
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
 from mmload.sources.objects import MAX_KEYPOINTS
@@ -142,7 +142,7 @@ class _File(msgspec.Struct):
     annotations: _Records = None
 
 
-_KINDS: Mapping[str, type] = {
+_KINDS: Mapping[str, type[Any]] = {
     "detection": Annotation,
     "instances": Instance,
     "keypoints": Person,
@@ -222,13 +222,11 @@ class AnnotationFile:
         """Returns the categories; raises SourceError if one is damaged, or two have one id."""
         found: dict[Key, Category] = {}
         for position, raw in enumerate(raws):
-            try:
+            with naming(f"{self.path}, categories[{position}]: ", to=SourceError):
                 body = _values_of_record(raw)
                 texts = {name: str(body[name]) for name in ("name", "supercategory") if body.get(name) is not None}
                 points = {name: body.get(name) for name in ("keypoints", "skeleton") if self._task == "keypoints"}
                 category = _lenient_record(Category, {"id": body.get("id"), **texts, **points})
-            except ValueError as error:
-                raise SourceError(f"{self.path}, categories[{position}]: {error}") from error
             other = found.setdefault(category.id, category)
             if other.name != category.name:
                 raise SourceError(
@@ -276,7 +274,7 @@ class AnnotationFile:
                     segment.image_id = each.image_id
                     self._add(number, segment)
 
-    def _lenient(self, kind: type, number: int, raw: msgspec.Raw) -> Any:
+    def _lenient(self, kind: type[Any], number: int, raw: msgspec.Raw) -> Any:
         """Decodes an annotation in any spelling; keeps what is wrong with it for its image, and returns None then."""
         body, image = {}, None
         try:

@@ -19,7 +19,7 @@ import numpy as np
 
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
-from mmload.sources.annotation_values import integer
+from mmload.sources.annotation_values import integer, naming
 from mmload.sources.listing import Listing
 
 Label = str | int | float | list[float] | list[str]
@@ -88,11 +88,9 @@ def read_rows(
     if suffix.lower() not in readers:
         raise SourceError(f"the list {path} ends in {suffix!r}; use .csv, .jsonl, or .json for an ID list")
     reader, newline = readers[suffix.lower()]
-    try:
+    with naming(f"the list {path} is not UTF-8 text: ", UnicodeDecodeError, to=SourceError):
         file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=newline)
         rows = Listing(ListRow, reader(file, _List(str(path), columns, several)))
-    except UnicodeDecodeError as error:
-        raise SourceError(f"the list {path} is not UTF-8 text ({error})") from error
     if not rows:
         raise SourceError(f"the list {path} has no rows")
     return rows
@@ -149,10 +147,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique_object)
 
 
 def _json(text: str, where: str) -> Any:
-    try:
+    with naming(f"{where} is not JSON: ", ValueError, RecursionError, to=SourceError):
         return _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{where} is not JSON ({error})") from error
 
 
 def _row(record: Mapping[str, Any], of: _List, line: int) -> ListRow:

@@ -13,14 +13,12 @@ from updating import add_pictures, change
 
 import mmload
 from mmload.builder import columns, staging, subsets
-from mmload.builder import repair as repair_module
 from mmload.builder import verify as verify_module
 from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
-from mmload.builder.repair import repair
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.verify import verify
+from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError
 from mmload.runtime import durable_files
 
@@ -115,7 +113,7 @@ def test_a_repair_changes_nothing_of_a_dataset_that_came_meanwhile(squares, sour
     damaged[5] ^= 255
     file.write_bytes(damaged)
     another = lambda: build(replace(squares, shuffle_seed=7), overwrite=True)  # noqa: E731
-    once(monkeypatch, repair_module, "check_no_links", after=another)
+    once(monkeypatch, verify_module, "check_no_links", after=another)
     with pytest.raises(BuildError, match="was changed by another command meanwhile; run the repair again"):
         repair(squares.out, source)
     assert verify(squares.out) == []

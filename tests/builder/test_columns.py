@@ -13,12 +13,11 @@ from updating import files_of
 import mmload
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.repair import repair
 from mmload.builder.row_files import values_in
 from mmload.builder.shards import COLUMN, UPDATES
 from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.verify import compare, verify
+from mmload.builder.verify import compare, repair, verify
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 from mmload.parity import run as parity
@@ -130,7 +129,8 @@ def test_an_update_keeps_values_and_says_which_rows_have_none(squares, source):
         else:
             assert np.array_equal(now["vector"].numpy(), value_of[name])
     assert manifest.card["warnings"]["train"] == [
-        "1 new row of version 4 without a value of vector (nan), label (-1); add these fields again"
+        f"1 new row of version 4 without a value of {field}; add this field again"
+        for field in ("vector (nan)", "label (-1)")
     ]
     assert verify(squares.out) == []
     assert (

@@ -13,9 +13,8 @@ from conftest import contents, mmload
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
-from mmload.builder.repair import repair
 from mmload.builder.staging import check_apart, foreign
-from mmload.builder.verify import verify
+from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.store.manifest import read
 
@@ -158,7 +157,7 @@ def test_a_repair_writes_nothing_behind_links(source: Path, out: Path, tmp_path:
         target = other / name if name != "train/000002" else tmp_path / "nowhere"
         shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
         (out / name).symlink_to(target)
-        (fault, *_) = repair(out, source)
+        (*_, fault) = repair(out, source)
         aside = Path(f"{out / name}.aside-1")
         assert str(aside) in str(fault)
         assert aside.readlink() == target

@@ -200,7 +200,7 @@ def test_a_box_that_does_not_fit_tells_the_size_that_it_was_drawn_for(devkit: De
     size = "<size><width>6</width><height>8</height></size>"
     devkit.annotate("a", f"<annotation>{size}{thing('dog', (1, 1, 3, 8))}</annotation>")
     devkit.list("train", "a")
-    with pytest.raises(SampleError, match=r"leaves the 8 x 6 image; .*; its annotation is for an image of 6 x 8"):
+    with pytest.raises(SampleError, match=r"drawn on an image of 6 x 8: .*leaves the 8 x 6 image"):
         devkit.splits()["train"].read(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -249,11 +250,21 @@ def test_the_cluster_is_the_one_that_is_named_else_a_new_one(
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: socket.socket())
     done = mmload("build", "imagefolder", photos, tmp_path / "out", "--size", 16, "--engine", "ray", *words)
     assert done.returncode == 1
     assert asked == [used]
     assert done.stderr.startswith(f"mmload: {said}")
     assert done.stderr.count("\n") == 3
+
+
+def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(BuildError, match=f"no Ray cluster answers at {address}"), ray_engine.connected(address):
+            pass
 
 
 def test_a_shard_that_is_begun_again_counts_once_and_not_for_ever() -> None:

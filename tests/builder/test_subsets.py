@@ -16,10 +16,9 @@ import mmload
 from mmload.builder.dataset_change import open_to_change
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.repair import repair
 from mmload.builder.row_files import rows_in
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.verify import compare, verify
+from mmload.builder.verify import compare, repair, verify
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 from mmload.parity import run as parity

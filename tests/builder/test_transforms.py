@@ -301,9 +301,9 @@ def test_a_chain_is_its_steps_in_order() -> None:
         ({"step": "Letterbox", "size": [0, 4]}, r">= 1 - at `\$.size\[0\]`"),
         ({"step": "Grayscale", "num_output_channels": 2}, "Invalid enum value 2"),
         ({"step": "RGB", "size": 3}, "unknown field `size`; RGB takes no argument"),
-        ({"step": "Blur"}, "no such step; use one of CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
-        ({"step": 3}, "no such step"),
-        ({"name": "Resize"}, "{'name': 'Resize'} has no such step"),
+        ({"step": "Blur"}, "no step of a build, which has CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
+        ({"step": 3}, "no step of a build"),
+        ({"name": "Resize"}, "{'name': 'Resize'} is no step of a build"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], message: str) -> None:
@@ -311,23 +311,9 @@ def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], m
         TransformChain([spec])
 
 
-RANDOM = [
-    *(name for name in dir(v2) if name.startswith("Random")),
-    *("ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix", "MixUp", "CutMix"),
-    *("ElasticTransform", "GaussianBlur", "GaussianNoise"),
-]
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_steps_of_torchvision_are_refused_with_the_reason(name: str) -> None:
-    assert hasattr(v2, name)
-    with pytest.raises(RecipeError, match=f"{name}'}} is random: .* mmload.Collate at load time.*Letterbox"):
-        TransformChain([{"step": name}])
-
-
-@pytest.mark.parametrize("name", ["Normalize", "ToTensor", "ToDtype", "PILToTensor", "ConvertImageDtype"])
-def test_transform_named_like_an_augmentation_raises_and_says_where_it_belongs(name: str) -> None:
-    with pytest.raises(RecipeError, match=f"{name}'}} belongs to load time.*mmload.Collate.*Letterbox"):
+@pytest.mark.parametrize("name", ["RandomCrop", "ColorJitter", "Normalize", "ToTensor"])
+def test_a_step_of_torchvision_that_belongs_to_load_time_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"{name}'}} is no step of a build, .*belong to load time, in mmload.Collate"):
         TransformChain([{"step": name}])
 
 

@@ -19,9 +19,8 @@ from mmload.bench.contenders.source import source_dataset
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.repair import repair
 from mmload.builder.trust import trusted_recipe
-from mmload.builder.verify import compare
+from mmload.builder.verify import compare, repair
 from mmload.errors import DamagedError, SourceError, UsageError
 from mmload.parity import run as parity
 from mmload.sources import download

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.repair import repair
-from mmload.builder.verify import compare, verify
+from mmload.builder.verify import compare, repair, verify
 from mmload.errors import MmloadError
 
 FUZZ = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

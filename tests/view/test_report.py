@@ -17,9 +17,9 @@ from picture_folders import picture
 from PIL import Image
 from written_datasets import of_tensors
 
+from mmload.builder.dataset_change import write_card
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.dataset_change import write_card
 from mmload.cli.options import training_of
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files
