@@ -35,7 +35,7 @@ from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
-from mmload.remote import chunks, dataset_cache, object_store
+from mmload.remote import cached_dataset, chunks, object_store
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import processes
 from mmload.store.dataset import Dataset, Split
@@ -204,7 +204,7 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No dataset of object storage is open before, nor after; chunks are small."""
-    monkeypatch.setattr(dataset_cache, "_OPENED", {})
+    monkeypatch.setattr(cached_dataset, "_OPENED", {})
     monkeypatch.setattr(chunks, "CHUNK_BYTES", CHUNK_BYTES)
     yield
     end_all()

@@ -1,4 +1,4 @@
-"""Changes a finished dataset without a source: opens its current version, and commits the next one."""
+"""Changes a finished dataset without a source: opens its current version, and commits the next one, or a report."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mmload.builder.shards import COLUMN, UPDATES, BuildPaths
 from mmload.builder.staging import Staging, has_finished_shards, unfinished_advice
-from mmload.errors import BuildError, UsageError, choices
+from mmload.errors import BuildError, StoreError, UsageError, choices
 from mmload.remote.urls import check_no_url
+from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import Manifest, SplitRecord, read
+from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, read
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import with_version
 
@@ -102,7 +105,7 @@ def commit_version(
         card |= {"warnings": warnings}
     card = {key: text for key, text in card.items() if text}
     body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
-    staging.add_version(with_version(body, old, opened.path, change), old.contents)
+    staging.commit(with_version(body, old, opened.path, change))
 
 
 def changed(
@@ -121,3 +124,24 @@ def changed(
         staging.paths.dataset.mkdir(exist_ok=True)
         commit_version(staging, opened, splits_of(staging.paths), change, warnings)
     return Dataset(opened.path)
+
+
+def write_card(folder: Path, name: str, content: Mapping[str, Any], contents: str) -> None:
+    """Writes the result of a check into the card of a dataset's manifest; replaces an earlier result of that check.
+
+    ``contents`` is :attr:`Manifest.contents` of the dataset that was checked.
+
+    Raises:
+        StoreError: if it is not the dataset that was checked, or cannot be written.
+    """
+    file = folder / FILE_NAME
+    try:
+        with folder_lock(folder):
+            manifest = read(folder)
+            if manifest.contents != contents:
+                raise StoreError(f"{folder} changed during the check and the report was not saved; check it again")
+            remove_partials(file)
+            recorded = msgspec.structs.replace(manifest, card={**manifest.card, name: dict(content)})
+            write_atomically(file, recorded.dumps())
+    except OSError as error:
+        raise StoreError(f"cannot write {file} ({error.strerror}), so the report was not saved") from error

@@ -206,10 +206,7 @@ class PlannedBuild:
         Raises:
             BuildError: if the dataset there has changed meanwhile.
         """
-        if self.previous is not None:
-            staging.add_version(manifest, self.previous.manifest.contents)
-        else:
-            staging.commit(manifest, replaces=self._replaces)
+        staging.commit(manifest, replaces=self._replaces)
 
     def probed_plan(self) -> dict[str, Any]:
         """Returns the plan with ``probe``, the CRC-32 of what a few samples of each split become.

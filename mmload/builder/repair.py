@@ -15,7 +15,7 @@ from pathlib import Path
 from mmload.builder.engines import LocalEngine
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, join_lists
-from mmload.builder.staging import Staging, drop_leftovers, is_real_folder
+from mmload.builder.staging import Staging, drop_leftovers
 from mmload.builder.verify import Fault, Progress, check_built, job_of, recipe_at, verify
 from mmload.errors import BuildError
 from mmload.runtime.durable_files import sync_folder
@@ -138,7 +138,7 @@ def _put(new: Path, root: Path, name: str, moved: Moved) -> None:
     """Moves a rebuilt file to its relative path in a dataset; moves a folder, a link or a special file there aside."""
     place = root / name
     for folder in (place.parents[1], place.parent):
-        if folder != root and not is_real_folder(folder):
+        if folder != root and not (folder.is_dir() and not folder.is_symlink()):
             if os.path.lexists(folder):
                 _move_aside(folder, root, moved)
             folder.mkdir(exist_ok=True)
@@ -167,7 +167,7 @@ def _check_of_build(path: Path, manifest: Manifest, faults: Iterable[Fault]) -> 
 
 def _move_aside(place: Path, root: Path, moved: Moved) -> None:
     """Moves a file or folder of the dataset aside; removes an empty folder."""
-    if is_real_folder(place) and not any(place.iterdir()):
+    if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
         place.rmdir()
         return
     number = 1

@@ -76,7 +76,7 @@ def _repair(dataset: Path, source: str, trust: bool, threads: int | None) -> Non
 
 def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:
     from mmload import __version__
-    from mmload.builder.version_commit import write_card
+    from mmload.builder.dataset_change import write_card
 
     content = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

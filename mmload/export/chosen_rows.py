@@ -140,7 +140,6 @@ def _parts(split: Split, rows: Numbers) -> Iterator[Numbers]:
 
 
 def _read(split: Split, rows: Numbers) -> Iterator[ExportRow]:
-    split.check_changed()
     columns = {name: split.reader.rows(name, rows) for name in split.fields}
     counts = {name: split.reader.lists(name).counts(rows) for name, spec in split.record.fields.items() if spec.is_list}
     sources = split.source(rows)

@@ -484,7 +484,7 @@ def _chunk_map(rows: Rows) -> ChunkMap | None:
     """Returns the map of rows in object storage; None where they are local, as lists are."""
     if not isinstance(rows, FieldRows) or rows.split_files.is_local or rows.spec.is_list:
         return None
-    from mmload.remote.cached_reader import CachedFiles
+    from mmload.remote.cached_dataset import CachedFiles
 
     return rows.split_files.chunk_map(rows.name) if isinstance(rows.split_files, CachedFiles) else None
 

@@ -32,7 +32,7 @@ from mmload.runtime.durable_files import (
     sync_folder,
     write_atomically,
 )
-from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_folder
+from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_again, open_folder
 from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.versions import kept_manifests, versions_of
@@ -97,7 +97,7 @@ def push(
     pushed = in_parallel(lambda file: _push_file(objects, root, file), missing, parallel)
     copied = _copied(files, missing, pushed, progress)
     if not complete:
-        folder.check()
+        open_again(root, manifest.version, manifest.contents)
         now = _manifest_there(objects)
         if now is None or now.contents != manifest.contents:  # else another push of this version has ended
             if (now and now.contents) != (there and there.contents):

@@ -94,8 +94,7 @@ def sync_folder(folder: Path) -> None:
 def remove(path: Path) -> None:
     """Deletes a file or a complete folder if it exists; for a link, never its target.
 
-    Only for entries created by this program, in a folder of its own. For a dataset:
-    :func:`mmload.builder.staging.remove_dataset`.
+    Only for entries created by this program, in a folder of its own.
     """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,22 @@ def _check(boxes: Array, has_area: npt.NDArray[np.bool_], outside: npt.NDArray[n
             f"the box {x0}, {y0}, {x1}, {y1} {why} the {size[1]} x {size[0]} image; clip_boxes cuts such boxes, and "
             "leaves out those of no area",
         )
+
+
+def polygon_fields(polygons: Sequence[tuple[int, Array]]) -> dict[str, Array]:
+    """Returns the fields of polygons, of each of which the index of its box and its points [n, 2] are given."""
+    values = np.concatenate([np.empty((0, 2)), *(points for _, points in polygons)])
+    return {"rings": _counted(polygons), "polygons": values}
+
+
+def run_fields(masks: Sequence[tuple[int, Array]]) -> dict[str, Array]:
+    """Returns the fields of run lengths, of each of which the index of its box and its runs int32 [n] are given."""
+    values = np.concatenate([np.empty(0, np.int32), *(runs for _, runs in masks)])
+    return {"run_boxes": _counted(masks), "runs": values}
+
+
+def _counted(parts: Sequence[tuple[int, Array]]) -> Array:
+    return np.array([(box, len(values)) for box, values in parts], np.int32).reshape(-1, 2)
 
 
 def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from mmload.sources.annotation_values import integer
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import read_text
 from mmload.sources.list_rows import MAX_CLASSES
-from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects
+from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, polygon_fields
 
 if TYPE_CHECKING:
     import yaml
@@ -129,10 +129,8 @@ def objects_of_lines(lines: Sequence[Sequence[float]], size: tuple[int, int], me
     if task != "instances":
         return ImageObjects(boxes=boxes, per_box=per_box)
     # Rounded, as an exported polygon of at most 9 decimals is then the same again.
-    polygons = [np.round(each.reshape(-1, 2) * scale, 9) for each in points]
-    rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32).reshape(-1, 2)
-    segments = {"rings": rings, "polygons": np.concatenate([np.empty((0, 2)), *polygons])}
-    return ImageObjects(boxes=boxes, per_box=per_box, segments=segments)
+    polygons = [(place, np.round(each.reshape(-1, 2) * scale, 9)) for place, each in enumerate(points)]
+    return ImageObjects(boxes=boxes, per_box=per_box, segments=polygon_fields(polygons))
 
 
 def _box(numbers: npt.NDArray[np.float64], task: str) -> list[float]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(Mapping[str, "Split"]):
-    """Splits of an open dataset by name.
+    """Splits of an open dataset by name, at a path or in an open folder.
 
     Use :func:`mmload.open`.
 
@@ -48,10 +48,13 @@ class Dataset(Mapping[str, "Split"]):
         StoreError, VersionError, DamagedError: as :func:`~mmload.store.dataset_folder.open_folder`.
     """
 
-    def __init__(self, path: str | Path, version: int | None = None) -> None:
-        folder, self.manifest = open_folder(path, version)
-        self.folder, self.path = folder, folder.path
-        self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}
+    split_type: ClassVar[Callable[..., Split]]
+
+    def __init__(self, place: str | Path | Folder, version: int | None = None) -> None:
+        self.folder = place if isinstance(place, Folder) else open_folder(place, version)[0]
+        self.path, self.manifest = self.folder.path, self.folder.manifest
+        splits = self.manifest.splits.items()
+        self._splits = {name: self.split_type(self.folder, name, record) for name, record in splits}
 
     def __getitem__(self, name: str) -> Split:
         if name not in self._splits:
@@ -157,7 +160,7 @@ class Split:
     @property
     def version(self) -> int:
         """Number of the dataset's version."""
-        return self.folder.version
+        return self.folder.manifest.version
 
     @property
     def digest(self) -> int:
@@ -191,7 +194,6 @@ class Split:
         """
         if "targets" not in self.fields:
             raise AttributeError(f"{self!r} has no targets")
-        self.check_changed()
         numbers = row_numbers(slice(None), len(self), self._name_in_messages)
         targets: list[Any] = self.reader.gather("targets", numbers).tolist()
         return targets
@@ -253,7 +255,6 @@ class Split:
         from mmload.batch import make_batch, make_variable_size_batch  # tensordict: to open a dataset does not need it
 
         numbers = row_numbers(rows, len(self), self._name_in_messages)
-        self.check_changed()
         try:
             fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.variable_size}
             if len(fields) == len(self.fields):
@@ -267,21 +268,12 @@ class Split:
             error.add_note(f"while reading {self!r}: {shown_rows(numbers)}")
             raise
 
-    def check_changed(self) -> None:
-        """Checks that the dataset's folder contains no other dataset: one ``stat``.
-
-        Raises:
-            StoreError: if it contains another dataset.
-        """
-        self.folder.check_changed()
-
     def check_files(self) -> None:
-        """Checks that neither the dataset nor a file that was opened has changed: one ``stat`` each.
+        """Checks that no file that was opened has changed: one ``stat`` each.
 
         Raises:
-            DamagedError, StoreError: if the folder contains another dataset, or a file was truncated or written to.
+            DamagedError, StoreError: if one was truncated or written to.
         """
-        self.check_changed()
         self.files.check()
 
     def subset(self, rows: Rows) -> Subset[Batch]:
@@ -406,3 +398,6 @@ class Split:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec}" for name, spec in self.record.fields.items())
         return f"Split({self.name!r} of {self.folder.title!r}: {counted(len(self), 'row')} of {shown})"
+
+
+Dataset.split_type = Split

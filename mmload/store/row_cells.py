@@ -53,9 +53,6 @@ class ShownSplit(Protocol):
 
     def __len__(self) -> int: ...
 
-    def check_changed(self) -> None:
-        """Raises a StoreError if the folder contains another dataset."""
-
 
 def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     """Returns stored rows as cells of a :func:`~mmload.pictures.contact_sheet.contact_sheet`.
@@ -71,7 +68,6 @@ def cells_of_rows(split: ShownSplit, rows: Any) -> list[Cell]:
     numbers = row_numbers(rows, len(split), f"split {split.name!r}")
     if not len(numbers):
         raise UsageError(f"no row of {where} is chosen, so there is nothing to show")
-    split.check_changed()
     shown = {name: split.reader.rows(name, numbers) for name in SHOWN if name in split.fields}
     cells = []
     for place, row in enumerate(numbers):  # one by one, as no array holds images of several sizes

@@ -144,7 +144,7 @@ class Samples:
     def _opened(self) -> OpenedFile:
         """Returns the file, opened at its first use."""
         if self._opened_file is None:
-            self._opened_file = OpenedFile(self._folder, self._file, self._record.samples, None)
+            self._opened_file = OpenedFile(self._folder, self._file, self._record.samples)
         return self._opened_file
 
     def _bytes(self, start: int, count: int) -> bytes:

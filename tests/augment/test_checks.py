@@ -44,7 +44,7 @@ def batch_of(count: int = 6, channels: int = 3, size: int = 12, **fields: Tensor
 )
 def test_steps_that_uint8_cannot_hold_are_refused(step: nn.Module, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Collate(step, dtype=torch.uint8)
+        Collate(step, dtype=torch.uint8)(batch_of())
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
@@ -179,6 +179,8 @@ def test_tensors_that_are_no_images_are_refused(shape: tuple[int, ...]) -> None:
         ({"boxes": torch.zeros(6, 2, 4), "difficult": torch.zeros(6, 2)}, "difficult are torch.float32"),
         ({"seeds": torch.zeros(6, dtype=torch.int32)}, "seeds are torch.int32, expected torch.int64"),
         ({"seeds": torch.zeros(6, 2, dtype=torch.int64)}, "seeds have the shape"),
+        ({"ids": torch.zeros(6, 1, dtype=torch.int64)}, r"ids have the shape \(6, 1\), expected \(6,\)"),
+        ({"ids": torch.zeros(6, dtype=torch.int32)}, "ids are torch.int32, expected torch.int64"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(fields: dict[str, Tensor], message: str) -> None:

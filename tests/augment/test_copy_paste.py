@@ -181,16 +181,6 @@ def test_copy_paste_after_a_mosaic_pastes_of_another_mosaic() -> None:
     assert pasted_into > 6
 
 
-def test_copy_paste_without_the_partners_behind_the_samples_is_refused() -> None:
-    batch, collate = with_all_fields(8), Collate(CopyPaste(0.5))
-    numbers, seeds = with_partners(collate, batch)
-    both = batch[numbers].replace(seeds=seeds, images=None)
-    assert len(collate.prepare(both, (3, SIDE, SIDE)).shape) == 4
-    for wrong in (batch, both[:-1], both.replace(seeds=seeds.flip(0)), both[torch.arange(len(both)).flip(0)]):
-        with pytest.raises(ValueError, match=r"CopyPaste needs the partners of samples behind them; prepare rows and"):
-            collate.prepare(wrong.replace(images=None), (3, SIDE, SIDE))
-
-
 @pytest.mark.parametrize("area", [torch.float32, torch.float64, torch.float16, torch.int64])
 def test_copy_paste_dtypes_of_all_fields_stay(area: torch.dtype) -> None:
     batch = with_all_fields(20)

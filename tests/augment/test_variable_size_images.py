@@ -40,8 +40,7 @@ from mmload.augment import (
     ScaleJitter,
     Views,
 )
-from mmload.augment.collate import Collate
-from mmload.augment.prepared_batch import PreparedBatch
+from mmload.augment.collate import Collate, PreparedBatch
 from mmload.batch import Batch
 from mmload.presets import detection
 from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES, ImageLines

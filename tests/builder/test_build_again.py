@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from building import recipe
 from conftest import contents
@@ -92,15 +90,9 @@ def test_a_build_does_not_go_on_with_other_decoders(source, tmp_path, monkeypatc
     assert {"mmload", "torch", "torchvision", "pillow", "simplejpeg", "numpy"} <= now.keys()
     with monkeypatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now | {"simplejpeg": "99"})
-        with pytest.raises(BuildError, match=f"by simplejpeg {now['simplejpeg']}, and this machine has simplejpeg 99"):
+        with pytest.raises(BuildError, match='simplejpeg is "99", was '):
             build(recipe(source, tmp_path / "out"))
-    plan = tmp_path / ".out.building" / "plan.json"
-    body = json.loads(plan.read_text())
-    del body["versions"]
-    plan.write_text(json.dumps(body))
-    with pytest.raises(BuildError, match="by mmload unknown, .* or add --overwrite to drop it and start again"):
-        build(recipe(source, tmp_path / "out"))
-    assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
+        assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
 
 
 def test_build_again_a_second_build_into_one_place_is_refused(source, tmp_path):
@@ -154,12 +146,12 @@ def test_overwrite_again_after_a_kill_in_its_last_steps_does_nothing(source, tmp
 def test_a_build_killed_while_it_wrote_its_manifest_leaves_no_half_of_it_in_the_dataset(source, tmp_path, monkeypatch):
     build(recipe(source, tmp_path / "whole"))
 
-    def killed(paths, manifest):
-        (paths.folder / "notes" / "dataset.json.0123456789abcdef.partial").write_text(manifest.dumps()[:100])
+    def killed(paths, place, blocks):
+        (paths.folder / "notes" / "dataset.json.0123456789abcdef.partial").write_bytes(blocks[0][:100])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mmload.builder.staging.write_manifest", killed)
+        patch.setattr("mmload.builder.staging.write_blocks", killed)
         with pytest.raises(KeyboardInterrupt):
             build(recipe(source, tmp_path / "out"))
     assert build(recipe(source, tmp_path / "out")).built == 0

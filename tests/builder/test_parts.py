@@ -218,7 +218,7 @@ def test_a_part_of_another_recipe_source_or_version_is_refused(photos: Path, tmp
     now = made_by() | {"mmload": "9"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now)
-        with pytest.raises(BuildError, match=r"and this machine has mmload 9, which may make other pixels"):
+        with pytest.raises(BuildError, match=r"mmload is .9., was .*, which may make other pixels"):
             build_part(job, "2/2")
     assert build_part(job, "2/2").manifest is not None
 

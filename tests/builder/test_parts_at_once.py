@@ -15,7 +15,7 @@ from meanwhile import once
 from updating import add_pictures, interrupt_after, picture
 
 import mmload
-from mmload.builder import pipeline, previous_version, shard_job, shards, version_commit
+from mmload.builder import pipeline, previous_version, shard_job, shards
 from mmload.builder import staging as staging_module
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build, build_part, update
@@ -51,7 +51,7 @@ def all_built(work: PlannedBuild, staging: Staging) -> Manifest:
 @pytest.fixture
 def unlocked(monkeypatch):
     """Machines that do not see each other's locks."""
-    monkeypatch.setattr(version_commit, "folder_lock", lambda folder: nullcontext())
+    monkeypatch.setattr(staging_module, "folder_lock", lambda folder: nullcontext())
     monkeypatch.setattr(staging_module, "lock", lambda file, shared=False: True)
 
 
@@ -199,7 +199,7 @@ def test_a_part_of_an_update_ends_well_while_another_moves_files(squares, source
             second.join(2)  # it may wait for the lock that this one holds
 
     monkeypatch.setattr(PlannedBuild, "sealed", waiting)
-    monkeypatch.setattr(version_commit.os, "replace", slow)
+    monkeypatch.setattr(os, "replace", slow)
     second.start()
     looks.wait(20)
     build_part(squares, "2/2", options=UPDATE)
@@ -216,7 +216,7 @@ def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, sourc
     with Staging(squares.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
         goes_on, moves, move = threading.Event(), threading.Event(), os.replace
-        thread = threading.Thread(target=lambda: first.add_version(made, work.previous.manifest.contents))
+        thread = threading.Thread(target=lambda: first.commit(made))
 
         def slow(place, other):
             move(place, other)
@@ -231,7 +231,7 @@ def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, sourc
                 moves.wait(10)
             return record
 
-        monkeypatch.setattr(version_commit.os, "replace", slow)
+        monkeypatch.setattr(os, "replace", slow)
         monkeypatch.setattr(shards, "write_blocks", beside_another)
         try:
             assert build_part(squares, "2/2", options=UPDATE).manifest is not None
@@ -255,9 +255,8 @@ def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(squ
     work = planned(squares)
     with Staging(squares.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
-        once(
-            monkeypatch, version_commit, "read", after=lambda: first.add_version(made, work.previous.manifest.contents)
-        )
+        with_another = lambda: once(monkeypatch, staging_module, "read", after=lambda: first.commit(made))  # noqa: E731
+        once(monkeypatch, staging_module, "add_to_dataset", before=with_another)
         assert build_part(squares, "2/2", options=UPDATE).manifest is not None
     assert verify(squares.out) == []
     assert mmload.open(squares.out, version=1)
@@ -266,7 +265,7 @@ def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(squ
 @pytest.mark.usefixtures("unlocked")
 def test_a_file_that_another_part_has_moved_is_not_missing_without_locks(squares, source, monkeypatch):
     add_pictures(source, 30)
-    work, dataset_files, lists = planned(squares), version_commit.dataset_files, []
+    work, dataset_files, lists = planned(squares), staging_module.dataset_files, []
     with Staging(squares.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
 
@@ -279,7 +278,7 @@ def test_a_file_that_another_part_has_moved_is_not_missing_without_locks(squares
                 (squares.out / name).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(new / name, squares.out / name)
 
-        monkeypatch.setattr(version_commit, "dataset_files", then_another_moves_one)
+        monkeypatch.setattr(staging_module, "dataset_files", then_another_moves_one)
         assert build_part(squares, "2/2", options=UPDATE).manifest is not None
     assert len(lists) >= 2
     assert verify(squares.out) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -164,26 +163,18 @@ def test_a_node_that_lacks_something_is_named_before_anything_is_built(
 ) -> None:
     job, folders = recipe(photos, tmp_path / "out"), ShardJob.folders
     made_by = ray_engine.made_by()
+    checksum = ray_engine._checksum
     faults: list[tuple[Any, str, Any, str]] = [
-        (ray_engine, "made_by", lambda: made_by | {"torch": "9.9"}, r"has torch .*, this machine has torch 9\.9"),
-        (
-            ray_engine,
-            "made_by",
-            lambda: made_by | {"no-package": "1"},
-            "has no no-package, this machine has no-package 1",
-        ),
+        (ray_engine, "made_by", lambda: made_by | {"torch": "9.9"}, r"has torch .*, the machine .* has torch 9\.9"),
+        (ray_engine, "made_by", lambda: made_by | {"no-package": "1"}, "has no-package none, the machine"),
         (ShardJob, "folders", lambda self: (Path("/not/there"), *folders(self)), "does not see /not/there; mount"),
+        (ray_engine, "_checksum", lambda *words: checksum(*words) + 1, "cannot read the first samples of train, or"),
     ]
     for place, name, value, message in faults:
         with monkeypatch.context() as patch:
             patch.setattr(place, name, value)
-            with pytest.raises(BuildError, match=rf"Ray node \S+ \(.*\) \(and 1 other node\) {message}"):
+            with pytest.raises(BuildError, match=rf"Ray node \S+ {message}"):
                 build(job, engine=RayEngine())
-    checksum = ray_engine._checksum
-    with monkeypatch.context() as patch:
-        patch.setattr(ray_engine, "_checksum", lambda *words: checksum(*words) + 1)
-        with pytest.raises(BuildError, match="first samples of train, or gets other pixels"):
-            build(job, engine=RayEngine())
     with pytest.raises(BuildError, match="no node of the Ray cluster has 64 CPUs for a task"):
         build(job, engine=RayEngine(threads=64))
     assert not list((tmp_path / ".out.building" / "dataset").iterdir())
@@ -258,21 +249,11 @@ def test_the_cluster_is_the_one_that_is_named_else_a_new_one(
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray_engine, "_check_reachable", lambda address: None)
     done = mmload("build", "imagefolder", photos, tmp_path / "out", "--size", 16, "--engine", "ray", *words)
     assert done.returncode == 1
     assert asked == [used]
     assert done.stderr.startswith(f"mmload: {said}")
     assert done.stderr.count("\n") == 3
-
-
-def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:
-    pytest.importorskip("ray", reason="ray is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        with pytest.raises(BuildError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
-            ray_engine._check_reachable(f"127.0.0.1:{port}")
 
 
 def test_a_shard_that_is_begun_again_counts_once_and_not_for_ever() -> None:

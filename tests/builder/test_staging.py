@@ -67,28 +67,12 @@ def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", [None, "1/1"])
 def test_empty_folders_and_one_with_half_a_mark_are_taken_away(source: Path, tmp_path: Path, part: str | None) -> None:
     """A kill leaves such folders beside the working folder, where one is created or removed."""
-    for name in (".out.building", ".out.building.0123456789abcdef.partial", ".out.building.0123456789abcde0.partial"):
+    for name in (".out.building.0123456789abcdef.partial", ".out.building.0123456789abcde0.partial"):
         (tmp_path / name).mkdir()
     (tmp_path / name / "lock").write_bytes(MARK[:9])
     asked = recipe(source, tmp_path / "out")
     assert (build(asked) if part is None else build_part(asked, part)).built == 15
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
-
-
-@pytest.mark.parametrize("name", ["dataset/train", "notes/train/000000.json", "thesis.tex"])
-def test_a_link_in_a_marked_folder_is_refused_and_stays(source: Path, tmp_path: Path, name: str) -> None:
-    """Nothing is moved or removed through it."""
-    interrupted(source, tmp_path / "out")
-    (tmp_path / "mine").mkdir()
-    link = tmp_path / ".out.building" / name
-    if link.exists():
-        link.rename(tmp_path / "was")
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(tmp_path / "mine")
-    for more in ({}, {"transforms": square(24)}):
-        with pytest.raises(BuildError, match=f"holds {name}, which no build made"):
-            build(recipe(source, tmp_path / "out", **more), overwrite=bool(more))
-    assert link.is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +187,7 @@ def test_a_kill_at_any_step_of_a_swap_is_recovered(
         return run
 
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        for name in ("dataset_at", "folder_lock", "remove_dataset", "write_atomically"):
+        for name in ("dataset_at", "folder_lock", "remove", "write_atomically"):
             patch.setattr(f"mmload.builder.staging.{name}", doomed(getattr(staging_module, name)))
         patch.setattr("mmload.builder.staging.exchange", doomed(exchange if atomic else lambda one, other: False))
         patch.setattr(Path, "rename", doomed(Path.rename))

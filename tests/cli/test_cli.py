@@ -202,7 +202,7 @@ def test_an_unknown_version(dataset: Dataset, tmp_path: Path) -> None:
         ('[store]\nshard_sise = "1GiB"', "[store] has no key 'shard_sise'; it has "),
         ("[stor]\n", "the recipe has no key 'stor'; it has decode, exclude, out, source, store, transforms"),
         ('[[transforms]]\nstep = "RandomCrop"\nsize = 2', "transform RandomCrop is random"),
-        ('[[transforms]]\nstep = "Resise"\nsize = 2', "unknown transform 'Resise'; use one of CenterCrop, "),
+        ('[[transforms]]\nstep = "Resise"\nsize = 2', "has no such step; use one of CenterCrop, "),
         ('[[transforms]]\nstep = "Resize"\nsice = 2', "transform Resize has no argument 'sice'; it takes "),
         ("[decode\n", "is not TOML"),
         ('[store]\nshard_size = "big"', "size is 'big'"),

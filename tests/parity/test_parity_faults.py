@@ -17,7 +17,7 @@ from mmload import parity
 from mmload.builder import transforms
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.transforms import Window
+from mmload.builder.transforms import Framing
 from mmload.parity.differences import Tally
 from mmload.sources.decode import Decoder
 
@@ -27,8 +27,8 @@ PIXELS = {"pixels of jpeg", "pixels of png", "pixels of webp"}
 def resized_by(resize: Callable[[Tensor, list[int]], Tensor]) -> Callable[..., Tensor]:
     """A build's resize by another function."""
 
-    def resized(images: Tensor, size: tuple[int, int], kind: str, window: Window, out: object) -> Tensor:
-        return F.crop_image(resize(images, list(size)), *window)
+    def resized(images: Tensor, framing: Framing, out: object) -> Tensor:
+        return F.crop_image(resize(images, list(framing.size)), *framing.pixels)
 
     return resized
 
@@ -37,22 +37,22 @@ decode, middle = Decoder.with_origin, transforms.middle
 WRONG: dict[str, tuple[object, str, Callable[..., object]]] = {
     "no antialiasing": (
         transforms,
-        "_resize_pixels",
+        "_framed_image",
         resized_by(lambda images, size: F.resize(images, size, InterpolationMode.BILINEAR, antialias=False)),
     ),
     "nearest": (
         transforms,
-        "_resize_pixels",
+        "_framed_image",
         resized_by(lambda images, size: F.resize(images, size, InterpolationMode.NEAREST)),
     ),
     "bicubic": (
         transforms,
-        "_resize_pixels",
+        "_framed_image",
         resized_by(lambda images, size: F.resize(images, size, InterpolationMode.BICUBIC, antialias=True)),
     ),
     "Pillow": (
         transforms,
-        "_resize_pixels",
+        "_framed_image",
         resized_by(lambda images, size: F.pil_to_tensor(F.resize(F.to_pil_image(images), size))),
     ),
     "swapped channels": (

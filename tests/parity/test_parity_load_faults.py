@@ -29,9 +29,8 @@ from mmload.augment import (
     RandomSolarize,
     Resize,
 )
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import Draws
-from mmload.augment.prepared_batch import PreparedBatch
 from mmload.parity import replay
 from mmload.render import level_program as levels
 from mmload.render.kernel_arguments import ImageLines

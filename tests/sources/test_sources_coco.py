@@ -13,7 +13,7 @@ from mmload.errors import RecipeError, SourceError
 from mmload.pictures.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
 from mmload.records import mirrored_names
 from mmload.remote.opening import open as open_dataset
-from mmload.sources.coco_annotations import decoded_runs
+from mmload.sources.coco import decoded_runs
 
 
 @pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # of pycocotools

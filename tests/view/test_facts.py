@@ -10,7 +10,7 @@ import pytest
 from building import changed_manifest
 from conftest import complaint, mmload
 
-from mmload.builder.version_commit import write_card
+from mmload.builder.dataset_change import write_card
 from mmload.parity import ParityReport, Verdict, record
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read

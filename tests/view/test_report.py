@@ -19,7 +19,7 @@ from written_datasets import of_tensors
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.version_commit import write_card
+from mmload.builder.dataset_change import write_card
 from mmload.cli.options import training_of
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files
