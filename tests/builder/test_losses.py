@@ -12,12 +12,10 @@ from conftest import mmload
 from devkit import Devkit, thing
 
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import loss_sentences
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import SampleError
 from mmload.records import ONLY_VOID, OTHER_SIZE, SWAPPED_SIZE
 from mmload.remote.opening import open as open_dataset
-from mmload.sources.voc import VocSource
 
 CROPPED = "boxes were dropped"
 
@@ -105,23 +103,6 @@ def test_boxes_that_a_crop_drops_are_counted(boxed: Devkit, tmp_path: Path, how:
     assert "Letterbox" in said
 
 
-def test_the_count_is_the_same_after_an_interruption(boxed: Devkit, tmp_path: Path) -> None:
-    class Enough(Exception):
-        pass
-
-    def stop(done: int, total: int) -> None:
-        if done >= total // 2:
-            raise Enough
-
-    build(recipe(boxed, tmp_path / "whole"))
-    with pytest.raises(Enough):
-        build(recipe(boxed, tmp_path / "out"), threads=1, progress=stop)
-    report = build(recipe(boxed, tmp_path / "out"))
-    assert 0 < report.built < 12
-    for kind in ("notes", "warnings"):
-        assert notes(tmp_path / "out", kind) == notes(tmp_path / "whole", kind)
-
-
 def test_build_and_info_warn_of_dropped_boxes_on_a_line_of_their_own(boxed: Devkit, tmp_path: Path) -> None:
     config = tmp_path / "crop.toml"
     config.write_text('[source]\nkind = "voc"\n[[transforms]]\nstep = "CenterCrop"\nsize = 6\n')
@@ -202,12 +183,3 @@ def test_a_box_that_does_not_fit_tells_the_size_that_it_was_drawn_for(devkit: De
     devkit.list("train", "a")
     with pytest.raises(SampleError, match=r"drawn on an image of 6 x 8: .*leaves the 8 x 6 image"):
         devkit.splits()["train"].read(0)
-
-
-def test_nothing_lost_is_nothing_said() -> None:
-    assert loss_sentences({}, {}) == ()
-    assert loss_sentences({"boxes": 3}, {}) == ()
-
-
-def test_voc_means_detection_where_no_task_is_given() -> None:
-    assert VocSource.__init__.__kwdefaults__["task"] == "detection"

@@ -170,23 +170,6 @@ def test_variable_build_changed_source_is_reported_and_not_repaired(pictures: Pa
         repair(out, source)
 
 
-def test_variable_build_interrupted_resumes(pictures: Path, tmp_path: Path) -> None:
-    build(recipe(pictures, tmp_path / "whole", encode="jpeg"))
-
-    def stop(done: int, total: int) -> None:
-        if done >= 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(recipe(pictures, tmp_path / "out", encode="jpeg"), threads=1, progress=stop)
-    report = build(recipe(pictures, tmp_path / "out", encode="jpeg"), threads=1)
-    assert 0 < report.built < 15
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    with pytest.raises(BuildError, match="was built by another recipe"):
-        build(recipe(pictures, tmp_path / "out", encode="jpeg", quality=80))
-    assert build(recipe(pictures, tmp_path / "out", encode="jpeg")).built == 0
-
-
 def test_samples_that_cannot_be_read_are_left_out(pictures: Path, tmp_path: Path) -> None:
     source = shutil.copytree(pictures, tmp_path / "photos")
     for name in ("class0/1.png", "class2/4.jpg"):
