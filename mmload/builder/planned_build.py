@@ -250,9 +250,9 @@ class PlannedBuild:
         fields, sizes, shard_samples, plans = {}, {}, {}, {}
         with _advised(self.plan):
             for name in self._listed_splits:
-                kept = None if self.previous is None else self.previous.splits[name].kept_record
+                kept = None if self.previous is None else self.previous.splits[name].kept_split
                 if kept is not None:
-                    fields[name], shard_samples[name] = kept.built_fields, kept.shard_samples
+                    fields[name], shard_samples[name] = kept.record.built_fields, kept.record.shard_samples
                 if (split := self.splits.get(name)) is None:
                     continue
                 if kept is None:

@@ -400,10 +400,9 @@ class SplitUpdate:
         return np.array([(is_new & made).sum(), (~is_new & ~self.kept & made).sum(), gone])
 
     @property
-    def kept_record(self) -> SplitRecord | None:
-        """Manifest entry that new rows must be like, as rows of it stay or there are no new ones; else None."""
-        is_new = self._old is None or (len(self.built) and not self.kept.any())
-        return None if is_new or self._old is None else self._old.record
+    def kept_split(self) -> Split | None:
+        """Split of the version that new rows must be like, as rows of it stay or there are no new ones; else None."""
+        return self._old if self.kept.any() or not len(self.built) else None
 
     def notes(self, is_changed: bool) -> Iterator[str]:
         """Yields why all rows are built again, and whether rows change their order if the dataset is changed."""
@@ -462,9 +461,9 @@ class SplitUpdate:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
         shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
         places, count = np.where(self.kept, self.rows, -1), 0
-        if (old := self.kept_record) is not None and self._old is not None:
-            parts.append(replace(self._stored, targets=classes_of(self._old)))
-            shards, folders, count = list(old.shards), old.shards.folder_numbers.tolist(), old.rows
+        if (old := self.kept_split) is not None:
+            parts.append(replace(self._stored, targets=classes_of(old)))
+            shards, folders, count = list(old.record.shards), old.record.shards.folder_numbers.tolist(), len(old)
         first = sum(record.rows for record in shards)
         for plan in layout.plans.get(self._name, ()):
             summary = finished[self._name, plan.index]

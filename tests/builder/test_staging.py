@@ -85,7 +85,7 @@ def test_empty_folders_and_one_with_half_a_mark_are_taken_away(source: Path, tmp
     ],
 )
 @pytest.mark.parametrize("wanted", ["alone", "overwrite", "part"])
-def test_staging_found_and_wanted_does_what_the_table_says(
+def test_staging_goes_on_with_discards_or_refuses_what_it_finds(
     source: Path, tmp_path: Path, found: str, done: dict[str, Any], wanted: str
 ) -> None:
     out = (tmp_path / "out").resolve()
