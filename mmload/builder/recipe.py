@@ -552,8 +552,8 @@ def _recipe_of_config(options: BuildOptions, config: str | Path) -> BuildRecipe:
     words, recipe = options.words or [], load(config)
     if len(words) > 2:
         raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
-    given = {"root": place(words[0])} if words else {}
-    recipe = replace(recipe, **given, **({"out": Path(words[1])} if len(words) == 2 else {}))
+    root = place(words[0]) if words else recipe.root
+    recipe = replace(recipe, root=root, out=Path(words[1]) if len(words) == 2 else recipe.out)
     for name in ("root", "out"):
         if getattr(recipe, name) is None:
             raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
