@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, Chunk, ShardPlan
 from mmload.builder.staging import Staging, has_finished_shards
 from mmload.errors import UsageError, choices, counted
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
+from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name, shard_name
@@ -71,10 +71,9 @@ def add_field(
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size is {batch_size!r}; give an integer from 1")
     given: Any = values if callable(values) or isinstance(values, Tensor) else np.asarray(values)
-    column = {"name": name, "split": split}
-    opened = open_to_change(dataset, column, by_number=not callable(given))
+    opened = open_to_change(dataset, by_number=not callable(given))
     chosen = only_split(opened, split)
-    column["split"] = chosen.name
+    column = {"name": name, "split": chosen.name}
     _check_name(chosen, name)
     if not callable(given) and given.shape[:1] != (len(chosen),):
         rows = counted(len(chosen), "row")
@@ -172,7 +171,7 @@ class _Column:
             values[torch.from_numpy(is_row)] = self._values_of(rows[is_row])
         return values
 
-    @cached_property
+    @lazy_property
     def _rows_of_shards(self) -> Numbers:
         """Row of the split at each place of the shards, int64 [n]; -1: it was removed."""
         rows = np.full(int(self.split.record.shards.rows.sum()), -1, np.int64)

@@ -92,23 +92,6 @@ def test_boxes_that_a_crop_drops_are_counted(boxed: Devkit, tmp_path: Path, how:
     assert "Letterbox" in said
 
 
-def test_the_count_is_the_same_after_an_interruption(boxed: Devkit, tmp_path: Path) -> None:
-    class Enough(Exception):
-        pass
-
-    def stop(done: int, total: int) -> None:
-        if done >= total // 2:
-            raise Enough
-
-    build(recipe(boxed, tmp_path / "whole"))
-    with pytest.raises(Enough):
-        build(recipe(boxed, tmp_path / "out"), threads=1, progress=stop)
-    report = build(recipe(boxed, tmp_path / "out"))
-    assert 0 < report.built < 12
-    for kind in ("notes", "warnings"):
-        assert notes(tmp_path / "out", kind) == notes(tmp_path / "whole", kind)
-
-
 def test_build_and_info_warn_of_dropped_boxes_on_a_line_of_their_own(boxed: Devkit, tmp_path: Path) -> None:
     config = tmp_path / "crop.toml"
     config.write_text('[source]\nkind = "voc"\n[[transforms]]\nstep = "CenterCrop"\nsize = 6\n')

@@ -267,16 +267,16 @@ def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path, capsys: pyte
     from mmload.cli.demo import run_demo
 
     def run() -> list[float]:
-        return run_demo(tmp_path / "demo", lambda words: app(words, standalone_mode=False), images=48, epochs=4)
+        return run_demo(tmp_path / "demo", lambda words: app(words, standalone_mode=False), images=24, epochs=3)
 
     losses = run()
     assert losses[-1] < losses[0]
     text = capsys.readouterr().out
-    for step in ("made 48 JPEGs", "$ mmload build", "$ mmload preview", "$ mmload bench", "a small network"):
+    for step in ("made 24 JPEGs", "$ mmload build", "$ mmload preview", "$ mmload bench", "a small network"):
         assert step in text
     for name in ("stored.jpg", "training.jpg", "bench.png"):
         assert 4_000 < (tmp_path / "demo" / name).stat().st_size < 120_000
-    assert len(open_dataset(tmp_path / "demo" / "dataset")["train"]) == 48
+    assert len(open_dataset(tmp_path / "demo" / "dataset")["train"]) == 24
     before = contents(tmp_path / "demo" / "photos")
     (tmp_path / "demo" / "dataset" / "best.pt").write_text("days of training")
     with pytest.raises(BuildError, match=r"holds more than its dataset: best\.pt"):

@@ -19,7 +19,7 @@ from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.export import to_huggingface
-from mmload.store.row_cells import cells_of_rows
+from mmload.store.dataset import cells_of_rows
 from mmload.view.browse_pages import Pages
 from mmload.view.report import class_rows, report, thumbnails
 from mmload.view.training import drawn_cells
