@@ -102,9 +102,8 @@ def framed(sample: Sample, framing: Framing, out: Pixels | None = None) -> Sampl
     if "masks" in fields:
         fields["masks"] = _framed_mask(fields["masks"], framing, VOID)
     inside = _inside(sample.inside or (0, 0, *have), have, framing)
-    is_border = inside != (0, 0, *window[2:])
     cut_off = _move_targets(fields, have, framing, sample)
-    return replace(sample, fields=fields, inside=inside if is_border else None, cut=cut_off)
+    return replace(sample, fields=fields, inside=None if inside == (0, 0, *window[2:]) else inside, cut=cut_off)
 
 
 def _size_of(sample: Sample) -> Size:
@@ -461,9 +460,11 @@ class TransformChain:
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
         self.steps: list[Transform] = []
         for step in map(_made, specs):
-            if isinstance(step, CenterCropSample) and self.steps and isinstance(self.steps[-1], ResizeSample):
-                step = _ResizedMiddle(resize=self.steps.pop(), crop=step)
-            self.steps.append(step)
+            last = self.steps[-1] if self.steps else None
+            if isinstance(step, CenterCropSample) and isinstance(last, ResizeSample):
+                self.steps[-1] = _ResizedMiddle(resize=last, crop=step)
+            else:
+                self.steps.append(step)
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Applies every step; the image is in ``out``, uint8 [C, H, W], if the last step can write to it."""
