@@ -73,10 +73,22 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
         raise UsageError(f"keep is {keep}; the current version is always kept, so give 1 or more")
     path = Path(path).resolve()
     read(path)
-    if os.path.lexists(staging_folder(path)):
-        with Staging(path) as staging:  # which completes an update that was killed while it moved files
+    try:
+        staging = Staging(path)  # which completes an update that was killed while it moved files
+    except BuildError as error:
+        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+        if not is_full or os.path.lexists(staging_folder(path)):
+            raise
+        return _remove_unused(path, keep, dry_run)  # there is no update to complete, and this makes room
+    with staging:
+        try:
+            return _remove_unused(path, keep, dry_run)
+        finally:
             if staging.plan() is None:
                 staging.discard()
+
+
+def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
     try:
         with folder_lock(path):
             manifest = read(path)
