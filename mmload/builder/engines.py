@@ -21,7 +21,7 @@ from mmload.builder.shard_job import OnProgress, ShardJob
 from mmload.builder.shards import ShardPlan
 from mmload.errors import BuildError, MmloadError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
-from mmload.runtime.resources import MOST_THREADS, available_cores, single_op_pool
+from mmload.runtime.resources import MOST_THREADS, available_cores
 
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
@@ -77,13 +77,9 @@ class LocalEngine:
         threads = self.threads or max(1, cores // max(1, processes))
         if processes > 1:
             _WorkerPool(job, plans, on_progress).build_all(processes, threads)
-        elif plans:
-            pool = single_op_pool(threads, "mmload-build")
-            try:
-                for plan in plans:
-                    job(plan, pool, threads, on_progress)
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+        else:
+            for plan in plans:
+                job(plan, threads, on_progress)
 
 
 class _WorkerPool:
@@ -166,11 +162,10 @@ def _work(pipe: Connection, threads: int) -> None:
     depend_on_parent(lambda: os._exit(1))
     try:
         job: ShardJob = pickle.loads(pipe.recv_bytes())
-        pool = single_op_pool(threads, "mmload-build")
         while True:
             plan, samples = pickle.loads(pipe.recv_bytes())
             job_of_plan = job if samples is None else job.with_samples(plan, samples)
-            job_of_plan(plan, pool, threads, lambda *counts: pipe.send(("progress", *counts)))
+            job_of_plan(plan, threads, lambda *counts: pipe.send(("progress", *counts)))
             pipe.send(("finished",))
     except (EOFError, BrokenPipeError):
         os._exit(1)

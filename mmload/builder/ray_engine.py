@@ -25,7 +25,7 @@ from mmload.builder.engines import pickled
 from mmload.builder.shard_job import OnProgress, ShardJob, private_paths, row_order, samples_checksum
 from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, made_by
 from mmload.errors import BuildError, MmloadError, UsageError, counted
-from mmload.runtime.resources import available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads
 from mmload.sources import SourceSplit
 
 EXTRA = "--engine ray needs ray; in a clone of mmload run: pip install '.[ray]'"
@@ -305,8 +305,7 @@ def build_shard(
             return BuildError(f"Ray node {socket.gethostname()} {error}")
     job, part = _jobs[name], pickle.loads(samples)
     try:
-        with single_op_pool(threads, "mmload-build") as pool:
-            work = job if part is None else job.with_samples(plan, part)
-            return work(plan, pool, threads, lambda samples, skipped: None)
+        work = job if part is None else job.with_samples(plan, part)
+        return work(plan, threads, lambda samples, skipped: None)
     except MmloadError as error:
         return error

@@ -263,10 +263,7 @@ class Staging:
                 if not self.shared:
                     self._drop_replaced()
                     self.clear()  # the plan last: with it, a build that was killed here knows that it was done
-                aside = self._unused_name()
-                folder.rename(aside)
-                if not os.path.samestat(os.fstat(file.fileno()), (aside / MARK_NAME).stat()):
-                    aside.rename(folder)  # of a later command: another part had set aside the one that was looked at
+                folder.rename(self._unused_name())
         remove_set_aside(folder)
 
     def _unused_name(self) -> Path:

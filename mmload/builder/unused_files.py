@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from mmload.builder.previous_version import in_use, kind_of, listing_time, stored_fields, stored_rows
 from mmload.builder.shards import Chunk, ShardWriter, write_list
-from mmload.builder.staging import Staging, entries_of, owned_files
+from mmload.builder.staging import Staging, owned_files
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
@@ -105,7 +105,9 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
                     _write_manifest(path, kept, others)
                 for name in (*others, *manifests):
                     (path / name).unlink(missing_ok=True)
-                _remove_empty_folders(path, {name.rpartition("/")[0] for name in names})
+                for folder in sorted({name.rpartition("/")[0] for name in names}, key=len, reverse=True):
+                    with suppress(OSError):  # it has other files
+                        (path / folder).rmdir()
     except OSError as error:
         raise BuildError(
             f"cannot remove {error.filename or path} ({error.strerror}); run the same command again"
@@ -155,13 +157,6 @@ def _manifests_in(versions: Path) -> Iterator[Manifest]:
     for file in sorted(versions.glob("*.json")):
         with suppress(StoreError):
             yield loads(read_regular(file).decode(), str(file))
-
-
-def _remove_empty_folders(path: Path, folders: set[str]) -> None:
-    for name in sorted(folders, key=len, reverse=True):
-        folder = path / name
-        if folder != path and not entries_of(folder):
-            folder.rmdir()
 
 
 def compact(path: str | Path) -> Manifest:
@@ -241,15 +236,11 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
 
 def _written_shard(split: Split, rows: Numbers, staging: Staging, folder: int) -> ShardRecord:
     """Writes rows of a split to a new shard."""
-    writer = ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))
-    try:
+    with closing(ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))) as writer:
         for start in range(0, len(rows), _CHUNK_ROWS):
             some = rows[start : start + _CHUNK_ROWS]
             writer.write(Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some)))
-    except BaseException:
-        writer.abandon()
-        raise
-    return writer.seal().record
+        return writer.seal().record
 
 
 def _skipped(split: Split) -> list[tuple[str, str]]:

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds, seeds_of
-from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.collate import Collate, PreparedBatch
+from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds, seeds_of
 from mmload.augment.given_samples import on_device
+from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError

@@ -125,7 +125,7 @@ def record(folder: Path, report: ParityReport) -> None:
     Raises:
         StoreError: if it is not the dataset that was checked, or cannot be written.
     """
-    write_card(folder, "parity", report.as_json(), report.contents)
+    write_card(Path(folder), "parity", report.as_json(), report.contents)
 
 
 def _lines(verdict: Verdict, part: int, width: int) -> list[str]:

@@ -17,7 +17,7 @@ from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resident_pages import bring_in
 from mmload.runtime.turbojpeg import DECODE, DESTROY, GRAY, HANDLE, HEADER, INIT, MOST_COLORS, RGB
 
-_arrive = CallBy((ARRIVE,))
+_arrive = CallBy(ARRIVE)
 _INIT = CallC("uintp()")
 _DESTROY = CallC("int32(uintp)")
 _HEADER = CallC("int32(uintp, uintp, uintp, uintp, uintp, uintp, uintp)")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
-from mmload.render.cpu_kernels import crop_into, written
+from mmload.render.cpu_kernels import crop_of, written
 from mmload.render.holes import holes_of, no_holes
 from mmload.render.kernel_arguments import (
     FLIPPED_X,
@@ -37,6 +37,7 @@ from mmload.render.kernel_arguments import (
     Records,
     Resizes,
     compiled_for,
+    crop_signature,
     mix_signature,
 )
 from mmload.render.plan import Plan
@@ -86,7 +87,7 @@ class CpuRendering:
         if pixels is None:
             work = scratch("pixels", out.shape, np.float32)
             self.render_lines(first, lines, work)
-            out.copy_(torch.from_numpy(work))
+            out[:] = torch.from_numpy(work)
         elif self._plan.mixing is None:
             self._render(first, lines, pixels)
         else:
@@ -129,7 +130,7 @@ class CpuRendering:
         holes = self._holes._replace(sides=self._holes.sides[samples])
         paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
         if operations is None and not is_made and not lines.arrival.address:
-            crop_into(pixels)(crops, paint, pixels)
+            compiled_for(pixels, crop_of(pixels.ndim), crop_signature)(crops, paint, pixels)
             return
         runs = operations is not None
         cuts = runs and not (is_made and self._is_whole)

@@ -421,5 +421,5 @@ mix_signature = _before_output(BYTES, _PAINT, _FLOATS, "int64[:, ::1]")
 
 
 def outputs(ndim: int) -> list[str]:
-    """Returns the types of outputs of as many dimensions."""
+    """Returns the types of outputs of so many dimensions."""
     return [kind for (_, dimensions), kind in OUTPUTS.items() if dimensions == ndim]

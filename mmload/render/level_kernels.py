@@ -283,7 +283,7 @@ def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, arena: Arena)
     elif code in (FLIP_X, FLIP_Y):
         flip(image, FLIPPED_X if code == FLIP_X else FLIPPED_Y, arena)
     elif code in (AFFINE_NEAREST, PERSPECTIVE_NEAREST):
-        warp_nearest(image, numbers, code == PERSPECTIVE_NEAREST, fill, arena)
+        warp_nearest(image, numbers, code == PERSPECTIVE_NEAREST, True, fill, arena)
     else:
         warp_bilinear(image, numbers, code == PERSPECTIVE_BILINEAR, fill, arena)
 

@@ -15,12 +15,11 @@ from mmload.render.cpu_kernels import Index, lines_at_once
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import Bytes, Floats, Numbers, Paint, Pixels, mix_signature, outputs
 from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import called, inlined
+from mmload.runtime.declarations import called
 from mmload.runtime.intrinsics import finish_streams, reshaped, rounded, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
-_lines_at_once = inlined(lines_at_once)
 
 
 class _Colors(NamedTuple):
@@ -66,7 +65,7 @@ def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Aren
     """
     count, planes, height, across = out.shape
     depth, streamed, holes = len(paint.shift) // planes, paint.streamed, paint.holes
-    lines = _lines_at_once(height, across * out.itemsize)
+    lines = lines_at_once(height, across * out.itemsize)
     size = lines * across
     flat, source, band = reshaped(out, out.size), reshaped(levels, levels.size), carve(arena, size, out.dtype)
     target = band if streamed else flat

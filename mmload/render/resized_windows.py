@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmload.render.antialiased_resize import Taps, resample, taps, window_taps
+from mmload.render.antialiased_resize import Taps, resample, taps
 from mmload.render.cpu_kernels import CONSTANT, reflected
 from mmload.render.kernel_arguments import LINES, PIXELS, PLANES, RESIZE, Bytes, ImageLines, Resizes
 from mmload.runtime.arena import Arena, carve
@@ -132,13 +132,12 @@ def resize(images: ImageLines, k: int, resizes: Resizes, out: Bytes, arena: Aren
             start = row + c * apart, c * beside
             _around(lines, start, step, (high, wide), (top + begin, left + before), fill[c], mode, canvas[c], to)
         return
-    if shrink > 1:
-        over = window_taps(top, window.rows, rows, reach, shrink, begin, end, arena)
-        aside = window_taps(left, window.columns, columns, reach, shrink, before, after, arena)
-        top = left = 0
-    else:
-        over = taps(window.rows, rows, reach, begin, end, arena)
-        aside = taps(window.columns, columns, reach, before, after, arena)
+    # Input lines of a smaller image are counted from its beginning, as the window may begin between two; else from the
+    # window's, which gives torch's bits.
+    first_row, first_column = (top, left) if shrink > 1 else (0, 0)
+    over = taps(first_row, window.rows, rows, reach, shrink, begin, end, arena)
+    aside = taps(first_column, window.columns, columns, reach, shrink, before, after, arena)
+    top, left = top - first_row, left - first_column
     shown = (end - begin) * (after - before)
     down, right = down + begin, right + before
     begin, end, before, after = 0, end - begin, 0, after - before  # among the weights from here on

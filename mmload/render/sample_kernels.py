@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mmload.render.arrival import is_there
-from mmload.render.cpu_kernels import crop, crop_interleaved
+from mmload.render.cpu_kernels import crop, crop_of
 from mmload.render.kernel_arguments import (
     BYTES,
     COLOR,
@@ -41,8 +41,8 @@ from mmload.runtime.declarations import CallBy
 from mmload.runtime.intrinsics import reshaped
 from mmload.runtime.numba_compile import address_of, numba_compiled
 
-_color, _cut, _run = CallBy((COLOR,)), CallBy((crop_signature(BYTES),)), CallBy((RUN,))
-_resize, _paint_tiles = CallBy((RESIZE,)), CallBy((PAINT,))
+_color, _cut, _run = CallBy(COLOR), CallBy(crop_signature(BYTES)), CallBy(RUN)
+_resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
 
 
 @numba_compiled(RENDER)
@@ -105,8 +105,7 @@ def calls_for(dtype: np.dtype[Any], ndim: int, *, resizes: bool, paints: bool, r
         runs: whether there are operations.
         cuts: whether samples are cut out before that.
     """
-    signature = crop_signature(OUTPUTS[dtype, ndim])
-    calls = Calls(address_of(crop if ndim == 4 else crop_interleaved, signature))
+    calls = Calls(address_of(crop_of(ndim), crop_signature(OUTPUTS[dtype, ndim])))
     # What follows is compiled only by those who have such steps.
     if runs:
         from mmload.render.level_kernels import run_operations

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mmload.errors import RecipeError, SourceError
 from mmload.records import Sample
+from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import LocalTree, read_source, reading
 from mmload.sources.pickles import read_plain_pickle
@@ -219,10 +220,8 @@ class CifarSplit:
 def _read(path: Path) -> tuple[dict[Any, Any], str]:
     """Returns the dict in a file, its keys as text, and the file's MD5."""
     data = read_source(path)
-    try:
+    with naming(f"{path} is not a CIFAR batch: ", to=SourceError):
         body = read_plain_pickle(data)
-    except ValueError as error:
-        raise SourceError(f"{path} is not a CIFAR batch: {error}") from error
     return {_text(key): value for key, value in body.items()}, hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 

@@ -66,7 +66,10 @@ def _class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
         place = order[np.searchsorted(colors, codes, sorter=order).clip(max=len(colors) - 1)]
         unknown = pixels[colors[place] != codes]
         if len(unknown):
-            raise RefusedImage(f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes")
+            raise RefusedImage(
+                f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes; colors of one's own, as "
+                "CVAT's labelmap.txt has them, are not read: write class numbers"
+            )
         return np.asarray(place, np.uint8)
     if mode not in ("P", "L"):
         raise RefusedImage(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")

@@ -26,7 +26,7 @@ import numpy as np
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.remote.urls import PARALLEL, Location
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import (
@@ -42,7 +42,7 @@ from mmload.sources.files import (
     tree_of,
 )
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, with_held_out
+from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, value_at, with_held_out
 from mmload.sources.masks import read_mask
 from mmload.sources.options import Fraction, Names, Seed, Table, Text
 
@@ -381,12 +381,8 @@ class TarSplit(ValuesSplit[TarItem]):
             file = _file_of(key, item.members)
             if file is None:
                 raise ValueError(f"has no file .{key}")
-            value = contents[file[0]]
-            for part in filter(None, key[len(file[0]) + 1 :].split(".")):
-                if not isinstance(value, dict) or part not in value:
-                    raise ValueError(f"its {file[0]} has no value {part!r}")
-                value = value[part]
-            values[field] = value
+            with naming(f"its {file[0]} "):
+                values[field] = value_at(contents[file[0]], key[len(file[0]) :])
         return values
 
 
@@ -399,7 +395,7 @@ def _file_of(key: str, members: Sequence[Member]) -> Member | None:
 def _decoded(extension: str, data: bytes) -> Any:
     """Returns the value in a file of a sample; raises ValueError if it is broken, or of a kind that is not read."""
     kind = extension.rpartition(".")[2]
-    try:
+    with naming(f"its {extension} cannot be read: ", ValueError, EOFError, RecursionError):
         if kind == "json":
             return json.loads(data)
         if kind in ("txt", "text", "caption"):
@@ -408,6 +404,4 @@ def _decoded(extension: str, data: bytes) -> Any:
             return int(data)
         if kind == "npy":
             return np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, RecursionError) as error:
-        raise ValueError(f"its {extension} cannot be read ({error})") from error
     raise ValueError(f"its {extension} is of a kind that is not read; name others in fields: json, txt, cls, npy")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from building import resealed
 from conftest import mmload
 from devkit import Devkit, thing
 
@@ -56,16 +55,6 @@ def test_voc_default_task_keeps_the_complete_image(boxed: Devkit, tmp_path: Path
     assert "nothing to do" in mmload("build", "--config", config, boxed.root, out).stdout
     other = mmload("build", "voc", boxed.root, out, "--size", 16, "--set", "task=classification")
     assert "another recipe" in other.stderr
-
-
-def test_a_dataset_that_names_its_default_is_the_one_that_does_not(boxed: Devkit, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    built = build(recipe(boxed, out, options={"task": "detection"}))
-    assert built.manifest.recipe == recipe(boxed, out).resolved()
-    body = json.loads((out / "dataset.json").read_text())
-    body["recipe"]["source"]["task"] = "detection"  # as it was written before
-    (out / "dataset.json").write_text(resealed(body))
-    assert build(recipe(boxed, out)).built == 0
 
 
 _SCENES = """

@@ -108,7 +108,6 @@ def test_parts_at_once_several_of_the_same_number(photos: Path, whole: Path, tmp
         (Staging, "commit"),
         (Staging, "discard"),
         (ShardJob, "chunks"),
-        (shard_job, "_move"),
     ],
     ids=lambda place: place[1],
 )

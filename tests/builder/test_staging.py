@@ -146,7 +146,7 @@ def test_a_reader_sees_a_dataset_at_every_moment_of_an_overwrite(source: Path, o
     reader = threading.Thread(target=look)
     reader.start()
     try:
-        for number in range(200):
+        for number in range(40):
             new = structs.replace(old, fingerprint=str(number))
             with Staging(out) as staging:
                 shutil.copytree(out, staging.paths.dataset)

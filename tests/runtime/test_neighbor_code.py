@@ -11,7 +11,6 @@ from mmload.render.canvas_kernels import paint
 from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, TILE, ImageLines
 from mmload.runtime import kernel_compiler, machine_code, numba_compile, numba_intrinsics
 from mmload.runtime.numba_compile import Kernel
-from mmload.runtime.numba_intrinsics import features, vector_bytes
 
 SCALES = 0.3, 0.9, 1.0, 1.7, 3.9, -1.2
 
@@ -28,25 +27,19 @@ def painted(kernel: Any, scale: float, layout: int, turn: float) -> np.ndarray:
     return out
 
 
-def compiled_for_vectors_of(size: int, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(numba_intrinsics, "vector_bytes", lambda features: size)
-    monkeypatch.setattr(kernel_compiler, "_parts", {})  # what was compiled for vectors of another size
+def compiled_without_avx512(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(numba_intrinsics, "_has_avx512", lambda: False)
     monkeypatch.setattr(numba_compile, "load", lambda symbol, compile_: machine_code._link(compile_(), symbol))
+    kernel_compiler._compiled.cache_clear()  # what was compiled with AVX-512
     return Kernel(paint.function, PAINT, nogil=True)  # type: ignore[attr-defined]  # a kernel
 
 
-OWN = vector_bytes(features())
-
-
-@pytest.mark.parametrize(
-    "size", [OWN, *(pytest.param(size, marks=pytest.mark.slow) for size in (32, 16) if size < OWN)]
-)
-def test_straight_tiles_have_the_bits_of_turned_ones_with_vectors_of_each_size(
-    monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    kernel = paint if size == OWN else compiled_for_vectors_of(size, monkeypatch)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_straight_tiles_have_the_bits_of_turned_ones(monkeypatch: pytest.MonkeyPatch, is_own: bool) -> None:
+    kernel = paint if is_own else compiled_without_avx512(monkeypatch)
     for scale in SCALES:
         for layout in (LINES, PIXELS):
             straight, turned = (painted(kernel, scale, layout, turn) for turn in (0.0, 1e-300))
             assert np.array_equal(straight, turned), (scale, layout)
             assert (straight != 9).any()
+    kernel_compiler._compiled.cache_clear()
