@@ -383,7 +383,7 @@ def test_yolo_lines_that_occur_twice_are_one_object_and_noted(tmp_path):
     assert list(filter(None, sample.losses.values())) == [1]
 
 
-@pytest.mark.parametrize("size", [(20, 40), (2000, 4000)])
+@pytest.mark.parametrize("size", [(20, 40), (20, 4000)])
 @pytest.mark.parametrize(("x", "is_read"), [(0.7545, True), (0.7655, False)])
 def test_yolo_box_may_reach_over_the_edge_by_a_share_of_the_image(tmp_path, size, x, is_read):
     train = train_of(tmp_path, f"0 {x} 0.5 0.5 0.5", size=size)
