@@ -38,8 +38,7 @@ from mmload.records import (
 from mmload.runtime.durable_files import TOKEN_BYTES, begin_sync, sync, sync_folder, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
-from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
-from mmload.store.manifest_text import convert_json
+from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, convert_json, shard_name
 from mmload.store.shard_table import (
     BYTES,
     ENCODINGS,

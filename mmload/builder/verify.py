@@ -26,8 +26,7 @@ from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import available_cores, check_threads, single_op_pool
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset_folder import DatasetFile, dataset_files
-from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import SAMPLES_NAME, VERSIONS, Manifest, SplitRecord, read, shard_name
 from mmload.store.shard_table import BYTES, files_of
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version

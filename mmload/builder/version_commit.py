@@ -12,8 +12,7 @@ import msgspec
 from mmload.errors import BuildError, StoreError
 from mmload.runtime.durable_files import folder_lock, remove_partials, sync_folder, write_atomically
 from mmload.store.dataset_folder import check_no_links, dataset_files
-from mmload.store.manifest import FILE_NAME, Manifest, read
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
 from mmload.store.versions import versions_of
 
 
