@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,7 +89,7 @@ def fault_of(
     """
     begins, ends = offsets[:-1], offsets[1:]
     descends = ends < begins if spec.is_list else ends <= begins  # differences of damaged offsets may overflow
-    checks: list[tuple[npt.NDArray[np.bool_], str]] = [
+    checks: list[tuple[Any, str]] = [
         (begins[:1] != 0, f"its offset is {offsets[0]}, expected 0"),
         (descends, "its bytes end before they begin"),
         (ends > size, f"its bytes leave the file, which has {size:,}"),
