@@ -46,6 +46,7 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("repeat")
 
 os.environ["MMLOAD_QUIET"] = "1"  # a busy machine would add lines to what tests compare
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.1  # for each worker after an error, not 5 s
 
 LONGEST = (
     "test_bench_cli.py",

@@ -1,7 +1,8 @@
 """RandomZoomOut and RandomIoUCrop of SSD, named and set as in ``torchvision.transforms.v2``.
 
-Both leave an image of its own size for each sample. A batch has one size, so a ``Resize((height, width))`` must follow
-them; only flips may stand between. The pass pads or crops, then resizes once, as torchvision does in two steps.
+Both leave an image of its own size for each sample. A batch has one size, so a step that gives one must follow them, as
+for variable-size images: ``Resize((height, width))``, or a crop. The pass pads or crops, then resizes once, as
+torchvision does in two steps.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from mmload.augment.step import Step
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
 from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import inlined
+from mmload.runtime.declarations import Signature, inlined
 from mmload.runtime.host_arrays import zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_compile import numba_compiled, variant
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ROUNDS = 50
@@ -26,7 +27,7 @@ ROUNDS = 50
 
 
 class RandomZoomOut(Step):
-    """Placed at random on a larger canvas, with probability ``p``; a ``Resize((height, width))`` must follow.
+    """Placed at random on a larger canvas, with probability ``p``; a step that gives one size must follow.
 
     Args:
         fill: fill of the canvas, in the images' values; one number or one per channel.
@@ -39,7 +40,7 @@ class RandomZoomOut(Step):
     """
 
     takes_sizes = True
-    is_drop_in = False  # a Resize must follow, torchvision's need none
+    is_drop_in = False  # a step that gives one size must follow, torchvision's need none
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class RandomZoomOut(Step):
 class RandomIoUCrop(Step):
     """Cropped to a random window that overlaps a box by a minimal IoU, drawn from several; or left as it is.
 
-    A ``Resize((height, width))`` must follow. Boxes whose center is outside the window are dropped, with their labels;
+    A step that gives one size must follow. Boxes whose center is outside the window are dropped, with their labels;
     a sample without boxes stays as it is. So does one for which 50 minimal overlaps in a row, each with all its trials,
     gave no window; torchvision draws without end. By default one overlap in seven is "as it is", so 50 without it come
     once in 2,000 samples at most, and only where no window fits.
@@ -95,7 +96,7 @@ class RandomIoUCrop(Step):
 
     needs_boxes = "for detection"
     takes_sizes = True
-    is_drop_in = False  # a Resize must follow, torchvision's need none
+    is_drop_in = False  # a step that gives one size must follow, torchvision's need none
 
     def __init__(
         self,
@@ -139,18 +140,23 @@ class RandomIoUCrop(Step):
             overlaps = options[option]
             settled |= overlaps >= 1
             words = draws.bits(4 * self.trials).view(np.uint64)
-            _try_windows(words, bounds, overlaps, boxes, real, settled, windows, dropped)
+            variant(_try_windows, _WINDOWS[boxes.dtype.name])(
+                words, bounds, overlaps, boxes, real, settled, windows, dropped
+            )
         top, left, rows, cols = windows
         return plan.windowed((top, left, rows, cols), dropped=dropped)
 
 
-_TRY_WINDOWS = (
-    "void(uint64[:, ::1], float64[::1], {0}[::1], {0}[:, :, ::1], boolean[:, ::1], boolean[::1], int64[:, ::1], "
-    "boolean[:, ::1], arena)"
-)
+_WINDOWS = {
+    kind: Signature.parsed(
+        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], boolean[:, ::1], boolean[::1], "
+        "int64[:, ::1], boolean[:, ::1], arena)"
+    )
+    for kind in ("float32", "float64")
+}
 
 
-@numba_compiled(_TRY_WINDOWS.format("float32"), _TRY_WINDOWS.format("float64"), nogil=False)
+@numba_compiled(*_WINDOWS.values(), nogil=False)
 def _try_windows(
     words: Words,
     bounds: Floats,

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from mmload.augment.arguments import number
 from mmload.augment.draws import Boxes, Flags
-from mmload.augment.motion import Motion, move_boxes
 from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
 from mmload.render.mask_kernels import moved_masks
+from mmload.render.motion import Motion, move_boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Array

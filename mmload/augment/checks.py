@@ -5,30 +5,23 @@ The checks run once per collate or per batch, on shapes and dtypes; only the val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment import mix
 from mmload.augment.arguments import argument_error
-from mmload.augment.box_crops import RandomIoUCrop, RandomZoomOut
 from mmload.augment.boxes import check_counts
 from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
-from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import check_foreign, moves
-from mmload.augment.geometry import AlternatingHorizontalFlip, RandomHorizontalFlip, RandomVerticalFlip
-from mmload.augment.mix import MixStep
 from mmload.augment.mosaic import Mosaic
-from mmload.augment.resize import Resize
 from mmload.augment.step import AfterStep, DeclaredStep, LevelStep, Step, check_dtype, check_shape, sees_fields
-from mmload.batch import Batch, fields_of
+from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.pictures.instance_masks import segment_fields
-from mmload.render.plan_parts import check_levels
 from mmload.runtime.random_words import Numbers
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -46,79 +39,38 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
     """
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise argument_error("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
-    _check_one_size(steps)
     if sum(isinstance(step, CopyPaste) for step in steps) > 1:
         raise ValueError("CopyPaste is there several times; put it in once, as each sample has one partner")
     normalized = False
     for place, step in enumerate(steps):
+        name = type(step).__name__
         if not isinstance(step, nn.Module):
             raise TypeError(f"{shown(step)} is not an nn.Module: wrap a function in a module with a forward")
         if isinstance(step, Mosaic) and place:
             raise ValueError("Mosaic comes after other steps; put it first, as it composes rows as they are stored")
         if not isinstance(step, DeclaredStep):
             check_foreign(step)
-        if dtype == torch.uint8:
-            _check_uint8(step)
+        if dtype == torch.uint8 and isinstance(step, Step | AfterStep) and step.makes_floats:
+            raise ValueError(f"{name} makes floats, but dtype is torch.uint8; give the collate a floating dtype")
         if normalized and isinstance(step, LevelStep):
-            name = type(step).__name__
             raise ValueError(
                 f"{name} comes after Normalize and would clamp its values to [0, 1]; put it before Normalize"
             )
         normalized = normalized or isinstance(step, Normalize)
 
 
-def _check_one_size(steps: Sequence[nn.Module]) -> None:
-    """Rejects variable-size images, which no batch can be made of.
+def check_fields(steps: Iterable[nn.Module], fields: Mapping[str, Tensor]) -> None:
+    """Rejects fields that steps need, or would leave behind.
 
     Raises:
-        ValueError: if something else than flips stands between RandomZoomOut or RandomIoUCrop and a Resize((h, w)).
+        ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow, or it lacks what it
+            needs; or if fields of masks of instances are incomplete.
     """
-    variable: list[str] = []
-    for step in steps:
-        if isinstance(step, RandomZoomOut | RandomIoUCrop):
-            if isinstance(step, RandomZoomOut) and variable:
-                raise ValueError(f"RandomZoomOut comes after {variable[0]}; put RandomZoomOut first")
-            variable.append(type(step).__name__)
-        elif variable and isinstance(step, Resize) and not isinstance(step.size, int | None):
-            if step.interpolation.startswith("nearest") and variable[-1] == "a flip":
-                raise ValueError(
-                    "a Resize with nearest interpolation comes after a flip; put the flip after the Resize"
-                )
-            variable = []
-        elif variable and isinstance(step, RandomHorizontalFlip | RandomVerticalFlip | AlternatingHorizontalFlip):
-            variable.append("a flip")
-        elif variable:
-            name = type(step).__name__
-            raise ValueError(
-                f"{name} comes after {variable[0]}, where images are variable-size; {_RESIZE} before {name}"
-            )
-    if variable:
-        raise ValueError(f"{variable[0]} leaves variable-size images; {_RESIZE} after it")
-
-
-_RESIZE = "put a Resize((height, width))"
-
-
-def _check_uint8(step: nn.Module) -> None:
-    """Rejects a step whose result is no uint8, in a collate that gives that."""
-    if isinstance(step, Step | AfterStep) and step.makes_floats:
-        raise ValueError(
-            f"{type(step).__name__} makes floats, but dtype is torch.uint8; give the collate a floating dtype"
-        )
-    if isinstance(step, RandomErasing):
-        check_levels("value", step.value)
-
-
-def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> None:
-    """Rejects steps that would leave the batches' boxes or masks behind.
-
-    Raises:
-        ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow.
-    """
+    segment_fields({name: value.shape[1:] for name, value in fields.items()})
     for step in steps:
         if isinstance(step, DeclaredStep):
-            step.check_fields(boxes=boxes, masks=masks)
-        elif (boxes or masks) and moves(step):
+            step.check_fields(fields)
+        elif ("boxes" in fields or "masks" in fields) and moves(step):
             name = type(step).__name__
             raise ValueError(
                 f"{name} may move pixels but not boxes and masks; set keeps_geometry = True on it if it moves "
@@ -126,33 +78,7 @@ def check_fields(steps: Iterable[nn.Module], *, boxes: bool, masks: bool) -> Non
             )
 
 
-def check_instances(batch: Batch, pasting: CopyPaste | None) -> None:
-    """Rejects batches whose masks of instances are incomplete, or not what ``pasting`` needs.
-
-    Raises:
-        ValueError: if a field of the masks is missing, or as :meth:`CopyPaste.check_objects`.
-    """
-    extra = batch.extra
-    if extra is not None:
-        segment_fields({name: value.shape[1:] for name, value in extra.items()})
-    if pasting is not None:
-        pasting.check_objects(fields_of(batch))
-
-
-def check_targets(steps: Iterable[nn.Module], targets: Tensor | None) -> None:
-    """Rejects targets that the first step that mixes samples cannot blend; a later one gets what that gives.
-
-    Raises:
-        ValueError: as :func:`mmload.augment.mix.check_targets`.
-    """
-    for step in steps:
-        if isinstance(step, MixStep):
-            mix.check_targets(targets, step.num_classes)
-        if isinstance(step, MixStep | AfterStep):  # which may change targets
-            return
-
-
-def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes: Numbers | None = None) -> None:
+def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, sizes: Numbers | None) -> None:
     """Rejects a batch whose fields do not fit each other.
 
     It has everything but the images, of whose shape (C, H, W) and dtype it is told, and of their sizes, int64 [B, 2],
@@ -163,31 +89,43 @@ def check_batch(batch: Batch, shape: tuple[int, ...], source: torch.dtype, sizes
         ValueError: if it has another shape, or counts of boxes are not from 0 to their greatest number.
     """
     check_dtype(source)
-    check_shape(shape if sizes is None else _smallest(shape[0], sizes))
-    count = batch.batch_size[0] if len(batch.batch_size) == 1 else None
-    if count is None:
+    if len(batch.batch_size) != 1:
         raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
-    if sizes is not None:
+    (count,) = batch.batch_size
+    if sizes is None:
+        check_shape(shape)
+    else:
         _check_tensor("sizes", sizes, (count, 2), (np.dtype(np.int64),))
+        if count:
+            check_shape((shape[0], *sizes.min(0).tolist()))
         if batch.masks is not None:
             raise ValueError("the images are variable-size, but their masks are not; give masks of the same sizes")
-    if batch.masks is not None:
-        _check_tensor("masks", batch.masks, (count, *shape[1:]), _MASKS)
-    if batch.seeds is not None:
-        _check_tensor("seeds", batch.seeds, (count,), (torch.int64,))
-    if batch.boxes is None:
-        return
-    most = batch.boxes.shape[1] if batch.boxes.dim() == 3 else 0
-    _check_tensor("boxes", batch.boxes, (count, most, 4), (torch.float32, torch.float64))
-    for name, tensor, wanted, dtypes in (
-        ("labels", batch.labels, (count, most), (torch.int64,)),
-        ("difficult", batch.difficult, (count, most), (torch.bool,)),
-        ("counts", batch.counts, (count,), (torch.int64,)),
-    ):
-        if tensor is not None:
-            _check_tensor(name, tensor, wanted, dtypes)
-    if batch.counts is not None:
+    most = 0 if batch.boxes is None or batch.boxes.dim() != 3 else batch.boxes.shape[1]
+    checked: dict[str, tuple[tuple[int, ...], Sequence[Any]]] = {
+        "masks": ((count, *shape[1:]), _MASKS),
+        "seeds": ((count,), (torch.int64,)),
+        "ids": ((count,), (torch.int64,)),
+        "boxes": ((count, most, 4), (torch.float32, torch.float64)),
+    }
+    if batch.boxes is not None:
+        checked |= {
+            "labels": ((count, most), (torch.int64,)),
+            "difficult": ((count, most), (torch.bool,)),
+            "counts": ((count,), (torch.int64,)),
+        }
+    for name, (expected, dtypes) in checked.items():
+        field = getattr(batch, name)
+        if field is not None:
+            _check_tensor(name, field, expected, dtypes)
+    if batch.boxes is not None and batch.counts is not None:
         check_counts(batch.counts, most)
+
+
+def _check_tensor(name: str, tensor: Tensor | Numbers, shape: tuple[int, ...], dtypes: Sequence[Any]) -> None:
+    if tensor.shape != shape:
+        raise ValueError(f"{name} have the shape {tuple(tensor.shape)}, expected {shape} beside these images")
+    if tensor.dtype not in dtypes:
+        raise TypeError(f"{name} are {tensor.dtype}, expected {' or '.join(str(one) for one in dtypes)}")
 
 
 def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:
@@ -221,29 +159,14 @@ def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.d
         raise TypeError(f"{name} gave {type(images).__name__}, expected a tensor [B, C, H, W]")
     if images.dim() != 4 or len(images) != len(before):
         raise ValueError(f"{name} made {tuple(images.shape)} of images {tuple(before.shape)}, expected [B, C, H, W]")
-    if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise TypeError(f"{name} gave {images.dtype}, expected torch.uint8 or a floating dtype")
-    if dtype == torch.uint8 and images.dtype != torch.uint8:
-        raise TypeError(f"{name} gave {images.dtype}, but dtype is torch.uint8; give the collate a floating dtype")
-    if (
-        images.shape[2:] != before.shape[2:]
-        and not sees_fields(step)
-        and not (batch.boxes is None and batch.masks is None)
-    ):
+    if images.dtype != torch.uint8 and (dtype == torch.uint8 or not images.is_floating_point()):
+        raise TypeError(
+            f"{name} gave {images.dtype}, but dtype is {dtype}; give uint8, or floats in a collate of a floating dtype"
+        )
+    has_geometry = batch.boxes is not None or batch.masks is not None
+    if images.shape[2:] != before.shape[2:] and has_geometry and not sees_fields(step):
         raise ValueError(
             f"{name} resized images {tuple(before.shape)} to {tuple(images.shape)} but not their boxes or masks; use "
             "PerSample with a torchvision v2 transform"
         )
     return images
-
-
-def _smallest(channels: int, sizes: Numbers) -> tuple[int, int, int]:
-    """Returns (C, H, W) with the shortest sides of variable-size images."""
-    return (channels, int(sizes[:, 0].min()), int(sizes[:, 1].min())) if len(sizes) else (channels, 1, 1)
-
-
-def _check_tensor(name: str, tensor: Tensor | Numbers, shape: tuple[int, ...], dtypes: Sequence[Any]) -> None:
-    if tensor.shape != shape:
-        raise ValueError(f"{name} have the shape {tuple(tensor.shape)}, expected {shape} beside these images")
-    if tensor.dtype not in dtypes:
-        raise TypeError(f"{name} are {tensor.dtype}, expected {' or '.join(str(one) for one in dtypes)}")

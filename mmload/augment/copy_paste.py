@@ -75,8 +75,9 @@ class CopyPaste(AfterStep):
         super().__init__()
         self.p = chance(p)
 
-    def check_objects(self, fields: Mapping[str, Tensor]) -> None:
+    def check_fields(self, fields: Mapping[str, Tensor]) -> None:
         """Raises a ValueError if a batch does not have the fields of objects that can be pasted."""
+        super().check_fields(fields)
         names = _names(fields)
         if "rings" not in names:
             raise ValueError(
@@ -110,19 +111,10 @@ class CopyPaste(AfterStep):
 
         Args:
             draws: the step's, of B + P samples.
-
-        Raises:
-            ValueError: if other samples are behind them than :meth:`partners` draws.
         """
-        seeds, drawn = draws.seeds, draws.chance(self.p)
-        lengths = np.arange(1, len(seeds) + 1) + drawn.cumsum()
-        applied = drawn[: int((lengths <= len(seeds)).sum())]  # so many that they and their partners are all
-        count = len(applied)
-        if not np.array_equal(seeds[count:], branch_seeds(seeds[:count], _PARTNER)[applied]):
-            raise ValueError(
-                "CopyPaste needs the partners of samples behind them; prepare rows and seeds of Collate.with_partners"
-            )
-        return applied
+        drawn = draws.chance(self.p)
+        lengths = np.arange(1, len(drawn) + 1) + drawn.cumsum()
+        return drawn[: int((lengths <= len(drawn)).sum())]  # so many that they and their partners are all
 
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         raise ValueError("CopyPaste needs boxes and masks, not images alone; put it into a Collate")

@@ -133,9 +133,6 @@ class Draws:
         ids: Numbers | None = None,
         boxes: Callable[[Plan], tuple[Boxes, Flags]] | None = None,
     ) -> None:
-        check_words(seeds)
-        if seeds.ndim != 1:
-            raise ValueError(f"seeds have the shape {seeds.shape}, expected [B]")
         self._seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
         self._place = step
         self._step = STEP * (step + 1) % (1 << 64)
@@ -163,17 +160,13 @@ class Draws:
         """Returns the samples' ids [B]; ``what`` names the setting that depends on them.
 
         Raises:
-            TypeError: if they are no int64.
-            ValueError: if there are none, or not one a sample.
+            ValueError: if there are none.
         """
         if self._ids is None:
             raise ValueError(
                 f"{what} depends on the rows' ids, and the batch has none: use the step in a Collate, and give that "
                 "batches or rows of a split, or a Batch with ids"
             )
-        check_words(self._ids)
-        if self._ids.shape != self._seeds.shape:
-            raise ValueError(f"ids have the shape {self._ids.shape}, expected {self._seeds.shape}")
         return self._ids
 
     def boxes(self, what: str, plan: Plan) -> tuple[Boxes, Flags]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -156,12 +156,11 @@ class PerSample(AfterStep):
             raise TypeError(f"module is {shown(module)}, which is not an nn.Module; transforms of torchvision's v2 are")
         self.module = module
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
+    def check_fields(self, fields: Mapping[str, Tensor]) -> None:
         """Raises unless boxes and masks follow: they follow torchvision's v2 alone, with a given fill of masks."""
-        name = type(self.module).__name__
-        if (boxes or masks) and not takes_boxes(self.module):
-            raise ValueError(f"PerSample({name}) would not move boxes and masks; use a torchvision v2 transform")
-        if not masks:
+        if ("boxes" in fields or "masks" in fields) and not takes_boxes(self.module):
+            raise ValueError(f"PerSample({self._name}) would not move boxes and masks; use a torchvision v2 transform")
+        if "masks" not in fields:
             return
         from torchvision.tv_tensors import Mask
 

@@ -14,7 +14,6 @@ from tensordict import lazy_stack
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mmload.augment.prepared_batch import on_device
 from mmload.batch import Batch, lazy_rows, make_batch
 from mmload.errors import counted, shown
 from mmload.render.torch_sampling import OwnMasks
@@ -77,6 +76,21 @@ class Given(NamedTuple):
         images = self.images[numbers] if isinstance(self.images, Tensor) else [self.images[k] for k in numbers.tolist()]
         masks = None if self.masks is None else self.masks._replace(starts=self.masks.starts[numbers])
         return Given(self.batch.replace(images=None)[numbers], images, masks)
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """Copies a batch to a device; from host to GPU by pinned memory, and nobody waits for it.
+
+    ``batch.to(device)`` waits for all work on all streams of the GPU.
+    """
+    is_cuda = device.type == "cuda"
+
+    def copied(field: Tensor) -> Tensor:
+        host = field.pin_memory() if is_cuda and field.device.type == "cpu" else field
+        return host.to(device, non_blocking=is_cuda)
+
+    made: Batch = batch.apply(copied, device=device)
+    return made
 
 
 def given_samples(given: Any) -> Given:

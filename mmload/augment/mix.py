@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import argument_error, chance, elements, integer, number, numbers
+from mmload.augment.arguments import argument_error, chance, choice, elements, integer, number, numbers
 from mmload.augment.draws import Draws, beta
 from mmload.augment.step import Step, TargetStep, plan_for
 from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import pasted_pixels
@@ -55,35 +54,18 @@ class MixStep(TargetStep, Step):
         return plan.mixing is None and not uint8_holes
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        return plan.mixed(self.mixing(plan, draws))
+        return plan.mixed(replace(self.mixing(plan, draws), classes=self.num_classes))
 
     @abstractmethod
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws for each sample, or once for the batch."""
 
-    def mixed(self, batch: Batch, plan: Plan) -> Batch:
-        """Makes targets soft, float32 [B, K], and pastes masks as the pixels are."""
-        mixing = plan.mixing
-        if mixing is None:
-            return batch
-        changed: dict[str, Any] = {}
-        if batch.targets is not None:
-            changed["targets"] = mixed_targets(
-                batch.targets, mixing.target_share(plan.height, plan.width), self.num_classes
-            )
-        if batch.masks is not None and mixing.boxes is not None:
-            boxes: Any = with_tensors(mixing.boxes, batch.masks.device)
-            inside = pasted_pixels(boxes, plan.height, plan.width)
-            changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
-        mixed: Batch = batch.replace(**changed)
-        return mixed
-
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         """Mixes images and targets, as a step alone."""
-        plan = self.describe(plan_for(images), draws)
-        share = None if plan.mixing is None else plan.mixing.target_share(plan.height, plan.width)
-        mixed = targets if share is None else mixed_targets(targets, share, self.num_classes)
-        return Rendering(plan, images.dtype).rendered(images), mixed
+        plan = plan_for(images)
+        mixing = self.mixing(plan, draws)
+        mixed = mixed_targets(targets, mixing.target_share(plan.height, plan.width), self.num_classes)
+        return Rendering(plan.mixed(mixing), images.dtype).rendered(images), mixed
 
 
 class _Mix(MixStep):
@@ -92,9 +74,11 @@ class _Mix(MixStep):
     def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0, per: str = "sample") -> None:
         super().__init__()
         self.alpha = number("alpha", alpha, least=1e-12, greatest=1e12, expected="a positive number, 1e-12 to 1e12")
-        self.num_classes = num_classes if num_classes is None else _classes(num_classes)
+        self.num_classes: int | None = None
+        if num_classes is not None:
+            self.num_classes = integer("num_classes", num_classes, least=1, greatest=_MOST_CLASSES, expected=_CLASSES)
         self.p = chance(p)
-        self.per = _per(per)
+        self.per = choice("per", per, _PER)
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         drawn = self.drawn(plan, draws.of_first() if self.per == "batch" else draws)
@@ -209,7 +193,7 @@ class MixChoice(MixStep):
         self.num_classes = classes.pop()
         self.makes_floats = any(step.makes_floats for step in mixing)
         self.p = weights(p, len(mixing))
-        self.per = _per(per)
+        self.per = choice("per", per, _PER)
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws once per sample or batch, and what the steps draw."""
@@ -266,6 +250,19 @@ def check_targets(targets: Tensor | None, classes: int | None) -> None:
             )
 
 
+def mixed_fields(batch: Batch, plan: Plan, mixing: Mixing) -> Batch:
+    """Makes targets soft, float32 [B, K], and pastes masks as the pixels are."""
+    changed: dict[str, Any] = {}
+    if batch.targets is not None:
+        share = mixing.target_share(plan.height, plan.width)
+        changed["targets"] = mixed_targets(batch.targets, share, mixing.classes)
+    if batch.masks is not None and mixing.boxes is not None:
+        inside = pasted_pixels(torch.from_numpy(mixing.boxes), plan.height, plan.width)
+        changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
+    mixed: Batch = batch.replace(**changed)
+    return mixed
+
+
 def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) -> Tensor | None:
     """Blends targets: share * own + (1 - share) * the one before, float32 [B, K] on their device, which is waited for.
 
@@ -286,16 +283,6 @@ def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) ->
     _blend(np.ascontiguousarray(soft), np.ascontiguousarray(share), blended)
     made = torch.from_numpy(blended)
     return made if is_here else made.to(targets.device)
-
-
-def _per(per: object) -> str:
-    if not isinstance(per, str) or per not in _PER:
-        raise argument_error("per", per, "'sample' or 'batch'")
-    return str(per)
-
-
-def _classes(number: object) -> int:
-    return integer("num_classes", number, least=1, greatest=_MOST_CLASSES, expected=_CLASSES)
 
 
 @numba_compiled("void(int64[::1], float32[:, ::1])", nogil=False)

@@ -197,8 +197,6 @@ class Resize(ResizingStep):
 
     def _keeping_aspect(self, short: int | None, plan: Plan) -> tuple[Any, Any]:
         """Returns the size with ``short`` as the shorter side as torchvision computes it, rounded down to pixels."""
-        if plan.is_variable_size and plan.sizes is None:
-            raise ValueError("size is one number and the images are variable-size, expected (height, width)")
         height, width = plan.frame
         new_short, new_long = np.minimum(height, width), np.maximum(height, width)
         if short is not None:

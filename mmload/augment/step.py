@@ -42,16 +42,16 @@ class DeclaredStep(nn.Module):
     leaves_behind: Mapping[str, str] = {}
     inner: Sequence[DeclaredStep] = ()
 
-    def check_fields(self, *, boxes: bool, masks: bool) -> None:
-        """Raises a ValueError if the batches' boxes or masks would be left behind, or boxes are missing."""
+    def check_fields(self, fields: Mapping[str, Tensor]) -> None:
+        """Raises a ValueError if fields of the batches would be left behind, or boxes are missing."""
         name = type(self).__name__
-        if self.needs_boxes and not boxes:
+        if self.needs_boxes and "boxes" not in fields:
             raise ValueError(f"{name} needs boxes, and the batches have none; build the dataset {self.needs_boxes}")
-        for field, is_there in (("boxes", boxes), ("masks", masks)):
-            if is_there and field in self.leaves_behind:
-                raise ValueError(f"{name} {self.leaves_behind[field]}")
+        for field, why in self.leaves_behind.items():
+            if field in fields:
+                raise ValueError(f"{name} {why}")
         for step in self.inner:
-            step.check_fields(boxes=boxes, masks=masks)
+            step.check_fields(fields)
 
     def extra_repr(self) -> str:
         shown = ((name, value) for name, value in arguments_of(self).items() if not isinstance(value, nn.Module))
@@ -236,8 +236,10 @@ def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator |
     check_shape(images.shape[1:])
     if seeds is None:
         return fresh_seeds(len(images), generator)
-    if seeds.shape != (len(images),):
-        raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(images)},): one per image")
+    if seeds.shape != (len(images),) or seeds.dtype != torch.int64:
+        raise ValueError(
+            f"seeds are {seeds.dtype} {tuple(seeds.shape)}, expected torch.int64 ({len(images)},): one per image"
+        )
     numbers: Numbers = seeds.cpu().numpy()
     return numbers
 

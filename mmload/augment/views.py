@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import branch_seeds, view_seeds
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.given_samples import given_samples
-from mmload.augment.prepared_batch import PreparedBatch
 from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.render.torch_sampling import OwnMasks

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds, seeds_of
+from mmload.augment.given_samples import on_device
 from mmload.augment.mosaic import Tiles, box_fields
-from mmload.augment.prepared_batch import PreparedBatch, on_device
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
@@ -318,13 +318,11 @@ class BatchWorker:
         at_once = len(views) > 1 or not views[0].rendering.waits
         for stored in self._tier.parts(rows, needed, at_once=at_once):
             lines: ImageLines | None = stored.lines(at_once)
-            stop = first + len(stored.rows)
             while lines is not None:
                 for view, out in zip(views, outs, strict=True):
-                    target = out.pixels if self._composer is not None else out.pixels[first:stop]
-                    view.rendering.render_lines(first, lines, target)
+                    view.rendering.render_lines(first, lines, out.pixels)
                 lines = stored.missing(lines)
-            first = stop
+            first += len(stored.rows)
         self._add_seconds(render=perf_counter() - began)
         return [out.tensor for out in outs]
 

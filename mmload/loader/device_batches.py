@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from mmload.augment.prepared_batch import on_device
+from mmload.augment.given_samples import on_device
 from mmload.batch import Batch, BatchOrViews
 from mmload.loader.tiers import check_cuda
 

@@ -29,7 +29,6 @@ from mmload.runtime.durable_files import (
     lock,
     open_lock,
     remove,
-    sync_everything,
     sync_folder,
     write_atomically,
 )
@@ -254,7 +253,7 @@ def pull(
             here = _dataset_at(place, kept)
             copied = _fetch_missing(objects, work, None if here is None else place, files, parallel, progress)
             write_atomically(work / FILE_NAME, manifest.dumps())
-            sync_everything()  # a rename may reach the disk before what was written earlier
+            os.sync()  # a rename may reach the disk before what was written earlier
             if here is not None:
                 _add_files(work, place, here, manifest, files)
             else:

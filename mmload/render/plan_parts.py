@@ -149,20 +149,20 @@ class Mixing:
             sample is blended.
         boxes: int64 [B, 4], x1 y1 x2 y2 of the rectangle that is pasted from the other; empty: none is. None: nothing
             is pasted in any sample.
+        classes: number of classes of targets that are class indices; None: targets are soft already.
     """
 
     share: Array | None = None
     boxes: Array | None = None
+    classes: int | None = None
 
     def target_share(self, height: int, width: int) -> Array:
         """Returns the weight of every sample's own target: float32 [B]."""
+        share = np.float32(1) if self.share is None else self.share
         if self.boxes is None:
-            if self.share is None:
-                raise RuntimeError("a mixing has shares, boxes or both")
-            return self.share
+            return share
         x1, y1, x2, y2 = self.boxes.T
-        uncovered = np.float32(1) - ((x2 - x1) * (y2 - y1)).astype(np.float32) / np.float32(width * height)
-        return uncovered if self.share is None else self.share * uncovered
+        return share * (np.float32(1) - ((x2 - x1) * (y2 - y1)).astype(np.float32) / np.float32(width * height))
 
 
 def check_levels(name: str, values: tuple[float, ...] | None) -> None:

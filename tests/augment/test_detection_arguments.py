@@ -5,38 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from mmload.augment import (
+    ColorJitter,
     Letterbox,
-    Normalize,
     RandomHorizontalFlip,
     RandomIoUCrop,
-    RandomResizedCrop,
     RandomShortestSize,
     RandomZoomOut,
     Resize,
     ScaleJitter,
 )
 from mmload.augment.collate import Collate
+from mmload.batch import Batch
 
 
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([RandomZoomOut()], r"RandomZoomOut leaves variable-size images; put a Resize\(\(height, width\)\) after it"),
-        ([RandomIoUCrop(), RandomHorizontalFlip()], "RandomIoUCrop leaves variable-size images"),
-        ([RandomZoomOut(), Resize(30)], "Resize comes after RandomZoomOut, where images are variable-size"),
-        ([RandomZoomOut(), Normalize.imagenet(), Resize((3, 3))], "Normalize comes after RandomZoomOut"),
-        ([RandomIoUCrop(), RandomResizedCrop(30)], "RandomResizedCrop comes after RandomIoUCrop"),
-        ([RandomIoUCrop(), nn.Identity(), Resize((3, 3))], "Identity comes after RandomIoUCrop"),
-        ([RandomIoUCrop(), RandomZoomOut(), Resize((3, 3))], "RandomIoUCrop; put RandomZoomOut first"),
-        ([RandomIoUCrop(), RandomHorizontalFlip(), Resize((3, 3), "nearest")], "nearest interpolation comes"),
+        ([RandomZoomOut()], r"a batch has one size: put RandomResizedCrop, Resize\(\(height, width\)\), Letterbox, or"),
+        ([RandomIoUCrop(), RandomHorizontalFlip()], "the images are variable-size, and a batch has one size"),
+        ([RandomZoomOut(), Resize(30)], "the images are variable-size, and a batch has one size"),
+        ([RandomIoUCrop(), nn.Identity(), Resize((3, 3))], "Identity needs fixed-size images, and these are variable"),
+        ([RandomIoUCrop(), RandomZoomOut(), Resize((3, 3))], "RandomZoomOut cannot stand after RandomIoUCrop"),
+        ([RandomIoUCrop(), ColorJitter(0.1), Resize((3, 3))], "ColorJitter needs fixed-size images"),
+        (
+            [RandomIoUCrop(), RandomHorizontalFlip(), Resize((3, 3), "nearest")],
+            "Resize cannot stand after RandomIoUCrop, RandomHorizontalFlip",
+        ),
     ],
 )
 def test_lists_that_give_no_batch_are_refused(steps: list[nn.Module], message: str) -> None:
+    rows = Batch(images=torch.zeros(2, 3, 9, 9, dtype=torch.uint8), boxes=torch.zeros(2, 1, 4), batch_size=[2])
     with pytest.raises(ValueError, match=message):
-        Collate(*steps)
+        Collate(*steps).prepare(rows, (3, 9, 9))
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ BOXES = torch.tensor([[5.0, 4, 25, 30], [40, 20, 70, 55], [10, 40, 14, 44]])
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [None, [0.1, 1.0], [0.4]])
 def test_iou_crops_are_distributed_as_torchvisions(options: list[float] | None) -> None:
-    count = 1500
+    count = 500
     step, transform = RandomIoUCrop(sampler_options=options), v2.RandomIoUCrop(sampler_options=options)
     boxes = BOXES.expand(count, 3, 4).numpy()
     real = np.ones((count, 3), np.bool_)
@@ -94,12 +94,12 @@ def test_iou_crops_are_distributed_as_torchvisions(options: list[float] | None) 
     torch.manual_seed(0)
     theirs = [transform.make_params(given) for _ in range(count)]
     whole = (plan.rows == 60) & (plan.cols == 80)
-    assert abs(float(whole.mean()) - sum(not one for one in theirs) / count) < 0.04
+    assert abs(float(whole.mean()) - sum(not one for one in theirs) / count) < 0.08
     params = [one for one in theirs if one]
     for name, values in (("top", plan.top), ("left", plan.left), ("height", plan.rows), ("width", plan.cols)):
         assert ks(doubles(values[~whole]), torch.tensor([one[name] for one in params]).double()) < 2
     within = torch.stack([one["is_within_crop_area"] for one in params]).double().mean(0)
-    assert (doubles(~plan.dropped[~whole]).mean(0) - within).abs().max() < 0.05
+    assert (doubles(~plan.dropped[~whole]).mean(0) - within).abs().max() < 0.09
     if options == [0.4]:
         window = np.stack((plan.left, plan.top, plan.left + plan.cols, plan.top + plan.rows), 1)
         overlaps = box_iou(doubles(window[~whole]), BOXES.double())
