@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,8 @@ from mmload.builder.shard_job import write_shard
 from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, Chunk, ShardPlan
 from mmload.builder.staging import Staging, has_finished_shards
 from mmload.errors import UsageError, choices, counted
-from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec, dtype_name
+from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
+from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name, shard_name
@@ -70,14 +70,18 @@ def add_field(
     """
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size is {batch_size!r}; give an integer from 1")
-    given = values if callable(values) else _as_array(values)
-    column = {"name": name, "split": split}
-    opened = open_to_change(dataset, column, by_number=not callable(given))
+    given: Any = values if callable(values) or isinstance(values, Tensor) else np.asarray(values)
+    opened = open_to_change(dataset, by_number=not callable(given))
     chosen = only_split(opened, split)
-    column["split"] = chosen.name
+    column = {"name": name, "split": chosen.name}
     _check_name(chosen, name)
-    spec = _spec_of(given, chosen, min(batch_size, len(chosen)))
-    spec = msgspec.structs.replace(spec, version=next_version(opened.manifest))
+    if not callable(given) and given.shape[:1] != (len(chosen),):
+        rows = counted(len(chosen), "row")
+        raise UsageError(
+            f"values are {list(given.shape)}, and split {chosen.name!r} has {rows}; give one value per row"
+        )
+    first = _values_of(given, chosen, np.arange(min(batch_size, len(chosen))))
+    spec = _spec_of(first, next_version(opened.manifest))
     with Staging(opened.path, _plan(opened.manifest, column)) as staging:
         work = _Column(name=name, spec=spec, values=given, split=chosen, batch_size=batch_size)
         try:
@@ -167,7 +171,7 @@ class _Column:
             values[torch.from_numpy(is_row)] = self._values_of(rows[is_row])
         return values
 
-    @cached_property
+    @lazy_property
     def _rows_of_shards(self) -> Numbers:
         """Row of the split at each place of the shards, int64 [n]; -1: it was removed."""
         rows = np.full(int(self.split.record.shards.rows.sum()), -1, np.int64)
@@ -177,10 +181,10 @@ class _Column:
 
     def _values_of(self, rows: Numbers) -> Tensor:
         values = _values_of(self.values, self.split, rows)
-        if dtype_name(values.dtype) != self.spec.dtype or tuple(values.shape[1:]) != self.spec.shape:
+        if (spec := _spec_of(values, self.spec.version)) != self.spec:
             raise UsageError(
-                f"values of rows {rows[0]} to {rows[-1]} are {values.dtype} {list(values.shape[1:])}, and those of the "
-                f"first rows {self.spec}; return the same for every batch"
+                f"values of rows {rows[0]} to {rows[-1]} are {spec}, and those of the first rows {self.spec}; "
+                "return the same for every batch"
             )
         return values
 
@@ -237,50 +241,30 @@ def _warnings_without(opened: Dataset, split: Split, name: str) -> dict[str, lis
     return {own: lines for own, lines in found.items() if lines}
 
 
-def _as_array(values: Values) -> Tensor | npt.NDArray[Any]:
-    found = values.detach() if isinstance(values, Tensor) else np.asarray(values)
-    if not found.ndim:
-        raise UsageError("values is a single number; give one value per row")
-    return found
-
-
-def _spec_of(values: Any, split: Split, count: int) -> FieldSpec:
-    """Returns the spec of the values, found from the first rows."""
-    if not callable(values) and len(values) != len(split):
-        raise UsageError(f"values has {counted(len(values), 'row')}, and split {split.name!r} {len(split):,}")
-    if not count:
-        raise UsageError(f"split {split.name!r} has no rows to give values to")
-    first = _values_of(values, split, np.arange(count))
-    name = dtype_name(first.dtype)
-    if name is None:
-        raise UsageError(f"values are {first.dtype}, which cannot be stored; convert them, such as to float32")
+def _spec_of(values: Tensor, version: int) -> FieldSpec:
+    """Returns the spec of a field with such values, [B, ...]."""
     try:
-        return FieldSpec(dtype=name, shape=tuple(first.shape[1:]))
+        return FieldSpec(dtype=str(values.dtype).removeprefix("torch."), shape=tuple(values.shape[1:]), version=version)
     except ValueError as error:
         raise UsageError(f"values cannot be stored: {error}") from error
 
 
 def _values_of(values: Any, split: Split, rows: Numbers) -> Tensor:
-    """Returns the values of rows, [B, ...]."""
+    """Returns the values of rows, [B, ...], from an array of all or a function of batches."""
     if callable(values):
-        found = _tensor(values(split.rows(rows)))
-        if not found.ndim or len(found) != len(rows):
-            raise UsageError(f"the function returned {list(found.shape)} for a batch of {counted(len(rows), 'row')}")
-        return found
-    in_order = (np.diff(rows) == 1).all()  # a slice of a mapped array is read at once
-    return _tensor(values[slice(rows[0], rows[-1] + 1)] if in_order else values[rows])
-
-
-def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach().cpu().contiguous()
-    array = np.asarray(values)
-    try:
-        return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"values are {array.dtype}, which cannot be stored; convert them, such as to float32"
-        ) from error
+        found = values(split.rows(rows))
+    else:
+        in_order = (np.diff(rows) == 1).all()  # a slice of a mapped array is read at once
+        found = values[slice(rows[0], rows[-1] + 1)] if in_order else values[rows]
+    if not isinstance(found, Tensor):
+        array = np.asarray(found)
+        try:
+            found = torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"values cannot be stored: {array.dtype}; convert them, such as to float32") from error
+    if found.shape[:1] != (len(rows),):
+        raise UsageError(f"the function returned {list(found.shape)} for a batch of {counted(len(rows), 'row')}")
+    return found.detach().cpu().contiguous()
 
 
 def _with_column(record: SplitRecord, name: str, spec: FieldSpec, files: list[FileRecord]) -> SplitRecord:

@@ -155,14 +155,14 @@ class VersionRows:
 
     @staticmethod
     def of_lines(
-        samples: Sequence[bytes], origins: Sequence[SampleOrigin], shard_rows: Numbers, targets: Numbers | None
+        samples: Sequence[bytes], origins: Sequence[SampleOrigin], shard_rows: Numbers, targets: Numbers
     ) -> VersionRows:
         """Returns rows of their lists, numbers and classes."""
         return VersionRows(
             samples=np.array(samples, np.object_),
             origins=np.array(origins, np.object_),
             shard_rows=shard_rows,
-            targets=np.empty(0, np.int64) if targets is None else targets,
+            targets=targets,
         )
 
     def chosen(self, rows: Numbers) -> VersionRows:
@@ -237,7 +237,7 @@ def kind_of(record: SplitRecord, shards: ShardTable) -> dict[str, Any]:
     return {**{name: getattr(record, name) for name in names}, "shards": shards}
 
 
-def stored_rows(split: Split) -> VersionRows:
+def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
     """Returns the rows of a split of a dataset, with their lists.
 
     Raises:
@@ -247,8 +247,16 @@ def stored_rows(split: Split) -> VersionRows:
     numbers, record = np.arange(len(split)), split.record
     samples = _read_list(split, SAMPLES_NAME)
     origins = [] if record.origins is None else parsed_lines(_read_list(split, ORIGINS_NAME), SampleOrigin)
-    classes = split.reader.gather("targets", numbers).numpy() if _has_classes(record.fields) else None
-    return VersionRows.of_lines(samples, origins, split.files.shard_rows(numbers), classes)
+    targets = classes_of(split) if with_classes else np.empty(0, np.int64)
+    return VersionRows.of_lines(samples, origins, split.files.shard_rows(numbers), targets)
+
+
+def classes_of(split: Split) -> Numbers:
+    """Reads the class of each row, int64 [rows]; [0] if they have none. It imports torch."""
+    if not _has_classes(split.record.fields):
+        return np.empty(0, np.int64)
+    targets: Numbers = split.reader.gather("targets", np.arange(len(split))).numpy()
+    return targets
 
 
 def stored_fields(split: Split, rows: Numbers) -> dict[str, Tensor | VariableRows]:
@@ -355,7 +363,7 @@ class SplitUpdate:
     ) -> None:
         self._name, self.listed, self._dataset = name, listed, dataset
         self._old = dataset.get(name)
-        self._stored = _NO_ROWS if self._old is None else stored_rows(self._old)
+        self._stored = _NO_ROWS if self._old is None else stored_rows(self._old, with_classes=False)
         count = len(listed)
         self.rows, self.kept, self.removed = np.full(count, -1, np.int64), np.zeros(count, np.bool_), 0
         if self._old is not None:
@@ -392,10 +400,9 @@ class SplitUpdate:
         return np.array([(is_new & made).sum(), (~is_new & ~self.kept & made).sum(), gone])
 
     @property
-    def kept_record(self) -> SplitRecord | None:
-        """Manifest entry that new rows must be like, as rows of it stay or there are no new ones; else None."""
-        is_new = self._old is None or (len(self.built) and not self.kept.any())
-        return None if is_new or self._old is None else self._old.record
+    def kept_split(self) -> Split | None:
+        """Split of the version that new rows must be like, as rows of it stay or there are no new ones; else None."""
+        return self._old if self.kept.any() or not len(self.built) else None
 
     def notes(self, is_changed: bool) -> Iterator[str]:
         """Yields why all rows are built again, and whether rows change their order if the dataset is changed."""
@@ -454,9 +461,9 @@ class SplitUpdate:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
         shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
         places, count = np.where(self.kept, self.rows, -1), 0
-        if (old := self.kept_record) is not None:
-            parts.append(self._stored)
-            shards, folders, count = list(old.shards), old.shards.folder_numbers.tolist(), old.rows
+        if (old := self.kept_split) is not None:
+            parts.append(replace(self._stored, targets=classes_of(old)))
+            shards, folders, count = list(old.record.shards), old.record.shards.folder_numbers.tolist(), len(old)
         first = sum(record.rows for record in shards)
         for plan in layout.plans.get(self._name, ()):
             summary = finished[self._name, plan.index]
@@ -482,7 +489,7 @@ class SplitUpdate:
         files = [paths.list_file(plan.split, plan.index, name) for name in (SAMPLES_NAME, ORIGINS_NAME)]
         lines, origins = (file.read_bytes().splitlines(keepends=True) for file in files)
         targets = paths.shard(plan.split, plan.index) / "targets.memmap"
-        classes = np.fromfile(targets, np.int64) if summary.statistics.class_counts else None
+        classes = np.fromfile(targets, np.int64) if summary.statistics.class_counts else np.empty(0, np.int64)
         numbers = np.arange(first, first + len(lines))
         rows = VersionRows.of_lines(lines, parsed_lines(origins, SampleOrigin), numbers, classes)
         ids = rows.ids
@@ -523,7 +530,7 @@ class SplitUpdate:
                 yield name, rows[rows >= 0]
 
 
-_NO_ROWS = VersionRows.of_lines([], [], np.empty(0, np.int64), None)
+_NO_ROWS = VersionRows.of_lines([], [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def origin_now(

@@ -25,7 +25,7 @@ from mmload.builder.engines import pickled
 from mmload.builder.shard_job import OnProgress, ShardJob, private_paths, row_order, samples_checksum
 from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, made_by
 from mmload.errors import BuildError, MmloadError, UsageError, counted
-from mmload.runtime.resources import available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads
 from mmload.sources import SourceSplit
 
 EXTRA = "--engine ray needs ray; in a clone of mmload run: pip install '.[ray]'"
@@ -78,7 +78,7 @@ class RayEngine:
             )
         return f"builds on the Ray cluster at {self.chosen}{'' if self.address else ', from RAY_ADDRESS'}"
 
-    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
         """Builds the shards; see :class:`mmload.builder.engines.Engine`.
 
         Raises:
@@ -86,10 +86,9 @@ class RayEngine:
                 was begun several times in vain.
             MmloadError: any error of the job.
         """
-        if not plans:
-            return []
-        with private_paths(BuildPaths(job.folders()[-1])) as own, connected(self.chosen) as ray:
-            return _Tasks(ray, job, plans, on_progress, self.threads).build_all(_work_of(job, plans[0], own.folder))
+        if plans:
+            with private_paths(BuildPaths(job.folders()[-1])) as own, connected(self.chosen) as ray:
+                _Tasks(ray, job, plans, on_progress, self.threads).build_all(_work_of(job, plans[0], own.folder))
 
 
 @contextmanager
@@ -149,31 +148,29 @@ class _Tasks:
     def __init__(
         self, ray: Any, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int
     ) -> None:
-        self.ray, self.job, self.plans, self.on_progress, self.threads = ray, job, plans, on_progress, threads
-        self.waiting = list(reversed(range(len(plans))))
-        self.busy: dict[Any, int] = {}
-        self.summaries: dict[int, ShardSummary] = {}
-        self.tries = Counter[int]()
+        self.ray, self.job, self.on_progress, self.threads = ray, job, on_progress, threads
+        self.waiting = list(reversed(plans))
+        self.busy: dict[Any, ShardPlan] = {}
+        self.tries = Counter[ShardPlan]()
         self.usable_at = float("-inf")
 
-    def build_all(self, work: _Work) -> list[ShardSummary]:
+    def build_all(self, work: _Work) -> None:
         """Builds all shards; ends every task if it fails."""
         start = self.ray.remote(num_cpus=self.threads, max_retries=0, scheduling_strategy="SPREAD")(build_shard)
         shared = self.ray.put(work)
         try:
-            while len(self.summaries) < len(self.plans):
+            while self.waiting or self.busy:
                 slots = self._slots()
                 while self.waiting and len(self.busy) < slots + _AHEAD:
-                    plan = self.plans[self.waiting[-1]]
+                    plan = self.waiting.pop()
                     task = start.remote([shared], shared.hex(), plan, pickled(self.job.samples(plan)), self.threads)
-                    self.busy[task] = self.waiting.pop()
+                    self.busy[task] = plan
                 for task in self.ray.wait(list(self.busy), num_returns=1, timeout=1.0)[0]:
                     self._receive(task)
         finally:
             for task in self.busy:  # unfinished shards are built again anyway
                 with suppress(self.ray.exceptions.RayError, ValueError):
                     self.ray.cancel(task, force=True)
-        return [self.summaries[number] for number in range(len(self.plans))]
 
     def _slots(self) -> int:
         """Returns how many tasks the machines can run at once; raises if none could for a minute."""
@@ -190,30 +187,27 @@ class _Tasks:
 
     def _receive(self, task: Any) -> None:
         """Takes the result of a task."""
-        number = self.busy.pop(task)
-        plan = self.plans[number]
+        plan = self.busy.pop(task)
         try:
             found = self.ray.get(task)
         except self.ray.exceptions.RayTaskError as error:
             raise BuildError(f"a build worker failed ({_last_line(error)})") from error
         except self.ray.exceptions.RayError as error:
-            self._begin_again(number, type(error).__name__)
+            self._begin_again(plan, type(error).__name__)
             return
         if isinstance(found, MmloadError):
             raise found
-        self.summaries[number] = found
         self.on_progress(plan.stop - plan.start, found.skipped)
 
-    def _begin_again(self, number: int, cause: str) -> None:
+    def _begin_again(self, plan: ShardPlan, cause: str) -> None:
         """Puts a shard whose machine or worker has died back among those that wait."""
-        self.tries[number] += 1
-        if self.tries[number] == _TRIES:
-            plan = self.plans[number]
+        self.tries[plan] += 1
+        if self.tries[plan] == _TRIES:
             raise BuildError(
                 f"shard {plan.index} of {plan.split} was begun {_TRIES} times, and its worker died each time "
                 f"({cause}); look whether memory runs out there, or run the same command again to continue"
             )
-        self.waiting.append(number)
+        self.waiting.append(plan)
 
 
 # On the machines of the cluster.
@@ -311,8 +305,7 @@ def build_shard(
             return BuildError(f"Ray node {socket.gethostname()} {error}")
     job, part = _jobs[name], pickle.loads(samples)
     try:
-        with single_op_pool(threads, "mmload-build") as pool:
-            work = job if part is None else job.with_samples(plan, part)
-            return work(plan, pool, threads, lambda samples, skipped: None)
+        work = job if part is None else job.with_samples(plan, part)
+        return work(plan, threads, lambda samples, skipped: None)
     except MmloadError as error:
         return error

@@ -18,12 +18,12 @@ import math
 import secrets
 import shutil
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,7 @@ from mmload.records import (
 )
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
+from mmload.runtime.resources import in_threads
 from mmload.sources import FetchesAhead, HasChecksums, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import crc32, file_crc32
 from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
@@ -161,9 +162,7 @@ class ShardJob:
         """Returns the folders that must be there on every machine that builds a shard."""
         return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
 
-    def __call__(
-        self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
-    ) -> ShardSummary:
+    def __call__(self, plan: ShardPlan, threads: int, on_progress: OnProgress) -> ShardSummary:
         """Builds one shard in a folder of its own, and moves it to its place.
 
         At most twice as many chunks as threads are in flight, which bounds the memory.
@@ -173,34 +172,26 @@ class ShardJob:
             RecipeError: if a sample's fields or shapes differ from those of the others.
             BuildError: if writing fails.
         """
-        chunks = self.chunks(plan, pool, threads)
-        return write_shard(self.paths, plan, self.fields[plan.split], chunks, on_progress)
+        return write_shard(self.paths, plan, self.fields[plan.split], self.chunks(plan, threads), on_progress)
 
-    def chunks(self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int) -> Generator[Chunk]:
-        """Yields the rows of a shard in order, decoded but not written."""
-        split, fields = self.splits[plan.split], self.fields[plan.split]
-        rows = chunk_rows(fields)
-        under_way: deque[Future[Chunk]] = deque()
+    def chunks(self, plan: ShardPlan, threads: int) -> Generator[Chunk]:
+        """Returns the rows of a shard in order, decoded but not written."""
         stopped = threading.Event()
-        try:
-            for start in range(plan.start, plan.stop, rows):
-                stop = min(start + rows, plan.stop)
-                numbers = range(start - plan.start, stop - plan.start)
-                indices = numbers if self.alone else row_order(start, stop, len(split), self.shuffle_seed)
-                if isinstance(split, FetchesAhead):
-                    split.fetch_ahead(indices)
-                under_way.append(pool.submit(self._chunk, split, indices, fields, stopped))
-                if len(under_way) == 2 * threads:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            stopped.set()
-            for future in under_way:
-                future.cancel()
+        make = partial(self._chunk, self.splits[plan.split], self.fields[plan.split], stopped)
+        return in_threads(self._samples_of_chunks(plan), make, threads, stopped)
+
+    def _samples_of_chunks(self, plan: ShardPlan) -> Iterator[Sequence[int]]:
+        split, rows = self.splits[plan.split], chunk_rows(self.fields[plan.split])
+        for start in range(plan.start, plan.stop, rows):
+            stop = min(start + rows, plan.stop)
+            numbers = range(start - plan.start, stop - plan.start)
+            indices = numbers if self.alone else row_order(start, stop, len(split), self.shuffle_seed)
+            if isinstance(split, FetchesAhead):
+                split.fetch_ahead(indices)
+            yield indices
 
     def _chunk(
-        self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
+        self, split: SourceSplit, fields: Mapping[str, FieldSpec], stopped: threading.Event, indices: Sequence[int]
     ) -> Chunk:
         """Decodes samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
         as_stored = not self.chain.steps and self.variable_layout is None
@@ -269,14 +260,11 @@ class ChunkAssembly:
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
         self._images = self._arrays.pop("images") if has_images(alike) else None
         self._channels = fields["images"].channels if has_images(fields) else 0
-        self._samples: list[tuple[str, tuple[int, int] | None]] = []
-        self._skipped: list[tuple[str, str]] = []
-        self._origins: list[SampleOrigin] = []
-        self._statistics = Statistics()
+        self._chunk = Chunk(fields={})
 
     def next_image(self) -> Pixels | None:
         """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
-        return None if self._images is None else self._images[len(self._samples)]
+        return None if self._images is None else self._images[len(self._chunk.samples)]
 
     def add(self, sample: Sample, origin: SampleOrigin | None = None) -> None:
         """Appends a sample as the next row; its origin, if given, is recorded with its statistics.
@@ -291,17 +279,17 @@ class ChunkAssembly:
         for name in (*self._arrays, *self._variable):
             values = _array(sample.fields[name])
             if name in self._arrays:
-                self._arrays[name][len(self._samples)] = values
+                self._arrays[name][len(self._chunk.samples)] = values
             elif name == "images" and encoded_image is not None:
                 self._variable[name].append(encoded_image)
             else:
                 size = (0, 0) if self._fields[name].is_list else (values.shape[-2], values.shape[-1])
                 self._variable[name].append((np.ascontiguousarray(values).reshape(-1).view(np.uint8), RAW, size))
-        self._statistics.add(found)
-        self._samples.append((sample.id, sample.size))
+        self._chunk.statistics.add(found)
+        self._chunk.samples.append((sample.id, sample.size))
         if origin is not None:
             known = {key: getattr(found, key) for key in ("sums", "squares", "pixels", "losses")}
-            self._origins.append(msgspec.structs.replace(origin, **known))
+            self._chunk.origins.append(msgspec.structs.replace(origin, **known))
 
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
@@ -329,23 +317,17 @@ class ChunkAssembly:
 
     def skip(self, error: SampleError) -> None:
         """Skips a sample that is unreadable."""
-        self._skipped.append((error.sample, error.reason))
+        self._chunk.skipped.append((error.sample, error.reason))
 
     def finish(self) -> Chunk:
         """Returns the chunk of all appended rows."""
-        rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
-        self._statistics.class_counts = _class_counts(rows)
+        rows = {name: tensor[: len(self._chunk.samples)] for name, tensor in self._tensors.items()}
+        self._chunk.statistics.class_counts = _class_counts(rows)
         variable = {}
         for name, own in self._variable.items():
             sizes, encodings = [size for *_, size in own], [encoding for _, encoding, _ in own]
             variable[name] = variable_rows([row for row, *_ in own], sizes, encodings, self._fields[name].channels)
-        return Chunk(
-            fields={**rows, **variable},
-            samples=self._samples,
-            skipped=self._skipped,
-            statistics=self._statistics,
-            origins=self._origins,
-        )
+        return replace(self._chunk, fields={**rows, **variable})
 
 
 def encoded(sample: Sample, lines: Pixels, layout: VariableLayout) -> tuple[Bytes, int]:
@@ -523,15 +505,11 @@ def write_shard(
         BuildError: if writing fails.
     """
     with closing(chunks), private_paths(paths) as own:
-        writer = ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)
-        try:
+        with closing(ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)) as writer:
             for chunk in chunks:
                 writer.write(chunk)
                 on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
-        except BaseException:
-            writer.abandon()
-            raise
-        summary = writer.seal()
+            summary = writer.seal()
         publish(own, paths, plan.split, plan.index, summary)
     return summary
 

@@ -180,10 +180,10 @@ class Chunk:
     """
 
     fields: Mapping[str, Tensor | VariableRows]
-    samples: Sequence[tuple[str, tuple[int, int] | None]]
-    skipped: Sequence[tuple[str, str]] = ()
+    samples: list[tuple[str, tuple[int, int] | None]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
     statistics: Statistics = field(default_factory=Statistics)
-    origins: Sequence[SampleOrigin] = ()
+    origins: list[SampleOrigin] = field(default_factory=list)
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -352,7 +352,7 @@ class GrowingFile:
 
 
 class ShardWriter:
-    """Writes one shard's rows in order; it counts only after :meth:`seal`.
+    """Writes one shard's rows in order; it counts only after :meth:`seal`, and has to be closed.
 
     Disk space for at most ``rows`` rows is reserved first.
 
@@ -366,19 +366,19 @@ class ShardWriter:
         self._fields = fields
         self._summary, self._rows = ShardSummary(), 0
         self._files: dict[str, GrowingFile] = {}
-        self._lists: dict[str, GrowingFile] = {}
         files = files_of(fields)
+        places = {name: self._folder / f"{name}.memmap" for name in files}
+        places |= {name: paths.list_file(split, index, name) for name in LISTS}
         try:
             paths.make_folders(split)
             self._folder.mkdir()
+            for name, place in places.items():
+                self._files[name] = GrowingFile(place)
             for name, file in files.items():
-                self._files[name] = GrowingFile(self._folder / f"{name}.memmap")
                 self._files[name].reserve(file.bytes(rows) or 0)
                 self._files[name].append(bytes(file.more * file.spec.row_bytes))  # offsets begin with 0
-            for name in LISTS:
-                self._lists[name] = GrowingFile(paths.list_file(split, index, name))
         except OSError as error:
-            self.abandon()
+            self.close()
             need = sum(file.bytes(rows) or 0 for file in files.values())
             raise BuildError(
                 f"no room for {need:,} bytes at {self._folder} ({error.strerror}); free some, or build elsewhere"
@@ -390,22 +390,38 @@ class ShardWriter:
         Raises:
             BuildError: if the disk refuses the write.
         """
-        sizes = {name: file.size for name, file in self._files.items()}
+        samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
+        skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
         try:
-            for name, block in file_blocks(chunk, self._fields, sizes).items():
+            for name, block in zip(LISTS, (samples, skipped, origins_lines(chunk.origins)), strict=True):
                 self._files[name].append(block)
-            self._lists[SAMPLES_NAME].append(samples_lines(chunk))
-            self._lists[SKIPPED_NAME].append(skipped_lines(chunk.skipped))
-            self._lists[ORIGINS_NAME].append(origins_lines(chunk.origins))
+            for name, rows in chunk.fields.items():
+                self._append(name, rows)
         except OSError as error:
             raise _write_failed(self._folder, error) from error
         self._summary.skipped += len(chunk.skipped)
         self._summary.statistics.add(chunk.statistics)
         self._rows += len(chunk.samples)
 
-    def abandon(self) -> None:
-        """Closes the files without sealing."""
-        for file in (*self._lists.values(), *self._files.values()):
+    def _append(self, name: str, rows: Tensor | VariableRows) -> None:
+        """Appends rows of a field to its files."""
+        if not isinstance(rows, VariableRows):
+            self._files[file_name(name, self._fields[name])].append(bytes_of(rows))
+            return
+        offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
+        parts: dict[str, npt.NDArray[Any]] = {
+            BYTES: rows.bytes,
+            OFFSETS: offsets,
+            SIZES: rows.sizes,
+            ENCODINGS: rows.encodings,
+        }
+        for part, array in parts.items():
+            if (file := self._files.get(f"{name}.{part}")) is not None:
+                file.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+    def close(self) -> None:
+        """Closes the files, sealed or not."""
+        for file in self._files.values():
             file.close()
 
     def seal(self) -> ShardSummary:
@@ -415,26 +431,14 @@ class ShardWriter:
             BuildError: if the disk refuses.
         """
         try:
-            files = {name: file.seal() for name, file in self._files.items()}
-            for lines in self._lists.values():
-                lines.seal()
+            records = {name: file.seal() for name, file in self._files.items()}
+            files = {name: records[name] for name in files_of(self._fields)}
             self._summary.record = ShardRecord(rows=self._rows, files=files)
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
         except OSError as error:
-            self.abandon()
             raise _write_failed(self._folder, error) from error
         return self._summary
-
-
-def samples_lines(chunk: Chunk) -> bytes:
-    """Returns the lines of ``samples.jsonl`` for a chunk."""
-    return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
-
-
-def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
-    """Returns the lines of ``skipped.jsonl``."""
-    return json_lines({"id": name, "reason": reason} for name, reason in skipped)
 
 
 def origins_lines(origins: Sequence[SampleOrigin]) -> bytes:
@@ -451,24 +455,6 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def file_blocks(chunk: Chunk, fields: Mapping[str, FieldSpec], sizes: Mapping[str, int]) -> dict[str, memoryview]:
-    """Returns what a chunk appends to each file of a shard, whose files have these sizes before."""
-    blocks: dict[str, memoryview] = {}
-    for name, rows in chunk.fields.items():
-        if not isinstance(rows, VariableRows):
-            blocks[file_name(name, fields[name])] = bytes_of(rows)
-            continue
-        offsets = rows.offsets[1:] + sizes[f"{name}.{BYTES}"]
-        parts: dict[str, npt.NDArray[Any]] = {
-            BYTES: rows.bytes,
-            OFFSETS: offsets,
-            SIZES: rows.sizes,
-            ENCODINGS: rows.encodings,
-        }
-        blocks |= {f"{name}.{part}": _memory(parts[part]) for part in parts if f"{name}.{part}" in sizes}
-    return blocks
-
-
 def bytes_of(tensor: Tensor) -> memoryview:
     """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
     import torch
@@ -476,10 +462,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     if not tensor.numel():  # torch cannot view it as bytes
         return memoryview(b"")
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def _memory(array: npt.NDArray[Any]) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _write_failed(path: Path, error: OSError) -> BuildError:

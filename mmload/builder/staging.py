@@ -239,9 +239,12 @@ class Staging:
         return False
 
     def _is_worthless(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-        """Returns whether another build has no finished shard, or updates what is no longer there."""
-        is_update = UPDATES in plan or not (self.out / FILE_NAME).exists()
-        is_stale = UPDATES in begun and is_update and COLUMN not in begun and COLUMN not in plan
+        """Returns whether other work has no finished shard, or is of a state of things that has gone."""
+        if COLUMN in begun:
+            is_stale = begun[UPDATES] != plan.get(UPDATES, begun[UPDATES])
+        else:
+            is_update = UPDATES in plan or not (self.out / FILE_NAME).exists()
+            is_stale = UPDATES in begun and is_update and COLUMN not in plan
         return is_stale or not has_finished_shards(self.paths)
 
     def _unlike(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

@@ -25,6 +25,8 @@ from mmload.store.variable_rows import MAX_PIXELS
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mmload.render.motion import Motion, Move
+
 _MILD = 2.0
 """Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same."""
 _MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
@@ -159,9 +161,8 @@ def _resize_part(images: Tensor, framing: Framing, part: Window, out: Pixels | N
 def _interpolated(images: Tensor, size: Size, interpolation: str) -> Tensor:
     """Resizes [C, H, W] by the call of torch that torchvision's resize makes; to import torchvision takes 2 s.
 
-    The interpolation may also be "nearest".
-
-    The stride of the batch tells torch that colors are interleaved, where they are: it then copies none.
+    The interpolation may also be "nearest". The stride of the batch tells torch that colors are interleaved, where they
+    are: it then copies none.
     """
     import torch
     from torch.nn.functional import interpolate
@@ -191,7 +192,7 @@ def _move_targets(fields: dict[str, Tensor], have: Size, framing: Framing, sampl
         return sample.cut
     import torch
 
-    from mmload.render.motion import SCALE, SHIFT, Motion, Move, move_boxes, moved_points
+    from mmload.render.motion import SCALE, SHIFT, Motion, moved_points
 
     top, left, height, width = framing.pixels
     factors = (framing.size[1] / have[1], framing.size[0] / have[0])
@@ -200,22 +201,35 @@ def _move_targets(fields: dict[str, Tensor], have: Size, framing: Framing, sampl
         moves.append((SHIFT, (left, top), (width, height)))
     motion = Motion.of_moves(1, moves)
     for name in sample.lists.intersection(("keypoints", "corners", "polygons")):
-        places, inside = moved_points(fields[name][None, ..., :2].numpy(), motion)
-        fields[name] = _with_places(fields[name], torch.from_numpy(places[0]), torch.from_numpy(inside[0]))
+        points = fields[name].to(torch.promote_types(fields[name].dtype, torch.float32))
+        places, inside = moved_points(points[None, ..., :2].numpy(), motion)
+        moved = _with_places(points, torch.from_numpy(places[0]), torch.from_numpy(inside[0]))
+        fields[name] = moved.to(fields[name].dtype)
     _change_runs(fields, have, framing)
     if "boxes" not in fields:
         return sample.cut
-    boxes = fields["boxes"][None].float().numpy().copy()
-    cut_off, share = np.zeros(boxes.shape[:2], np.bool_), np.ones(boxes.shape[:2], np.float32)
-    move_boxes(boxes, motion, cut_off, share)
-    fields["boxes"] = torch.from_numpy(boxes[0])
-    if "area" in sample.lists:
-        enlarged = torch.tensor(factors, dtype=torch.float32, device="cpu").prod()
-        fields["area"] = fields["area"] * enlarged * torch.from_numpy(share[0])
+    is_cut = _move_boxes(fields, motion, factors, sample.lists)
     if framing.window is None:
         return sample.cut
-    is_cut = torch.from_numpy(cut_off[0])
     return _drop_boxes(fields, is_cut if sample.cut is None else is_cut | sample.cut, sample.lists)
+
+
+def _move_boxes(
+    fields: dict[str, Tensor], motion: Motion, factors: tuple[float, float], lists: frozenset[str]
+) -> Tensor:
+    """Moves and clips the boxes in ``fields``, and their areas, which grow by two factors; returns which are cut."""
+    import torch
+
+    from mmload.render.motion import move_boxes
+
+    boxes = fields["boxes"][None].float().numpy().copy()
+    is_cut, share = np.zeros(boxes.shape[:2], np.bool_), np.ones(boxes.shape[:2], np.float32)
+    move_boxes(boxes, motion, is_cut, share)
+    fields["boxes"] = torch.from_numpy(boxes[0])
+    if "area" in lists:
+        enlarged = torch.tensor(factors, dtype=torch.float32, device="cpu").prod()
+        fields["area"] = fields["area"] * enlarged * torch.from_numpy(share[0])
+    return torch.from_numpy(is_cut[0])
 
 
 def _with_places(points: Tensor, places: Tensor, inside: Tensor) -> Tensor:

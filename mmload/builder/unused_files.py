@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -229,15 +229,11 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
 
 def _written_shard(split: Split, rows: Numbers, staging: Staging, folder: int) -> ShardRecord:
     """Writes rows of a split to a new shard."""
-    writer = ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))
-    try:
+    with closing(ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))) as writer:
         for start in range(0, len(rows), _CHUNK_ROWS):
             some = rows[start : start + _CHUNK_ROWS]
             writer.write(Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some)))
-    except BaseException:
-        writer.abandon()
-        raise
-    return writer.seal().record
+        return writer.seal().record
 
 
 def _skipped(split: Split) -> list[tuple[str, str]]:

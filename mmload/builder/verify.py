@@ -28,7 +28,7 @@ from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.runtime.durable_files import sync_folder
-from mmload.runtime.resources import available_cores, check_threads, single_op_pool
+from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files
@@ -199,13 +199,12 @@ def compare(
     dataset, size = Dataset(path), threads or available_cores()
     job, plans = _job_of(path, dataset.manifest, source, trust, BuildPaths(path))
     count, faults = _counter(plans, progress), []
-    with single_op_pool(size, "mmload-verify") as pool:
-        for plan in plans:
-            reason = _difference(dataset[plan.split], plan.index, job.chunks(plan, pool, size))
-            if reason is not None:
-                file = f"{plan.split}/{shard_name(plan.index)}"
-                faults.append(Fault(split=plan.split, shard=plan.index, file=file, reason=reason))
-            count(plan.stop - plan.start, 0)
+    for plan in plans:
+        reason = _difference(dataset[plan.split], plan.index, job.chunks(plan, size))
+        if reason is not None:
+            file = f"{plan.split}/{shard_name(plan.index)}"
+            faults.append(Fault(split=plan.split, shard=plan.index, file=file, reason=reason))
+        count(plan.stop - plan.start, 0)
     return faults
 
 

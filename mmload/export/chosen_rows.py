@@ -15,8 +15,7 @@ from mmload.export.new_folder import file_name
 from mmload.pictures.instance_masks import without_padding
 from mmload.records import PER_BOX
 from mmload.runtime.resources import check_threads, in_threads
-from mmload.store.dataset import Dataset, Split
-from mmload.store.row_cells import rows_of_class
+from mmload.store.dataset import Dataset, Split, rows_of_class
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""

@@ -10,6 +10,7 @@ being vectorized, which takes twice as long.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ from mmload.render.kernel_arguments import (
     BITS,
     FLIPPED_X,
     FLIPPED_Y,
-    OUTPUTS,
     Bytes,
     Crops,
     Floats,
@@ -29,6 +29,7 @@ from mmload.render.kernel_arguments import (
     Paint,
     Pixels,
     crop_signature,
+    outputs,
 )
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.runtime.arena import Arena, carve
@@ -141,6 +142,70 @@ def _copy_inside(
             target[at + x] = colored(images[index, c, row, origin + x], less, times, target)
 
 
+@numba_compiled(*map(crop_signature, outputs(4)))
+def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
+    """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
+
+    Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
+    output itself or the band of lines that is streamed next, already in the dtype of the output.
+    """
+    images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
+    shift, scale, streamed = paint.shift, paint.scale, paint.streamed
+    count, channels, height, width = out.shape
+    lines = lines_at_once(height, width * out.itemsize) if streamed else height
+    flat, band = reshaped(out, out.size), carve(arena, lines * width if streamed else 0, out.dtype)
+    target, holes = band if streamed else flat, paint.holes
+    row_sources, column_sources = carve(arena, height, np.int64), carve(arena, width, np.int64)
+    for k in range(_U(count)):
+        window = windows[k]
+        index = _U(window.index)
+        rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
+        columns = span_of(window.left, width, images.shape[3], window.flips & FLIPPED_X != 0)
+        begin_erased, end_erased = erased_lines(holes, k)
+        find_sources(rows, images.shape[2], mode, row_sources)
+        if mode != CONSTANT:
+            find_sources(columns, images.shape[3], mode, column_sources)
+        for c in range(_U(channels)):
+            less, times = shift[c], scale[c]
+            blank = colored(fill[c], less, times, flat)
+            for step in range((height + lines - 1) // lines):
+                start, stop = step * lines, min(step * lines + lines, height)
+                begun = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
+                for y in range(_U(start), _U(stop)):
+                    at = (y - _U(start)) * _U(width) + (_U(0) if streamed else begun)
+                    shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+                    left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
+                    row = _U(row_sources[y])
+                    if shown:
+                        _copy_inside(images, (index, c, row), columns, (less, times), target, at)
+                    if mode == CONSTANT:
+                        for x in range(left):
+                            target[at + x] = blank
+                        for x in range(right, _U(width)):
+                            target[at + x] = blank
+                    else:
+                        for m in range(_U(width) - (right - left)):
+                            beside = m if m < left else m + (right - left)
+                            level = images[index, c, row, _U(column_sources[beside])]
+                            target[at + beside] = colored(level, less, times, target)
+                if begin_erased < stop and end_erased > start:
+                    erase(holes, k, LineRange(c, 1, start, stop, width), target, _U(0) if streamed else begun, arena)
+                if streamed:
+                    stream(band, flat, begun, (stop - start) * width)
+    if streamed:
+        finish_streams()
+
+
+@numba_compiled("void(float32[::1], float32, arena)")
+def fill(out: Floats, value: float, arena: Arena) -> None:
+    """Fills ``out``, whose size is a multiple of a cache line, by streams: as fast as memory can be written."""
+    band = carve(arena, _FLOATS, np.float32)
+    band[:] = value
+    for at in range(0, out.size, _FLOATS):
+        stream(band, out, at, min(_FLOATS, out.size - at))
+    finish_streams()
+
+
 @inlined
 def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: Bytes) -> None:
     """Copies a row's columns inside of the image into a line of w * C values.
@@ -167,27 +232,22 @@ def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: By
                 line[x * _U(channels) + c] = value
 
 
-@numba_compiled(*map(crop_signature, OUTPUTS.values()))
-def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
-    """Crops, pads, flips, colors and erases windows of images into ``out``: [B, C, h, w], or [B, h, w * C].
-
-    Lines, of one channel or of interleaved channels, are in the innermost loops and are written in the order of the
-    output's memory. ``target`` is flat, and is the output itself or the band of lines that is streamed next, already in
-    the dtype of the output.
-    """
+@numba_compiled(*map(crop_signature, outputs(3)))
+def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
+    """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
-    streamed, holes, channels = paint.streamed, paint.holes, images.shape[1]
-    depth = 1 if out.ndim == 4 else channels
-    count, height, across = len(out), out.shape[-2], out.shape[-1]
-    width = across // depth
+    streamed = paint.streamed
+    count, height, across = out.shape
+    channels = images.shape[1]
+    width = across // channels
     lines = lines_at_once(height, across * out.itemsize) if streamed else height
     flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
     target, line = band if streamed else flat, carve(arena, across, np.uint8)
-    # The color map is repeated for every value of an interleaved line, so that the last pass is one plain loop.
-    shift, scale = carve(arena, across, np.float32), carve(arena, across, np.float32)
-    for i in range(across if depth > 1 else 0):
-        shift[i], scale[i] = paint.shift[i % channels], paint.scale[i % channels]
-    row_sources, column_sources = carve(arena, height, np.int64), carve(arena, width, np.int64)
+    # The color map is repeated for every value of a line, so that the last pass is one plain loop.
+    less, times = carve(arena, across, np.float32), carve(arena, across, np.float32)
+    for i in range(across):
+        less[i], times[i] = paint.shift[i % channels], paint.scale[i % channels]
+    row_sources, column_sources, holes = carve(arena, height, np.int64), carve(arena, width, np.int64), paint.holes
     for k in range(_U(count)):
         window = windows[k]
         index = _U(window.index)
@@ -195,61 +255,39 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
         columns = span_of(window.left, width, images.shape[3], window.flips & FLIPPED_X != 0)
         begin_erased, end_erased = erased_lines(holes, k)
         find_sources(rows, images.shape[2], mode, row_sources)
-        if mode != CONSTANT:
-            find_sources(columns, images.shape[3], mode, column_sources)
-        for plane in range(_U(channels // depth)):
-            less, times = paint.shift[plane], paint.scale[plane]
-            blank = colored(fill[plane], less, times, flat)
-            for step in range((height + lines - 1) // lines):
-                start, stop = step * lines, min(step * lines + lines, height)
-                begun = ((k * _U(channels // depth) + plane) * _U(height) + _U(start)) * _U(across)
-                for y in range(_U(start), _U(stop)):
-                    at = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
-                    row, shown = _U(row_sources[y]), mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
-                    left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
-                    if depth > 1:
-                        if shown:
-                            _interleave(images, index, row, columns, line)
-                        # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles
-                        # the rest of the body once for each kind and does not vectorize the last pass, which took twice
-                        # as long.
-                        for m in range(_U(width) - (right - left)):
-                            x = m if m < left else m + (right - left)
-                            for c in range(_U(channels)):
-                                value = fill[c] if mode == CONSTANT else images[index, c, row, _U(column_sources[x])]
-                                line[x * _U(channels) + c] = value
-                        for i in range(_U(across)):
-                            target[at + i] = colored(line[i], shift[i], scale[i], flat)
-                        continue
-                    if shown:
-                        _copy_inside(images, (index, plane, row), columns, (less, times), target, at)
-                    if mode == CONSTANT:
-                        for x in range(left):
-                            target[at + x] = blank
-                        for x in range(right, _U(width)):
-                            target[at + x] = blank
-                    else:
-                        for m in range(_U(width) - (right - left)):
-                            x = m if m < left else m + (right - left)
-                            level = images[index, plane, row, _U(column_sources[x])]
-                            target[at + x] = colored(level, less, times, target)
-                if begin_erased < stop and end_erased > start:
-                    erased = LineRange(plane, depth, start, stop, across)
-                    erase(holes, k, erased, target, _U(0) if streamed else begun, arena)
-                if streamed:
-                    stream(band, flat, begun, (stop - start) * across)
+        find_sources(columns, images.shape[3], mode, column_sources)
+        for step in range((height + lines - 1) // lines):
+            start, stop = step * lines, min(step * lines + lines, height)
+            begun = (k * _U(height) + _U(start)) * _U(across)
+            for y in range(_U(start), _U(stop)):
+                shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+                row = _U(row_sources[y])
+                if shown:
+                    _interleave(images, index, row, columns, line)
+                left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
+                # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the
+                # rest of the body once for each kind and does not vectorize the last pass, which took twice as long.
+                for m in range(_U(width) - (right - left)):
+                    x = m if m < left else m + (right - left)
+                    for c in range(_U(channels)):
+                        value = fill[c] if mode == CONSTANT else images[index, c, row, _U(column_sources[x])]
+                        line[x * _U(channels) + c] = value
+                base = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
+                for i in range(_U(across)):
+                    target[base + i] = colored(line[i], less[i], times[i], flat)
+            if begin_erased < stop and end_erased > start:
+                erase(
+                    holes, k, LineRange(0, channels, start, stop, across), target, _U(0) if streamed else begun, arena
+                )
+            if streamed:
+                stream(band, flat, begun, (stop - start) * across)
     if streamed:
         finish_streams()
 
 
-@numba_compiled("void(float32[::1], float32, arena)")
-def fill(out: Floats, value: float, arena: Arena) -> None:
-    """Fills ``out``, whose size is a multiple of a cache line, by streams: as fast as memory can be written."""
-    band = carve(arena, _FLOATS, np.float32)
-    band[:] = value
-    for at in range(0, out.size, _FLOATS):
-        stream(band, out, at, min(_FLOATS, out.size - at))
-    finish_streams()
+def crop_of(ndim: int) -> Callable[..., None]:
+    """Returns the crop to outputs of so many dimensions."""
+    return crop if ndim == 4 else crop_interleaved
 
 
 KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
-from mmload.render.cpu_kernels import crop, written
+from mmload.render.cpu_kernels import crop_of, written
 from mmload.render.holes import holes_of, no_holes
 from mmload.render.kernel_arguments import (
     FLIPPED_X,
@@ -130,7 +130,7 @@ class CpuRendering:
         holes = self._holes._replace(sides=self._holes.sides[samples])
         paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
         if operations is None and not is_made and not lines.arrival.address:
-            compiled_for(pixels, crop, crop_signature)(crops, paint, pixels)
+            compiled_for(pixels, crop_of(pixels.ndim), crop_signature)(crops, paint, pixels)
             return
         runs = operations is not None
         cuts = runs and not (is_made and self._is_whole)

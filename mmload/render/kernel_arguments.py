@@ -418,3 +418,8 @@ def _before_output(*arguments: Type) -> _Signatures:
 
 crop_signature = _before_output(_CROPS, _PAINT)
 mix_signature = _before_output(BYTES, _PAINT, _FLOATS, "int64[:, ::1]")
+
+
+def outputs(ndim: int) -> list[str]:
+    """Returns the types of outputs of so many dimensions."""
+    return [kind for (_, dimensions), kind in OUTPUTS.items() if dimensions == ndim]

@@ -13,7 +13,7 @@ import numpy as np
 
 from mmload.render.cpu_kernels import Index, lines_at_once
 from mmload.render.holes import LineRange, erase, erased_lines
-from mmload.render.kernel_arguments import OUTPUTS, Bytes, Floats, Numbers, Paint, Pixels, mix_signature
+from mmload.render.kernel_arguments import Bytes, Floats, Numbers, Paint, Pixels, mix_signature, outputs
 from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called
 from mmload.runtime.intrinsics import finish_streams, reshaped, rounded, stream
@@ -51,7 +51,7 @@ def _blend(
         target[at + i] = rounded(value * share + partner * rest, target)
 
 
-@numba_compiled(*(mix_signature(kind) for (_, ndim), kind in OUTPUTS.items() if ndim == 4))
+@numba_compiled(*map(mix_signature, outputs(4)))
 def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Arena, out: Pixels) -> None:
     """Colors and erases the samples of a batch, and mixes each with the one before it.
 

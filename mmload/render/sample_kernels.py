@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mmload.render.arrival import is_there
-from mmload.render.cpu_kernels import crop
+from mmload.render.cpu_kernels import crop, crop_of
 from mmload.render.kernel_arguments import (
     BYTES,
     COLOR,
@@ -105,7 +105,7 @@ def calls_for(dtype: np.dtype[Any], ndim: int, *, resizes: bool, paints: bool, r
         runs: whether there are operations.
         cuts: whether samples are cut out before that.
     """
-    calls = Calls(address_of(crop, crop_signature(OUTPUTS[dtype, ndim])))
+    calls = Calls(address_of(crop_of(ndim), crop_signature(OUTPUTS[dtype, ndim])))
     # What follows is compiled only by those who have such steps.
     if runs:
         from mmload.render.level_kernels import run_operations

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
 from typing import Any
 
 from llvmlite import binding, ir
@@ -29,13 +30,9 @@ _arrayobj: Any = arrayobj  # numba is only partially typed
 _cgutils: Any = cgutils
 _config: Any = config
 _types: Any = types
+_intrinsic: Any = intrinsic
 
 _BYTE, _SHORT, _WORD, _LONG, _FLOAT = *map(ir.IntType, (8, 16, 32, 64)), ir.FloatType()
-
-
-def _intrinsic(function: Callable[..., Any]) -> Any:
-    """Declares a function that generates code; numba is only partially typed."""
-    return intrinsic(function)
 
 
 def _array(target: Any, builder: Any, signature: Any, arguments: Any, place: int) -> Any:
@@ -61,28 +58,23 @@ def arguments_of(signature: Signature) -> Any:
 
     def _arguments_of(context: Any, record: Any) -> Any:
         def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            words, place = builder.inttoptr(arguments[0], _LONG.as_pointer()), 0
-
-            def next_word() -> Any:
-                nonlocal place
-                word, place = builder.load(builder.gep(words, [_LONG(place)])), place + 1
-                return word
-
-            return _value(target, builder, made, next_word)
+            record = builder.inttoptr(arguments[0], _LONG.as_pointer())
+            words = (builder.load(builder.gep(record, [_LONG(place)])) for place in count())
+            return _value(target, builder, made, words)
 
         return made(types.uintp), code
 
-    return intrinsic(_arguments_of)
+    return _intrinsic(_arguments_of)
 
 
-def _value(target: Any, builder: Any, kind: Any, next_word: Callable[[], Any]) -> Any:
+def _value(target: Any, builder: Any, kind: Any, words: Iterator[Any]) -> Any:
     """Returns the value of a type from the next words of a record."""
     if isinstance(kind, _types.BaseTuple):
-        return target.make_tuple(builder, kind, [_value(target, builder, each, next_word) for each in kind.types])
-    word = next_word()
+        return target.make_tuple(builder, kind, [_value(target, builder, each, words) for each in kind.types])
+    word = next(words)
     if isinstance(kind, _types.Array):
-        sides = [next_word() for _ in range(kind.ndim)]
-        steps = None if kind.is_c_contig else [next_word() for _ in range(kind.ndim)]
+        sides = list(islice(words, kind.ndim))
+        steps = None if kind.is_c_contig else list(islice(words, kind.ndim))
         return _array_at(target, builder, kind, word, sides, steps)
     if isinstance(kind, _types.Float):
         number = builder.bitcast(word, ir.DoubleType())
@@ -136,7 +128,7 @@ def call_by(*signatures: Signature) -> Any:
 
         return types.int64(types.uintp, _types.Tuple(given)), code
 
-    return intrinsic(_call)
+    return _intrinsic(_call)
 
 
 def call_c(signature: str) -> Any:
@@ -152,7 +144,7 @@ def call_c(signature: str) -> Any:
 
         return declared.return_type(types.uintp, _types.Tuple(declared.args)), code
 
-    return intrinsic(_call)
+    return _intrinsic(_call)
 
 
 def external(name: str, signature: str) -> Any:
@@ -224,7 +216,7 @@ def select(context: Any, condition: Any, first: Any, second: Any) -> Any:
     return first(types.boolean, first, first), code
 
 
-@intrinsic(prefer_literal=True)
+@_intrinsic(prefer_literal=True)
 def stack_array(context: Any, size: Any, dtype: Any) -> Any:
     kind = _types.Array(dtype.dtype, 1, "C")
 
@@ -386,14 +378,15 @@ def blend_neighbors(
     places: Any,
     channels: Any,
 ) -> Any:
-    count = 2 * NEIGHBORS
+    numbers = 2 * NEIGHBORS
     shorts, words, bytes_ = (
-        ir.VectorType(kind, size) for kind, size in ((_SHORT, count), (_WORD, NEIGHBORS), (_BYTE, NEIGHBORS))
+        ir.VectorType(kind, size) for kind, size in ((_SHORT, numbers), (_WORD, NEIGHBORS), (_BYTE, NEIGHBORS))
     )
-    wide, has_avx512 = ir.VectorType(_WORD, count), _has_avx512()
+    wide = ir.VectorType(_WORD, numbers)
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, chosen, shares, written = (_array(target, builder, signature, arguments, k) for k in (0, 2, 3, 5))
+        has_avx512 = _has_avx512()
 
         def vector(array: Any, begin: Any) -> Any:
             return builder.load(_vector(target, builder, array, begin, shorts), align=2)
@@ -406,7 +399,7 @@ def blend_neighbors(
         def picked(begin: Any) -> Any:
             """Returns the neighbors of a channel whose numbers begin there."""
             if has_avx512:
-                near, far = vector(source, begin), vector(source, builder.add(begin, ir.Constant(begin.type, count)))
+                near, far = vector(source, begin), vector(source, builder.add(begin, ir.Constant(begin.type, numbers)))
                 return called("vpermi2var.hi", shorts, near, order, far)
             pairs = words(ir.Undefined)
             for k in range(NEIGHBORS):
@@ -416,12 +409,12 @@ def blend_neighbors(
                 pairs = builder.insert_element(pairs, one, _WORD(k))
             return builder.bitcast(pairs, shorts)
 
-        def summed(numbers: Any) -> Any:
+        def summed(pairs: Any) -> Any:
             """Returns the sums of weighted pairs. LLVM finds the instruction, but converts weights back and forth."""
             if has_avx512:
-                return called("pmaddw.d", words, numbers, share)
-            products = builder.mul(builder.sext(numbers, wide), builder.sext(share, wide))
-            halves = (ir.Constant(words, list(range(k, count, 2))) for k in range(2))
+                return called("pmaddw.d", words, pairs, share)
+            products = builder.mul(builder.sext(pairs, wide), builder.sext(share, wide))
+            halves = (ir.Constant(words, list(range(k, numbers, 2))) for k in range(2))
             return builder.add(*(builder.shuffle_vector(products, products, half) for half in halves))
 
         first = builder.mul(arguments[4], ir.Constant(arguments[4].type, 2))

@@ -15,8 +15,8 @@ import resource
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -143,19 +143,25 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
         torch.set_num_threads(before)
 
 
-def in_threads(parts: Iterable[T], make: Callable[[T], R], threads: int | None = None) -> Iterator[R]:
+def in_threads(
+    parts: Iterable[T], make: Callable[[T], R], threads: int | None = None, ended: threading.Event | None = None
+) -> Generator[R]:
     """Yields ``make(part)`` for each part, in order, computed by threads; at most two parts per thread are ahead.
 
-    Parts are read in the caller's thread; ``make`` is thread-safe, and releases the interpreter lock for its work.
+    Parts are read in the caller's thread; ``make`` is thread-safe, and releases the interpreter lock for its work. When
+    the results are not needed any more, ``ended`` is set, by which ``make`` may end early.
     """
     count, remaining = threads or available_cores(), iter(parts)
     with single_op_pool(count, "mmload-parts") as pool:
-        waiting = deque(pool.submit(make, part) for part in islice(remaining, 2 * count))
+        waiting = deque[Future[R]]()
         try:
+            waiting.extend(pool.submit(make, part) for part in islice(remaining, 2 * count))
             while waiting:
                 yield waiting.popleft().result()
                 waiting.extend(pool.submit(make, part) for part in islice(remaining, 1))
         finally:
+            if ended is not None:
+                ended.set()
             for future in waiting:
                 future.cancel()
 

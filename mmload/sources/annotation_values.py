@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from mmload.errors import shown
@@ -62,7 +62,7 @@ def flag(value: object) -> bool:
 
 
 @contextmanager
-def naming(what: str, *caught: type[Exception], to: type[Exception] = ValueError) -> Iterator[None]:
+def naming(what: str, *caught: type[Exception], to: Callable[[str], Exception] = ValueError) -> Iterator[None]:
     """Says before the message of an error, by default a ValueError, what it is about; raises it as another kind."""
     kinds = caught or (ValueError,)
     try:

@@ -18,8 +18,9 @@ import zipfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain, product
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
@@ -340,10 +341,8 @@ class RemoteFiles:
     @lazy_property
     def _found(self) -> list[Found]:
         """All objects, by name."""
-        try:
+        with naming("", RemoteMissingError, to=SourceError):
             found = self._objects.listed()
-        except RemoteMissingError as error:
-            raise SourceError(str(error)) from error
         if not found:
             raise SourceError(f"no objects at {self}; check the bucket and the prefix")
         for name, _, _ in found:
@@ -362,10 +361,8 @@ class RemoteFiles:
             self._wanted.pop(name, None)
             coming = self._coming.pop(name, None)
             self._ask()
-        try:
+        with naming("", RemoteMissingError, to=partial(SampleError, sample or name)):
             return self._get(name) if coming is None else coming.result()
-        except RemoteMissingError as error:
-            raise SampleError(sample or name, str(error)) from error
 
     def fetch_ahead(self, names: Iterable[str]) -> None:
         """Fetches files that are read soon, in this order, as many at once as :data:`MAX_AHEAD` allows."""
@@ -510,7 +507,7 @@ class SampleFiles:
     def image(self, name: str, decoder: Decoder, *, boxes: bool = False) -> ReadImage:
         """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied."""
         data = self.read(name)
-        with self._named():
+        with self.naming():
             pixels, stands = decoder.with_origin(data)
         found = {
             DARK_DEPTH: is_dark_depth(data, pixels),
@@ -520,21 +517,17 @@ class SampleFiles:
 
     def size(self, name: str, decoder: Decoder) -> tuple[int, int] | None:
         """Reads (height, width) of an image by its header; None of a ``.pt`` file."""
-        with self._named():
+        with self.naming():
             return None if is_tensor(name) else decoder.size(self.read(name))
 
     def tensor(self, name: str) -> Tensor:
         """Reads the tensor in a ``.pt`` file, with ``weights_only``: a plain dense one."""
-        with self._named(f"{name} "):
+        with self.naming(f"{name} "):
             return _tensor_in(self.read(name))
 
-    @contextmanager
-    def _named(self, before: str = "") -> Iterator[None]:
-        """Names the sample in a ValueError."""
-        try:
-            yield
-        except ValueError as error:
-            raise SampleError(self.sample, f"{before}{error}") from error
+    def naming(self, before: str = "") -> AbstractContextManager[None]:
+        """Makes a ValueError one of the sample."""
+        return naming(before, to=partial(SampleError, self.sample))
 
 
 def is_tensor(name: str) -> bool:

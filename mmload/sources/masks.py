@@ -67,8 +67,8 @@ def _class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
         unknown = pixels[colors[place] != codes]
         if len(unknown):
             raise RefusedImage(
-                f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes; colors of one's own, as in "
-                "CVAT's labelmap.txt, are not read: write class numbers"
+                f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes; colors of one's own, as "
+                "CVAT's labelmap.txt has them, are not read: write class numbers"
             )
         return np.asarray(place, np.uint8)
     if mode not in ("P", "L"):

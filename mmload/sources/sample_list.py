@@ -37,6 +37,7 @@ from mmload.sources.files import (
     local_root,
     read_source,
     reading,
+    tree_of,
 )
 from mmload.sources.imagefolder import SPLIT_WORDS
 from mmload.sources.list_rows import COLUMNS, ListRow, Target, Targets, read_rows, targets_of
@@ -133,49 +134,47 @@ class ListSource:
             SourceError: if the list is missing or wrong, a path leaves the folder, or labels differ in kind.
             RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
         """
-        if isinstance(self.root, Location):
-            return self._remote_splits(self.root)
         with reading(self.root):
-            return self._local_splits(Path(self.root))
+            if self.masks is not None:
+                tree = tree_of(self.root, self.allow_outside)
+                splits = self._pairs(tree, Finder(tree, self.allow_outside))
+            else:
+                root = self.root
+                found = self._remote_list(root) if isinstance(root, Location) else self._local_list(Path(root))
+                tree, path, rows = found
+                by_id = str(path).lower().endswith(".json")
+                splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
+            if isinstance(tree, LocalTree):
+                next(iter(splits.values())).add_notes(tree.notes())
+            return splits
 
-    def _local_splits(self, chosen: Path) -> dict[str, ListSplit]:
-        if self.masks is not None:
-            tree = LocalTree(chosen, self.allow_outside)
-            splits = self._pairs(tree, Finder(tree, self.allow_outside))
-        else:
-            if chosen.is_dir() and self.file is None:
-                raise RecipeError(
-                    f"{chosen} is a folder; give the list in it as file, the list itself as the root, or for a folder "
-                    "of images and one of masks, folder and masks"
-                )
-            root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
-            folder = root / self.folder
-            tree = LocalTree(folder, self.allow_outside, folder if _leaves_root(self.folder) else root)
-            tree.check_folder("", "the folder that holds what the list names")
-            if not path.is_file():
-                raise SourceError(f"no such list: {path}")
-            if self.file is not None and not _leaves_root(self.file):  # a name that says that it leaves may do so
-                LocalTree(root, self.allow_outside).check(path)
-            rows = self._read(path, read_source(path, _MOST_BYTES))
-            by_id = path.suffix.lower() == ".json"
-            splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
-        next(iter(splits.values())).add_notes(tree.notes())
-        return splits
+    def _local_list(self, chosen: Path) -> tuple[Tree, Path, Listing[ListRow]]:
+        """Returns the folder that names are relative to, the list, and its rows."""
+        if chosen.is_dir() and self.file is None:
+            raise RecipeError(
+                f"{chosen} is a folder; give the list in it as file, the list itself as the root, or for a folder of "
+                "images and one of masks, folder and masks"
+            )
+        root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
+        folder = root / self.folder
+        tree = LocalTree(folder, self.allow_outside, folder if _leaves_root(self.folder) else root)
+        tree.check_folder("", "the folder that holds what the list names")
+        if not path.is_file():
+            raise SourceError(f"no such list: {path}")
+        if self.file is not None and not _leaves_root(self.file):  # a name that says that it leaves may do so
+            LocalTree(root, self.allow_outside).check(path)
+        return tree, path, self._rows(path, read_source(path, _MOST_BYTES))
 
-    def _remote_splits(self, root: Location) -> dict[str, ListSplit]:
-        if self.masks is not None:
-            files = RemoteFiles(root)
-            return self._pairs(files, Finder(files, self.allow_outside))
+    def _remote_list(self, root: Location) -> tuple[Tree, Location, Listing[ListRow]]:
         path = root if self.file is None else _location_below(root, self.file, "file")
         around = replace(root, prefix=posixpath.dirname(root.prefix)) if self.file is None else root
         files = RemoteFiles(_location_below(around, self.folder, "folder"))
         if path.prefix.lower().endswith(".json"):
             raise RecipeError(f"{path} is a list of ids, whose files are looked for on a disk; give a .csv or .jsonl")
         with naming("no such list: ", SampleError, to=SourceError):
-            content = files.read(path.url)
-        return self._splits(path, self._read(path, content), Finder(files, self.allow_outside))
+            return files, path, self._rows(path, files.read(path.url))
 
-    def _read(self, path: Path | Location, content: bytes) -> Listing[ListRow]:
+    def _rows(self, path: Path | Location, content: bytes) -> Listing[ListRow]:
         return read_rows(path, content, self.columns or {}, several=self.separator is not None)
 
     def _pairs(self, tree: Tree, finder: Finder) -> dict[str, ListSplit]:

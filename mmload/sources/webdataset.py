@@ -42,7 +42,7 @@ from mmload.sources.files import (
     tree_of,
 )
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, with_held_out
+from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, value_at, with_held_out
 from mmload.sources.masks import read_mask
 from mmload.sources.options import Fraction, Names, Seed, Table, Text
 
@@ -381,12 +381,8 @@ class TarSplit(ValuesSplit[TarItem]):
             file = _file_of(key, item.members)
             if file is None:
                 raise ValueError(f"has no file .{key}")
-            value = contents[file[0]]
-            for part in filter(None, key[len(file[0]) + 1 :].split(".")):
-                if not isinstance(value, dict) or part not in value:
-                    raise ValueError(f"its {file[0]} has no value {part!r}")
-                value = value[part]
-            values[field] = value
+            with naming(f"its {file[0]} "):
+                values[field] = value_at(contents[file[0]], key[len(file[0]) :])
         return values
 
 

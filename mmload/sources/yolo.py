@@ -33,7 +33,6 @@ from mmload.sources.yolo_labels import (
     TASKS,
     YoloMeaning,
     checked_lines,
-    ends_in_one,
     meaning_of,
     objects_of_lines,
     read_description,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
 _DOUBLES = "lines of labels are the same as an earlier one of their image, and are left out"
-_ENDS = "polygons end in 1 and touch the edge of the image there alone: if it is the id of a tracker, leave it out"
 _LABELS = ("labels", "Labels", "LABELS")
 _MOST_BYTES = 2**28  # of a list of images
 
@@ -230,9 +228,8 @@ class YoloSplit(ListedSplit[YoloItem]):
         with naming(f"{labels}, "):
             lines, again = without_doubles(checked_lines(text.removeprefix(BOM_UTF8), self._meaning))
             found = fields_of_objects(objects_of_lines(lines, size, self._meaning), size, self._clip, edge)
-        ends = sum(ends_in_one(line, self._meaning.task) for line in lines.values())
-        losses = {**found.losses, _DOUBLES: again, _ENDS: ends}
-        return Beside({**found.fields, **flip_field(self._meaning.objects)}, losses, found.lists)
+        fields = {**found.fields, **flip_field(self._meaning.objects)}
+        return Beside(fields, {**found.losses, _DOUBLES: again}, found.lists)
 
 
 def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:

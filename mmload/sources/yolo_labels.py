@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,6 @@ from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import read_text
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, polygon_fields
-
-if TYPE_CHECKING:
-    import yaml
 
 TASKS = ("detection", "instances", "keypoints", "rotated")
 MOST_LABEL_BYTES = 2**23
@@ -74,12 +70,6 @@ def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
                 "Leave the last two out, or set task=instances for polygons"
             )
     return lines
-
-
-def ends_in_one(line: Sequence[float], task: str) -> bool:
-    """Returns whether the last point of a polygon alone has 1 as its y, as the id of a tracker may be."""
-    is_polygon = task in ("detection", "instances") and len(line) > _TRACKED
-    return is_polygon and line[-1] == 1 and 1 not in (line[-3], line[2])
 
 
 def without_doubles(lines: Mapping[int, list[float]]) -> tuple[dict[int, list[float]], int]:
@@ -152,39 +142,18 @@ def read_description(path: Path) -> dict[str, Any]:
     """Reads ``data.yaml`` as a table of texts, lists and tables: names such as ``01`` and ``no`` stay as written.
 
     Raises:
-        SourceError: if it cannot be read, is no YAML, or has a key twice.
+        SourceError: if it cannot be read, is no YAML, or has an alias: a few lines of them can stand for gigabytes.
     """
     import yaml
 
     text = read_text(path, _MOST_YAML)
     with naming(f"{path} is no YAML that is read here: ", yaml.YAMLError, RecursionError, to=SourceError):
-        body = yaml.load(text, _texts_loader())
+        body = yaml.load(text, yaml.BaseLoader)  # first, as it stops where brackets are too deep
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise yaml.YAMLError("aliases are not read, write the values themselves")
     if not isinstance(body, dict):
         raise SourceError(f"{path} is no table; write lines such as train: images/train")
     return body
-
-
-@cache
-def _texts_loader() -> type[yaml.BaseLoader]:
-    """Returns a loader of YAML that makes each scalar a text, runs no tag, and refuses a key that occurs twice."""
-    import yaml
-
-    class TextsLoader(yaml.BaseLoader):
-        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-            if self.check_event(yaml.AliasEvent):  # a few lines of them can stand for gigabytes
-                raise yaml.YAMLError(
-                    f"aliases are not read, write the value itself{parent.start_mark if parent else ''}"
-                )
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value]
-            twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
-            if twice is not None:
-                raise yaml.YAMLError(f"the key {shown(twice)} occurs twice{node.start_mark}")
-            return super().construct_mapping(node, deep)
-
-    return TextsLoader
 
 
 def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:

@@ -6,24 +6,23 @@ import errno
 import os
 import shutil
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from conftest import contents
 from meanwhile import once
-from updating import add_pictures, interrupt_after, picture
+from updating import add_pictures, interrupt_after
 
 import mmload
-from mmload.builder import pipeline, previous_version, shard_job, shards
+from mmload.builder import previous_version, shard_job, shards
 from mmload.builder import staging as staging_module
 from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build, build_part, update
+from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.staging import Staging
 from mmload.builder.verify import verify
-from mmload.errors import BuildError
 from mmload.store.manifest import Manifest
 
 UPDATE = UpdateOptions()
@@ -115,48 +114,13 @@ def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_build(s
     assert verify(tmp_path / "o") == []
 
 
-def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_update(squares, source, tmp_path, monkeypatch):
-    job = replace(squares, out=tmp_path / "o")
-    waits, goes_on = threading.Event(), threading.Event()
-    private_paths, manifest = shard_job.private_paths, PlannedBuild.manifest
-
-    def run():
-        with suppress(BuildError):
-            build_part(job, "1/1", threads=1)
-
-    late = threading.Thread(target=run)
-
-    def waiting(paths):
-        if threading.current_thread() is late:
-            waits.set()
-            goes_on.wait()
-        return private_paths(paths)
-
-    def beside_the_late_one(self, *words):
-        if self.previous is not None:
-            goes_on.set()
-            late.join()
-        return manifest(self, *words)
-
-    monkeypatch.setattr(shard_job, "private_paths", waiting)
-    monkeypatch.setattr(PlannedBuild, "manifest", beside_the_late_one)
-    late.start()
-    waits.wait()
-    build_part(job, "1/1", threads=1)
-    picture(source).write_bytes(picture(source, 2).read_bytes())
-    os.utime(picture(source))
-    update(job)
-    assert not late.is_alive()
-    assert verify(job.out) == []
-
-
 def test_a_late_part_of_an_update_is_not_refused_while_another_commits(squares, source, monkeypatch):
     add_pictures(source, 30)
     work, reports = planned(squares), []
-    late = lambda: reports.append(pipeline._run_shards(work, LocalEngine(), slice(1), shared=True))  # noqa: E731
+    late = lambda: reports.append(work.run(LocalEngine(), slice(1), shared=True))  # noqa: E731
     once(monkeypatch, staging_module, "add_to_dataset", before=late)
     build_part(squares, "1/1", options=UPDATE)
-    assert reports[0].manifest is not None
+    assert reports[0] is not None
     assert verify(squares.out) == []
 
 
@@ -206,38 +170,6 @@ def test_a_part_of_an_update_ends_well_while_another_moves_files(squares, source
     second.join()
     assert moves.is_set()
     assert not errors
-    assert verify(squares.out) == []
-
-
-def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, source, monkeypatch):
-    add_pictures(source, 30)
-    build_part(squares, "1/2", options=UPDATE)
-    write, work = shards.write_blocks, planned(squares)
-    with Staging(squares.out, work.probed_plan(), shared=True) as first:
-        made = all_built(work, first)
-        goes_on, moves, move = threading.Event(), threading.Event(), os.replace
-        thread = threading.Thread(target=lambda: first.commit(made))
-
-        def slow(place, other):
-            move(place, other)
-            if threading.current_thread() is thread and other.name == "origins.2.jsonl":
-                moves.set()
-                goes_on.wait(2)
-
-        def beside_another(paths, place, *words):
-            record = write(paths, place, *words)
-            if place.name == "origins.2.jsonl" and not moves.is_set():
-                thread.start()
-                moves.wait(10)
-            return record
-
-        monkeypatch.setattr(os, "replace", slow)
-        monkeypatch.setattr(shards, "write_blocks", beside_another)
-        try:
-            assert build_part(squares, "2/2", options=UPDATE).manifest is not None
-        finally:
-            goes_on.set()
-            thread.join()
     assert verify(squares.out) == []
 
 

@@ -96,9 +96,9 @@ def test_a_node_is_killed_and_the_bytes_are_those_of_a_local_build(
                     os.kill(builder, signal.SIGKILL)
         seen.append(done)
 
-    def note(tasks: Any, number: int, cause: str) -> None:
+    def note(tasks: Any, plan: ShardPlan, cause: str) -> None:
         again.append(cause)
-        begin_again(tasks, number, cause)
+        begin_again(tasks, plan, cause)
 
     monkeypatch.setattr(ray_engine._Tasks, "_begin_again", note)
     try:
@@ -272,8 +272,8 @@ def test_a_shard_that_is_begun_again_counts_once_and_not_for_ever() -> None:
     plan = ShardPlan(split="train", index=3, start=0, stop=10)
     tasks = ray_engine._Tasks(None, None, [plan], lambda *counts: reports.append(counts), 1)  # type: ignore[arg-type]
     for _ in range(4):
-        tasks._begin_again(0, "NodeDiedError")
-        assert tasks.waiting.pop() == 0
+        tasks._begin_again(tasks.waiting.pop(), "NodeDiedError")
+        assert tasks.waiting == [plan]
     with pytest.raises(BuildError, match=r"shard 3 of train was begun 5 times, .* \(NodeDiedError\)"):
-        tasks._begin_again(0, "NodeDiedError")
+        tasks._begin_again(plan, "NodeDiedError")
     assert reports == []

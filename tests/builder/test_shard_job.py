@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,8 +159,7 @@ def rows_of(split: Featured) -> torch.Tensor:
     chain = TransformChain(())
     fields = {"train": fields_of(split, chain, False)}
     job = ShardJob(splits={"train": split}, fields=fields, chain=chain, paths=BuildPaths(Path()))
-    with ThreadPoolExecutor(1) as pool:
-        chunks = list(job.chunks(ShardPlan(split="train", index=0, start=0, stop=6), pool, 1))
+    chunks = list(job.chunks(ShardPlan(split="train", index=0, start=0, stop=6), 1))
     return torch.cat([chunk.fields["features"] for chunk in chunks])
 
 

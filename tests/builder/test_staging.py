@@ -20,7 +20,6 @@ from mmload.builder import staging as staging_module
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import square
 from mmload.builder.staging import MARK, Staging
-from mmload.builder.verify import verify
 from mmload.errors import BuildError, UsageError
 from mmload.runtime.durable_files import exchange, folder_lock
 from mmload.store.manifest import read
@@ -86,7 +85,7 @@ def test_empty_folders_and_one_with_half_a_mark_are_taken_away(source: Path, tmp
     ],
 )
 @pytest.mark.parametrize("wanted", ["alone", "overwrite", "part"])
-def test_staging_found_and_wanted_does_what_the_table_says(
+def test_staging_goes_on_with_discards_or_refuses_what_it_finds(
     source: Path, tmp_path: Path, found: str, done: dict[str, Any], wanted: str
 ) -> None:
     out = (tmp_path / "out").resolve()
@@ -158,13 +157,6 @@ def test_a_reader_sees_a_dataset_at_every_moment_of_an_overwrite(source: Path, o
     assert failed == []
     assert len(seen) > 1
     assert not (out.parent / ".out.building").exists()
-
-
-def test_without_an_exchange_there_are_two_renames(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmload.builder.staging.exchange", lambda one, other: False)
-    assert build(recipe(source, out, shard_bytes=9000), overwrite=True).built == 15
-    assert verify(out) == []
-    assert sorted(path.name for path in out.parent.iterdir()) == ["out", "photos"]
 
 
 @pytest.mark.parametrize("atomic", [True, False])

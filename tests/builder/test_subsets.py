@@ -289,7 +289,7 @@ def test_a_file_names_the_rows_of_a_subset(built, tmp_path, name, capsys):
     [
         ("a.txt", "nobody.jpg\n", "line 1: 'nobody.jpg' is no sample"),
         ("a.csv", "x\n1\n", "it needs row or id"),
-        ("a.csv", "row\n1.5\n", "no integer"),
+        ("a.csv", "row\n1.5\n", "give integers"),
         ("a.csv", "row,x\n1\n", "record 2 has 1 values"),
         ("a.npy", "x", "as arrays of numpy"),
         ("a.txt", "99\n", "row 99 does not exist"),

@@ -65,15 +65,6 @@ def test_an_interrupted_update_resumes_from_its_shards(squares, source, tmp_path
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares, source, tmp_path):
-    shutil.copy(picture(source), source / "class1" / "x.jpg")
-    with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt_after(0))
-    shutil.copy(picture(source), source / "class1" / "y.jpg")
-    assert update(squares).added == 2
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
 def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, source, tmp_path):
     add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):

@@ -126,7 +126,7 @@ def test_repair_gives_back_every_byte(built: Built, place: Path, hits: list[tupl
         compare(copy, built.source, threads=1)
     except MmloadError as error:
         assert str(copy) in str(error)  # noqa: PT017  # the other way is right too
-    assert {fault.file for fault in repair(copy, built.source, threads=1)} == bad
+    assert {fault.file for fault in repair(copy, built.source, threads=1)} >= bad  # and what was moved aside
     found = contents(copy)
     assert {name: found.get(name) for name in built.whole} == built.whole
     assert verify(copy) == []

@@ -17,8 +17,7 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.loader import Loader
-from mmload.loader.order import Order
-from mmload.loader.window_orders import BlockOrder, effective_classes
+from mmload.loader.order import Order, effective_classes
 from mmload.runtime.random_words import permuted
 from mmload.store.row_reader import Numbers
 
@@ -28,7 +27,7 @@ def by_class(rows: Numbers) -> Numbers:
     return rows // 1024
 
 
-def blocks_of_batches(order: Order, batch_size: int = 256, block_size: int = BlockOrder.block_size) -> float:
+def blocks_of_batches(order: Order, batch_size: int = 256, block_size: int = 64) -> float:
     """Mean number of blocks that a batch touches."""
     count = len(order) // batch_size
     starts = [batch * count // 64 * batch_size for batch in range(64)]

@@ -152,7 +152,7 @@ def test_orders_stay_what_they_were_in_earlier_versions():
 
 
 @pytest.mark.parametrize("rows", [10**9, 2**40, 2**61])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["sequential", "full"])
 def test_a_billion_rows_take_no_memory(kind: str, rows: int):
     order = order_of_kind(kind=kind, rows=rows, rank=1, world_size=3)
     order.take(0, 0, 256)

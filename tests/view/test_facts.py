@@ -84,28 +84,6 @@ def test_a_card_may_hold_anything(copy: Path, card: Any) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_million_rows_of_a_thousand_classes_and_shards(copy: Path) -> None:
-    """Only the manifest is read and files are looked at, so a sparse file for each shard stands for its rows."""
-
-    def change(body: Any) -> None:
-        split = body["splits"]["train"]
-        split["classes"], split["class_counts"] = [f"n{number:08d}" for number in range(1000)], [1000] * 1000
-        files = {name: {"bytes": 1000 * size, "crc32": "00000000"} for name, size in (("images", 3072), ("targets", 8))}
-        split["rows"] = 1_000_000
-        split["shards"] = [{"rows": 1000, "files": files}] * 1000
-
-    changed_manifest(copy, change)
-    for number in range(1000):
-        shard = copy / "train" / f"{number:06d}"
-        shard.mkdir(exist_ok=True)
-        for name, size in (("images", 3072), ("targets", 8)):
-            with (shard / f"{name}.memmap").open("wb") as file:
-                file.truncate(1000 * size)
-    done = mmload("info", copy)
-    assert "1,000,000 rows in 1 split, 2.9 GiB" in done.stdout
-    assert "1,000 to 1,000 rows a class: n00000000 1,000," in done.stdout
-
-
 def test_info_of_a_dataset_without_one_of_its_files_is_one_line(copy: Path) -> None:
     (copy / "train" / "000001" / "images.memmap").unlink()
     assert "is missing; run: mmload verify" in complaint(mmload("info", copy, "--json"), 1)
