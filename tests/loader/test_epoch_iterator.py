@@ -264,8 +264,7 @@ def test_an_interrupted_iteration_loses_no_batch(dataset: Dataset, where: str, m
     from torchvision.transforms import v2
 
     from mmload.augment import PerSample
-    from mmload.augment.collate import Collate
-    from mmload.augment.collate import PreparedBatch
+    from mmload.augment.collate import Collate, PreparedBatch
 
     collate = Collate(PerSample(v2.RandomHorizontalFlip(0.5)), PerSample(v2.RandomInvert(0.5)))
     with Loader(dataset, batch_size=4, threads=1, collate=collate) as plain:
