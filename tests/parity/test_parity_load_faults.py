@@ -30,9 +30,8 @@ from mmload.augment import (
     RandomSolarize,
     Resize,
 )
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import Draws
-from mmload.augment.collate import PreparedBatch
 from mmload.batch import Batch
 from mmload.parity import replay
 from mmload.render import level_program as levels
@@ -105,7 +104,9 @@ def test_boxes_that_do_not_follow_a_flip_are_caught(boxed: Split, monkeypatch: p
 
 
 def test_masks_that_do_not_follow_are_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boxes_module, "_moved_masks", lambda masks, own, plan: masks)
+    monkeypatch.setattr(
+        boxes_module, "moved_masks", lambda memory, starts, plan: memory.reshape(plan.count, *plan.frame)
+    )
     assert list(equal_failures(Collate(RandomHorizontalFlip()), boxed)) == ["x, masks for equal draws"]
 
 

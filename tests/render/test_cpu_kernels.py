@@ -56,13 +56,6 @@ def test_kernels_give_the_bits_of_torchs_operations(
     torch.testing.assert_close(parts, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shape", [(3, 0, 8), (3, 8, 0), (0, 8, 8)])
-def test_images_without_pixels_are_refused(shape: tuple[int, int, int]) -> None:
-    plan = replace(Plan.unchanged(2, shape, 255.0), padding=Padding(mode="reflect"), height=4, width=4)
-    with pytest.raises(ValueError, match="expected .* with a pixel at least"):
-        Rendering(plan, torch.float32)
-
-
 def test_what_was_not_planned_is_refused() -> None:
     plan = Plan.unchanged(2, (3, 8, 9), 255.0)
     rendering, images = Rendering(plan, torch.float32), torch.zeros(4, 3, 8, 9, dtype=torch.uint8)
