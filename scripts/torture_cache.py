@@ -30,7 +30,7 @@ from mmload.errors import StoreError
 from mmload.remote import chunk_map, chunks
 from mmload.remote.copies import push
 
-IMAGES, SIZE, READERS = 120, 160, 6
+IMAGES, SIZE, READERS = 60, 160, 3
 LIMIT = IMAGES * SIZE * SIZE * 3 // 3
 CHUNK_BYTES = 200_000  # as small as the datasets
 START_S, PATIENCE_S = 400.0, 120.0

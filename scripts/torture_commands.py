@@ -23,8 +23,7 @@ from typing import NoReturn
 from torture_builds import DifferenceError, Doom, check_equal, make_source, recipe, run_until, tree
 
 from mmload.builder.pipeline import build
-from mmload.builder.repair import repair
-from mmload.builder.verify import verify
+from mmload.builder.verify import repair, verify
 from mmload.parity.report import ParityReport, record
 from mmload.store.manifest import FILE_NAME, read
 

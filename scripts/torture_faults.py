@@ -31,7 +31,7 @@ from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.errors import MmloadError
-from mmload.remote import dataset_cache
+from mmload.remote import cached_dataset
 from mmload.remote.copies import push
 
 IMAGES, SIZE, EPOCHS = 48, 160, 3
@@ -149,9 +149,9 @@ class Rounds:
         timer.join()
         self.told.update({harm: 1, "rounds": 1})
         if self.tier == "cache":
-            for cache in dataset_cache._OPENED.values():
+            for cache in cached_dataset._OPENED.values():
                 cache.close()
-            dataset_cache._OPENED.clear()
+            cached_dataset._OPENED.clear()
         shutil.rmtree(copy, ignore_errors=True)
 
     def _epochs(self, split: object) -> Iterator[torch.Tensor]:

@@ -28,6 +28,7 @@ from mmload.builder import ray_engine
 from mmload.builder.pipeline import build
 from mmload.builder.ray_engine import RayEngine
 from mmload.builder.recipe import BuildRecipe, square
+from mmload.builder.shards import ShardPlan
 
 _SIZE = 24
 _ROWS = 4  # of a shard
@@ -99,10 +100,10 @@ def torture(folder: Path, rounds: int, seed: int, images: int, nodes: int = 4) -
     wanted = tree(folder / "local" / "out")
     begin_again = ray_engine._Tasks._begin_again
 
-    def counted(tasks: Any, shard: int, cause: str) -> None:
+    def counted(tasks: Any, plan: ShardPlan, cause: str) -> None:
         nonlocal again
         again += 1
-        begin_again(tasks, shard, cause)
+        begin_again(tasks, plan, cause)
 
     ray_engine._Tasks._begin_again = counted  # type: ignore[method-assign]
     with ray_cluster(0) as cluster:

@@ -35,7 +35,7 @@ from mmload.augment.collate import Collate
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
-from mmload.remote import chunks, dataset_cache, object_store
+from mmload.remote import cached_dataset, chunks, object_store
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import processes
 from mmload.store.dataset import Dataset, Split
@@ -46,6 +46,7 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("repeat")
 
 os.environ["MMLOAD_QUIET"] = "1"  # a busy machine would add lines to what tests compare
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.1  # for each worker after an error, not 5 s
 
 LONGEST = (
     "test_bench_cli.py",
@@ -204,7 +205,7 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No dataset of object storage is open before, nor after; chunks are small."""
-    monkeypatch.setattr(dataset_cache, "_OPENED", {})
+    monkeypatch.setattr(cached_dataset, "_OPENED", {})
     monkeypatch.setattr(chunks, "CHUNK_BYTES", CHUNK_BYTES)
     yield
     end_all()

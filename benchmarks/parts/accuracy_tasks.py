@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional as F
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, sample_seeds
 from mmload.augment.draws import Draws
-from mmload.loader.order import Order, ShuffledOrder
+from mmload.loader.order import Order, shuffled_order
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
 from mmload.store.dataset import Dataset as Store
@@ -113,7 +113,7 @@ def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
 def forced(task: Task, seed: int, epoch: int, *, pillow: bool, shifted: bool) -> Batches:
     """An epoch of the stock pipeline in mmload's order and with mmload's draws; or with one crop a pixel off."""
     rows = len(task.store["train"])
-    order = Order(epoch_order=ShuffledOrder(rows=rows, seed=seed)).take(epoch, 0, rows).rows.tolist()
+    order = Order(epoch_order=shuffled_order(rows, seed)).take(epoch, 0, rows).rows.tolist()
     chosen = drawn(task, seed, epoch)
     if shifted and epoch == 0:
         one = chosen[order[0]]

@@ -84,7 +84,7 @@ def _ours(collate: Collate, images: Tensor, out: Tensor, boxes: Tensor | None = 
             counts, labels = torch.full((len(ids),), boxes.shape[1]), torch.zeros(boxes.shape[:2], dtype=torch.int64)
             batch = batch.replace(boxes=boxes, counts=counts, labels=labels)
         prepared = collate.prepare(batch, tuple(images.shape[1:]))
-        prepared.rendering.on_cpu.render_rows(0, images, ids, out)
+        prepared.render_batch(images, out)
         prepared.finish(out)
 
     return work

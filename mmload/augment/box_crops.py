@@ -13,14 +13,14 @@ import numpy as np
 
 from mmload.augment.arguments import argument_error, chance, integer, mask_level, number, numbers, per_channel, span
 from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
-from mmload.augment.motion import Boxes
 from mmload.augment.step import Step
+from mmload.render.motion import Boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
 from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import inlined
+from mmload.runtime.declarations import Signature, inlined
 from mmload.runtime.host_arrays import copied, zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_compile import numba_compiled, variant
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ROUNDS = 50
@@ -141,18 +141,23 @@ class RandomIoUCrop(Step):
             overlaps = options[option]
             settled |= overlaps >= 1
             words = draws.bits(4 * self.trials).view(np.uint64)
-            _try_windows(words, bounds, overlaps, trail.boxes, counts, trail.dropped, settled, windows, dropped)
+            variant(_try_windows, _WINDOWS[trail.boxes.dtype.name])(
+                words, bounds, overlaps, trail.boxes, counts, trail.dropped, settled, windows, dropped
+            )
         top, left, rows, cols = windows
         return plan.windowed((top, left, rows, cols), dropped=dropped)
 
 
-_TRY_WINDOWS = (
-    "void(uint64[:, ::1], float64[::1], {0}[::1], {0}[:, :, ::1], int64[::1], boolean[:, ::1], boolean[::1], "
-    "int64[:, ::1], boolean[:, ::1], arena)"
-)
+_WINDOWS = {
+    kind: Signature.parsed(
+        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
+        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena)"
+    )
+    for kind in ("float32", "float64")
+}
 
 
-@numba_compiled(_TRY_WINDOWS.format("float32"), _TRY_WINDOWS.format("float64"), nogil=False)
+@numba_compiled(*_WINDOWS.values(), nogil=False)
 def _try_windows(
     words: Words,
     bounds: Floats,

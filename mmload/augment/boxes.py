@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.motion import Boxes, Flags, Motion, move_boxes
 from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
 from mmload.render.mask_kernels import moved_masks
+from mmload.render.motion import Boxes, Flags, Motion, move_boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 from mmload.render.torch_sampling import OwnMasks

@@ -12,6 +12,7 @@ from mmload.augment.arguments import LARGEST, around, chance, elements, number, 
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted, shown
+from mmload.render.hsv_kernel import HUES
 from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.level_program import (
     BRIGHTNESS,
@@ -25,7 +26,6 @@ from mmload.render.level_program import (
     ordered,
 )
 from mmload.render.plan import Plan
-from mmload.runtime.intrinsics import HUES
 
 
 class Normalize(Step):

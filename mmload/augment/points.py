@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from mmload.augment.motion import Motion, moved_points
 from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
+from mmload.render.motion import Motion, moved_points
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from mmload.augment.boxes import Trail, check_counts, tensor_of, values_of
 from mmload.augment.draws import Flags
-from mmload.augment.motion import move_boxes
 from mmload.augment.points import POLYGONS, moved_fields, points_in, without_runs
 from mmload.augment.tile_geometry import MovingTiles
 from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING
 from mmload.render.kernel_arguments import NEAR, Numbers
+from mmload.render.motion import move_boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 from mmload.runtime.host_arrays import taken, zeros

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.augment.motion import SCALE, SHIFT, VIEW, Motion, Move
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
+from mmload.render.motion import SCALE, SHIFT, VIEW, Motion, Move
 from mmload.runtime.declarations import RecordArray, Signature, called, inlined, tuple_type, void
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled

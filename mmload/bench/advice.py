@@ -21,7 +21,7 @@ from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, ShardPlan
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, UsageError
-from mmload.runtime.resources import available_cores, single_op_pool
+from mmload.runtime.resources import available_cores
 from mmload.sources import SourceSplit
 from mmload.sources.exclusion import only
 from mmload.store.checksum import crc32
@@ -150,12 +150,8 @@ def _build(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int)
         skip=True,
         variable_layout=recipe.variable_layout,
     )
-    pool = single_op_pool(threads, "mmload-advise")
-    try:
-        plan = ShardPlan(split=_SPLIT, index=0, start=0, stop=len(chosen))
-        summary = job(plan, pool, threads, lambda samples, skipped: None)
-    finally:
-        pool.shutdown(wait=True)
+    plan = ShardPlan(split=_SPLIT, index=0, start=0, stop=len(chosen))
+    summary = job(plan, threads, lambda samples, skipped: None)
     lines = paths.dataset / _SPLIT / SAMPLES_NAME
     os.replace(paths.list_file(_SPLIT, 0, SAMPLES_NAME), lines)
     content = lines.read_bytes()

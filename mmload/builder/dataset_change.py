@@ -1,4 +1,4 @@
-"""Changes a finished dataset without a source: opens its current version, and commits the next one."""
+"""Changes a finished dataset without a source: opens its current version, and commits the next one, or a report."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.shards import COLUMN, UPDATES, BuildPaths
-from mmload.builder.staging import Staging, has_finished_shards, unfinished_advice
-from mmload.errors import BuildError, UsageError, choices
+import msgspec
+
+from mmload.builder.shards import BuildPaths
+from mmload.builder.staging import Staging
+from mmload.errors import StoreError, UsageError, choices
 from mmload.remote.urls import check_no_url
+from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import Manifest, SplitRecord, read
+from mmload.store.manifest import FILE_NAME, SplitRecord, read
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import with_version
 
 
-def open_to_change(
-    dataset: Dataset | str | Path, column: Mapping[str, Any] | None = None, *, by_number: bool = False
-) -> Dataset:
+def open_to_change(dataset: Dataset | str | Path, *, by_number: bool = False) -> Dataset:
     """Opens the current version of a dataset, after what a killed command has left undone at its end.
 
     Args:
         dataset: the dataset, in its current version, or its folder.
-        column: ``name`` and ``split`` of the field that is being added, which may have been begun before, and
-            ``values`` where they are known; a split of None is the only one.
         by_number: whether rows are given by their numbers, which are those of the version that is there before a
             killed update is completed.
 
     Raises:
         UsageError: if the dataset is opened in a version that is not the current one, or lies in object storage; if
             rows that are given by number may be other ones now.
-        BuildError: if the work of another command is unfinished, or another command is changing the dataset.
+        BuildError: if another command is changing the dataset.
         StoreError: if there is no dataset.
     """
     opened = dataset if isinstance(dataset, Dataset) else None
@@ -40,7 +39,8 @@ def open_to_change(
     folder = Path(place).resolve()
     before = current = read(folder)
     if staging_folder(folder).exists():
-        current = _completed(folder, column)
+        with Staging(folder):  # which completes a commit that was killed
+            current = read(folder)
     if opened is not None and opened.manifest.contents != current.contents:
         raise UsageError(f"{folder} is opened in a version that is not the current one; open it again")
     if by_number and before.contents != current.contents:
@@ -49,28 +49,6 @@ def open_to_change(
             "whose rows may have other numbers; check what you give, then run this again"
         )
     return Dataset(folder)
-
-
-def _completed(folder: Path, column: Mapping[str, Any] | None) -> Manifest:
-    """Completes a commit that was killed, and removes what is of no use any more; returns the current manifest."""
-    with Staging(folder) as staging:
-        plan, current = staging.plan(), read(folder)
-        if plan is not None and plan.get(UPDATES) in (None, current.contents):
-            unlike = _differences(plan.get(COLUMN), column, folder)
-            if not unlike:
-                return current
-            if unlike != ["values"] and has_finished_shards(staging.paths):
-                raise BuildError(f"{staging.paths.folder} holds an unfinished {unfinished_advice(plan)}")
-        staging.discard()
-    return current
-
-
-def _differences(begun: Mapping[str, Any] | None, column: Mapping[str, Any] | None, folder: Path) -> list[str]:
-    """Returns in which keys a field that is being added differs from the unfinished one; in its name if one is none."""
-    if begun is None or column is None:
-        return ["name"]
-    wanted = {**column, "split": only_split(Dataset(folder), column["split"]).name}
-    return [key for key, value in wanted.items() if begun.get(key) != value]
 
 
 def only_split(dataset: Dataset, name: str | None) -> Split:
@@ -102,7 +80,7 @@ def commit_version(
         card |= {"warnings": warnings}
     card = {key: text for key, text in card.items() if text}
     body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
-    staging.add_version(with_version(body, old, opened.path, change), old.contents)
+    staging.commit(with_version(body, old, opened.path, change))
 
 
 def changed(
@@ -121,3 +99,24 @@ def changed(
         staging.paths.dataset.mkdir(exist_ok=True)
         commit_version(staging, opened, splits_of(staging.paths), change, warnings)
     return Dataset(opened.path)
+
+
+def write_card(folder: Path, name: str, content: Mapping[str, Any], contents: str) -> None:
+    """Writes the result of a check into the card of a dataset's manifest; replaces an earlier result of that check.
+
+    ``contents`` is :attr:`Manifest.contents` of the dataset that was checked.
+
+    Raises:
+        StoreError: if it is not the dataset that was checked, or cannot be written.
+    """
+    file = folder / FILE_NAME
+    try:
+        with folder_lock(folder):
+            manifest = read(folder)
+            if manifest.contents != contents:
+                raise StoreError(f"{folder} changed during the check and the report was not saved; check it again")
+            remove_partials(file)
+            recorded = msgspec.structs.replace(manifest, card={**manifest.card, name: dict(content)})
+            write_atomically(file, recorded.dumps())
+    except OSError as error:
+        raise StoreError(f"cannot write {file} ({error.strerror}), so the report was not saved") from error

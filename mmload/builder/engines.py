@@ -1,7 +1,7 @@
 """Runs the jobs that build shards: in threads of this process, or in several processes on machines with many cores.
 
-Takes a picklable function that builds one shard from its plan, and the plans. Returns the result of the function for
-each plan. An engine decides only where a shard is built, never its content. A worker that dies ends the run at once.
+Takes a picklable function that builds one shard from its plan, and the plans. An engine decides only where a shard is
+built, never its content. A worker that dies ends the run at once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from msgspec import Meta
 
 from mmload.builder.recipe import check_values
 from mmload.builder.shard_job import OnProgress, ShardJob
-from mmload.builder.shards import ShardPlan, ShardSummary
+from mmload.builder.shards import ShardPlan
 from mmload.errors import BuildError, MmloadError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
-from mmload.runtime.resources import MOST_THREADS, available_cores, single_op_pool
+from mmload.runtime.resources import MOST_THREADS, available_cores
 
 CORES_A_PROCESS = 8
 """Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
@@ -40,8 +40,8 @@ class Engine(Protocol):
     A shard may be begun again while a worker that was given up still writes it: each is written apart.
     """
 
-    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
-        """Builds the shards; returns their summaries in the order of the plans.
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Builds the shards.
 
         ``on_progress`` is called in this thread with the progress; an exception that it raises ends the run.
         """
@@ -65,84 +65,66 @@ class LocalEngine:
     def __post_init__(self) -> None:
         check_values(self)
 
-    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> list[ShardSummary]:
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
         """Builds the shards; see :class:`Engine`.
 
         Raises:
             BuildError: if a worker process dies, or the job cannot be pickled.
             MmloadError: any error of the job.
         """
-        if not plans:
-            return []
         cores = available_cores()
         processes = min(self.processes or -(-cores // CORES_A_PROCESS), len(plans))
-        threads = self.threads or max(1, cores // processes)
-        if processes == 1:
-            return _run_here(job, plans, on_progress, threads)
-        return _WorkerPool(job, plans, on_progress, processes, threads).build_all()
-
-
-def _run_here(job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, threads: int) -> list[ShardSummary]:
-    pool = single_op_pool(threads, "mmload-build")
-    try:
-        return [job(plan, pool, threads, on_progress) for plan in plans]
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        threads = self.threads or max(1, cores // max(1, processes))
+        if processes > 1:
+            _WorkerPool(job, plans, on_progress).build_all(processes, threads)
+        else:
+            for plan in plans:
+                job(plan, threads, on_progress)
 
 
 class _WorkerPool:
-    """Worker processes and the plans that they are working on."""
+    """Worker processes, and the plans that wait for one."""
 
-    def __init__(
-        self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, processes: int, threads: int
-    ) -> None:
-        self.job, self.plans, self.on_progress = job, plans, on_progress
-        self.waiting = list(reversed(range(len(plans))))
-        self.summaries: dict[int, ShardSummary] = {}
-        self.busy: dict[Connection, int] = {}
+    def __init__(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        self.job, self.on_progress = job, on_progress
+        self.waiting = list(reversed(plans))
         self.workers: dict[Connection, BaseProcess] = {}
-        self.size, self.threads = processes, threads
+        self.busy: set[Connection] = set()
 
-    def build_all(self) -> list[ShardSummary]:
+    def build_all(self, processes: int, threads: int) -> None:
+        """Builds all shards; kills every worker at the end: unfinished shards are rebuilt anyway."""
         try:
             job_bytes = pickled(self.job.without_samples())
-            for _ in range(self.size):
-                self._start_worker()
-            self._send_job(job_bytes)
+            for _ in range(processes):
+                worker, pipe = start_process(_work, threads, daemon=True)
+                self.workers[pipe] = worker
+            for pipe in self.workers:  # after all were started: each reads it only after importing torch
+                self._send(pipe, job_bytes)
+                self._send_plan(pipe)
             del job_bytes
-            while len(self.summaries) < len(self.plans):
-                self._receive_any()
+            while self.busy:
+                for ready in wait(list(self.busy)):
+                    self._receive(ready)  # type: ignore[arg-type]  # it waits only for these pipes
         finally:
-            self._stop_workers()
-        return [self.summaries[number] for number in range(len(self.plans))]
+            for pipe, worker in self.workers.items():
+                worker.kill()
+                worker.join()
+                worker.close()
+                pipe.close()
 
-    def _start_worker(self) -> None:
-        worker, pipe = start_process(_work, self.threads, daemon=True)
-        self.workers[pipe] = worker
-
-    def _send_job(self, job_bytes: bytes) -> None:
-        """Sends the job to every worker, after all were started: each reads it only after importing torch."""
-        for pipe in self.workers:
-            try:
-                pipe.send_bytes(job_bytes)
-            except OSError as error:
-                raise self._death(pipe) from error
-            self._send_plan(pipe)
+    def _send(self, pipe: Connection, content: bytes) -> None:
+        try:
+            pipe.send_bytes(content)
+        except OSError as error:
+            raise self._death(pipe) from error
 
     def _send_plan(self, pipe: Connection) -> None:
         """Sends a worker its next plan, if any, with its samples: those of all plans of a million would be 80 MB."""
+        self.busy.discard(pipe)
         if self.waiting:
-            plan = self.plans[self.waiting[-1]]
-            task = pickled((plan, self.job.samples(plan)))
-            self.busy[pipe] = self.waiting.pop()
-            try:
-                pipe.send_bytes(task)
-            except OSError as error:
-                raise self._death(pipe) from error
-
-    def _receive_any(self) -> None:
-        for pipe in wait(list(self.busy)):
-            self._receive(pipe)  # type: ignore[arg-type]  # it waits only for these pipes
+            plan = self.waiting.pop()
+            self._send(pipe, pickled((plan, self.job.samples(plan))))
+            self.busy.add(pipe)
 
     def _receive(self, pipe: Connection) -> None:
         try:
@@ -154,7 +136,6 @@ class _WorkerPool:
         elif kind == "failed":
             raise body[0]
         else:
-            self.summaries[self.busy.pop(pipe)] = body[0]
             self._send_plan(pipe)
 
     def _death(self, pipe: Connection) -> BuildError:
@@ -162,14 +143,6 @@ class _WorkerPool:
         return BuildError(
             f"a build worker died ({cause}); run the same command again to continue from the finished shards"
         )
-
-    def _stop_workers(self) -> None:
-        """Kills every worker: unfinished shards are rebuilt anyway."""
-        for pipe, worker in self.workers.items():
-            worker.kill()
-            worker.join()
-            worker.close()
-            pipe.close()
 
 
 def pickled(message: object) -> bytes:
@@ -185,16 +158,15 @@ def pickled(message: object) -> bytes:
 
 
 def _work(pipe: Connection, threads: int) -> None:
-    """Receives plans and sends summaries in a worker process, until it is killed or its build ends."""
+    """Receives plans and builds their shards in a worker process, until it is killed or its build ends."""
     depend_on_parent(lambda: os._exit(1))
     try:
         job: ShardJob = pickle.loads(pipe.recv_bytes())
-        pool = single_op_pool(threads, "mmload-build")
         while True:
             plan, samples = pickle.loads(pipe.recv_bytes())
             job_of_plan = job if samples is None else job.with_samples(plan, samples)
-            summary = job_of_plan(plan, pool, threads, lambda *counts: pipe.send(("progress", *counts)))
-            pipe.send(("finished", summary))
+            job_of_plan(plan, threads, lambda *counts: pipe.send(("progress", *counts)))
+            pipe.send(("finished",))
     except (EOFError, BrokenPipeError):
         os._exit(1)
     except MmloadError as error:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from itertools import repeat
 
 import torch
 
 from mmload.builder.shards import BuildPaths, write_blocks
-from mmload.errors import BuildError, counted
+from mmload.errors import counted
 from mmload.records import FieldSpec
 from mmload.store.row_reader import memory_of
 from mmload.store.shard_table import FileRecord, file_name
 
-_MISSING = re.compile(r"(?P<rows>.* without a value of )(?P<fields>.*)(?P<advice>; .*)")  # of :func:`missing_values`
+_WITHOUT = " without a value of "  # in each warning of :func:`missing_values`
 
 
 def fill_value(spec: FieldSpec) -> float:
@@ -36,33 +35,20 @@ def filled_files(paths: BuildPaths, folder: str, rows: int, fields: Mapping[str,
     for name, spec in fields.items():
         row = torch.full((1, *spec.shape), fill_value(spec), dtype=spec.torch_dtype, device="cpu")
         file = file_name(name, spec)
-        try:
-            records[file] = write_blocks(paths, paths.dataset / folder / f"{file}.memmap", repeat(memory_of(row), rows))
-        except OSError as error:
-            raise BuildError(
-                f"cannot write {file} of {folder} ({error.strerror}); run the same command again"
-            ) from error
+        records[file] = write_blocks(paths, paths.dataset / folder / f"{file}.memmap", repeat(memory_of(row), rows))
     return records
 
 
 def missing_values(fields: Mapping[str, FieldSpec], rows: int, version: int) -> list[str]:
-    """Returns a warning if new rows of a version have no values of an added field yet."""
-    added = [f"{name} ({fill_value(spec):g})" for name, spec in fields.items() if spec.version]
-    if not added or not rows:
-        return []
+    """Returns a warning for each added field of which new rows of a version have no values yet."""
     new = counted(rows, "new row")
-    return [f"{new} of version {version} without a value of {', '.join(added)}; add these fields again"]
+    return [
+        f"{new} of version {version}{_WITHOUT}{name} ({fill_value(spec):g}); add this field again"
+        for name, spec in fields.items()
+        if spec.version and rows
+    ]
 
 
-def is_on_missing_values(warning: str) -> bool:
-    """Returns whether a warning is one of :func:`missing_values`."""
-    return _MISSING.fullmatch(warning) is not None
-
-
-def without_field(warning: str, name: str) -> str:
-    """Returns a warning that an update has written on rows without values, for its other fields; "" if none is left."""
-    parts = _MISSING.fullmatch(warning)
-    if parts is None:
-        return warning
-    others = [field for field in parts["fields"].split(", ") if field.partition(" ")[0] != name]
-    return f"{parts['rows']}{', '.join(others)}{parts['advice']}" if others else ""
+def is_on_missing_values(warning: str, field: str | None = None) -> bool:
+    """Returns whether a warning is one of :func:`missing_values`, on one field or on any."""
+    return (_WITHOUT if field is None else f"{_WITHOUT}{field} (") in warning

@@ -1,4 +1,4 @@
-"""Builds or updates a dataset: scans the source, plans the shards, runs the unfinished ones, commits.
+"""Builds or updates a dataset, or builds a part of one.
 
 Takes a checked recipe and returns a report on the dataset's folder. The bytes depend on the source and the recipe
 alone, never on threads, processes or interruptions: a build that was killed continues from its finished shards. Never
@@ -15,7 +15,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,40 +23,51 @@ from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.previous_version import Previous, UpdateOptions
 from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
-from mmload.builder.shards import ShardLayout, ShardPlan
-from mmload.builder.staging import Staging, drop_leftovers
 from mmload.errors import BuildError, UsageError, counted, did_you_mean
 from mmload.runtime.numba_compile import compile_seconds
 from mmload.store.manifest import Manifest, shard_name
-from mmload.store.unfinished import staging_folder
 
 _SHOWN = 3
 _MOST_PARTS = 10**6
-_PART_1_OF_1 = slice(None)
 _OF_COMMAND = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
 """Options of the command that are arguments of :func:`build`, or say how and not what is built."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildReport:
-    """The result of a build.
+class PartReport:
+    """The result of building a part.
 
     Attributes:
         out: the dataset's folder.
-        manifest: manifest of the dataset.
-        seconds: duration of the build.
-        decoding: part of the duration since the first file was decoded; torch is imported before it.
-        compiled: part of ``decoding`` in which this process compiled machine code.
+        manifest: manifest of the dataset; None if other parts have still to build some shards.
+        sealed: number of finished shards of all parts.
+        shards: number of all shards.
+        seconds: duration.
         built: samples read by this run; fewer than all after a resumed build, 0 if the dataset was up to date.
         skipped: number of these that were skipped.
-        foreign_files: folder with files that appeared in the replaced dataset during the build; None: none.
     """
 
     out: Path
-    manifest: Manifest
+    manifest: Manifest | None
+    sealed: int
+    shards: int
     seconds: float
     built: int
-    skipped: int = 0
+    skipped: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildReport(PartReport):
+    """The result of a build, which is part 1 of 1.
+
+    Attributes:
+        manifest: manifest of the dataset.
+        decoding: part of the duration since the first file was decoded; torch is imported before it.
+        compiled: part of ``decoding`` in which this process compiled machine code.
+        foreign_files: the replaced dataset, if files appeared in its folder during the build; None: none did.
+    """
+
+    manifest: Manifest
     foreign_files: Path | None = None
     decoding: float = 0.0
     compiled: float = 0.0
@@ -71,29 +81,6 @@ class BuildReport:
     def stored(self) -> int:
         """Rows stored by this run."""
         return self.built - self.skipped
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartReport:
-    """The result of building a part.
-
-    Attributes:
-        out: the dataset's folder.
-        manifest: manifest of the dataset; None if other parts have still to build some shards.
-        sealed: number of finished shards of all parts.
-        shards: number of all shards.
-        seconds: duration.
-        built: samples read by this run.
-        skipped: number of these that were skipped.
-    """
-
-    out: Path
-    manifest: Manifest | None
-    sealed: int
-    shards: int
-    seconds: float
-    built: int
-    skipped: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,16 +165,10 @@ def build(
         on_note=on_note,
         command=command,
     )
-    done = _run_shards(work, engine, _PART_1_OF_1, overwrite=overwrite)
+    manifest = _complete(work, work.run(engine, overwrite=overwrite))
+    decoding, compiled = work.decoding_seconds, compile_seconds() - compiled
     return BuildReport(
-        out=work.out,
-        manifest=_completed(done, work),
-        seconds=time.perf_counter() - began,
-        decoding=work.decoding_seconds,
-        compiled=compile_seconds() - compiled,
-        built=work.built,
-        skipped=work.skipped,
-        foreign_files=done.foreign_files,
+        **_facts(work, manifest, began), decoding=decoding, compiled=compiled, foreign_files=work.foreign_files
     )
 
 
@@ -240,18 +221,8 @@ def build_part(
         on_note=on_note,
         command=command,
     )
-    done = _run_shards(work, engine, chosen, shared=True)
-    if part is None and done.manifest is None:
-        raise BuildError(_missing(done))
-    return PartReport(
-        out=work.out,
-        manifest=done.manifest,
-        sealed=done.shards - len(done.missing),
-        shards=done.shards,
-        seconds=time.perf_counter() - began,
-        built=work.built,
-        skipped=work.skipped,
-    )
+    manifest = work.run(engine, chosen, shared=True)
+    return PartReport(**_facts(work, _complete(work, manifest) if part is None else manifest, began))
 
 
 def update(
@@ -300,17 +271,13 @@ def update(
         on_note=on_note,
         command=command,
     )
-    found = work.inspect() if options.dry_run else _completed(_run_shards(work, engine, _PART_1_OF_1), work)
+    found = work.inspect() if options.dry_run else _complete(work, work.run(engine))
     previous = cast(Previous, work.previous)
     manifest = found or previous.manifest
-    added, changed, removed = previous.counts
+    added, changed, removed = previous.counts.tolist()
     return UpdateReport(
-        out=work.out,
-        manifest=manifest,
-        seconds=time.perf_counter() - began,
+        **_facts(work, manifest, began),
         decoding=work.decoding_seconds,
-        built=work.built,
-        skipped=work.skipped,
         added=added,
         changed=changed,
         removed=removed,
@@ -361,83 +328,34 @@ def _with_engine(
     return recipe, engine
 
 
-def _completed(done: _Done, work: PlannedBuild) -> Manifest:
-    """Returns the manifest of a build that no other process takes part in."""
-    if done.manifest is None:
-        raise BuildError(
-            f"{counted(len(done.missing), 'shard')} of {work.out} disappeared during the build; "
-            "run the same command again"
-        )
-    return done.manifest
+def _facts(work: PlannedBuild, manifest: Manifest | None, began: float) -> dict[str, Any]:
+    """Returns what every report has."""
+    shards = work.shards if manifest is None else sum(len(split.shards) for split in manifest.built_splits.values())
+    return {
+        "out": work.out,
+        "manifest": manifest,
+        "sealed": shards - (len(work.missing) if manifest is None else 0),
+        "shards": shards,
+        "seconds": time.perf_counter() - began,
+        "built": work.built,
+        "skipped": work.skipped,
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Done:
-    """Result of a run: the dataset, or the number of shards and those that are not built yet."""
+def _complete(work: PlannedBuild, manifest: Manifest | None) -> Manifest:
+    """Returns the manifest of a dataset, all of which has to be built.
 
-    manifest: Manifest | None
-    foreign_files: Path | None
-    shards: int
-    missing: Sequence[ShardPlan] = ()
-
-
-def _run_shards(
-    work: PlannedBuild, engine: Engine, chosen: slice, *, shared: bool = False, overwrite: bool = False
-) -> _Done:
-    """Builds a slice of all shards, beside others if ``shared``; commits the dataset if all are sealed then."""
-    out = work.out.resolve()
-    manifest = None
-    if not (overwrite and staging_folder(out).exists()):  # else a killed update may have left files there
-        manifest = work.inspect(overwrite=overwrite)
+    Raises:
+        BuildError: if it is None, naming shards that no part has built.
+    """
     if manifest is not None:
-        return _finished(manifest, drop_leftovers(out, work.plan, shared=shared))
-    with Staging(out, work.probed_plan(), shared=shared, overwrite=overwrite) as staging:
-        missing, shards = list[ShardPlan](), 0
-        try:
-            # A killed build may have been completed, or another part may have committed, since the look above.
-            manifest = work.inspect(overwrite=overwrite and not staging.committed)
-            if manifest is None:
-                layout = work.layout()
-                shards = len(layout.all_plans)
-                manifest, missing = _build_or_commit(staging, work, layout, engine, chosen)
-            if missing:  # or all are there, in a folder that another part has committed
-                manifest = _committed(work, staging)
-        except (BuildError, FileNotFoundError):
-            manifest = _committed(work, staging) if shared else None
-            if manifest is None:  # else another part has committed meanwhile, and removed the folder
-                raise
-        if manifest is None:
-            return _Done(manifest=None, foreign_files=None, shards=shards, missing=missing)
-        staging.discard()
-        return _finished(manifest, staging.foreign_files)
-
-
-def _committed(work: PlannedBuild, staging: Staging) -> Manifest | None:
-    """Returns the manifest if another part has committed, or was about to."""
-    if staging.shared:
-        staging.complete_version()
-    return work.inspect()
-
-
-def _finished(manifest: Manifest, foreign_files: Path | None) -> _Done:
-    shards = sum(len(split.shards) for split in manifest.built_splits.values())
-    return _Done(manifest=manifest, foreign_files=foreign_files, shards=shards)
-
-
-def _build_or_commit(
-    staging: Staging, work: PlannedBuild, layout: ShardLayout, engine: Engine, chosen: slice
-) -> tuple[Manifest | None, list[ShardPlan]]:
-    """Builds the chosen shards; commits if all are sealed then. Returns the manifest, or what is missing."""
-    of_all = copy(work.errors)
-    work.build_shards(layout, layout.all_plans[chosen], staging, engine)
-    finished = work.sealed(layout.all_plans, staging.paths)
-    missing = [plan for plan in layout.all_plans if (plan.split, plan.index) not in finished]
-    if missing:
-        return None, missing
-    of_all.add(sum(summary.skipped for summary in finished.values()))
-    manifest = work.manifest(layout, finished, staging.paths)
-    work.commit(manifest, staging)
-    return manifest, []
+        return manifest
+    names = ", ".join(f"{plan.split} {shard_name(plan.index)}" for plan in work.missing[:_SHOWN])
+    more = " and more" if len(work.missing) > _SHOWN else ""
+    raise BuildError(
+        f"{counted(len(work.missing), 'shard')} of {work.shards} not built yet: {names}{more}; "
+        "run the parts that are to build them, or the same command without --commit"
+    )
 
 
 def _shards_of_part(text: str) -> slice:
@@ -447,13 +365,3 @@ def _shards_of_part(text: str) -> slice:
     if not 1 <= number <= parts <= _MOST_PARTS:
         raise UsageError(f"part is {text!r}; write K/N with K from 1 to N, as in 3/16")
     return slice(number - 1, None, parts)
-
-
-def _missing(done: _Done) -> str:
-    """Returns the message on shards that no part has built."""
-    names = ", ".join(f"{plan.split} {shard_name(plan.index)}" for plan in done.missing[:_SHOWN])
-    more = " and more" if len(done.missing) > _SHOWN else ""
-    return (
-        f"{counted(len(done.missing), 'shard')} of {done.shards} not built yet: {names}{more}; "
-        "run the parts that are to build them, or the same command without --commit"
-    )

@@ -1,14 +1,15 @@
-"""A build whose source is listed: the layout of its shards, building some of them, and the manifest of all.
+"""A build whose source is listed: divides its samples into shards, runs those that are not finished, commits.
 
 A build may have a previous version, which it updates: then only new and changed samples are built, and the rows that
-stay keep their shards (:mod:`mmload.builder.previous_version`). Takes a checked recipe. Where the shards are written,
-and what stands at the destination, is up to the callers.
+stay keep their shards (:mod:`mmload.builder.previous_version`). Takes a checked recipe. Where shards are written, and
+what stands at the destination, is the business of :mod:`mmload.builder.staging`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from mmload.builder.engines import Engine
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
 from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
-from mmload.builder.sample_changes import objects_of
 from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
 from mmload.builder.shards import (
     UNNAMED,
@@ -38,7 +38,7 @@ from mmload.builder.shards import (
     made_by,
     skipped_in,
 )
-from mmload.builder.staging import Staging, check_apart, dataset_at, is_up_to_date
+from mmload.builder.staging import Staging, check_apart, dataset_at, drop_leftovers, is_up_to_date
 from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError, UsageError, bytes_text, counted
 from mmload.records import (
@@ -60,7 +60,7 @@ from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, Manifest, SplitRecord
 from mmload.store.shard_table import ShardTable
-from mmload.store.unfinished import PLAN_NAME
+from mmload.store.unfinished import PLAN_NAME, staging_folder
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import with_version
 
@@ -80,45 +80,17 @@ _UPDATE_PROBES = 2  # of few samples in all
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
 
 
-class ErrorLimit:
-    """Count of the samples that a build with on_error "skip" skips, up to a number or a share such as "1%"; None: all.
-
-    Attributes:
-        skip: whether samples may be skipped at all.
-
-    Raises:
-        UsageError: if an argument is invalid.
-    """
-
-    def __init__(self, on_error: str, most: int | str | None, samples: int) -> None:
-        checked(on_error, OnError, "on-error")
-        if most is not None and on_error != "skip":
-            raise UsageError("max-errors is for --on-error skip; add that, or leave it out")
-        self.skip = on_error == "skip"
-        self._most = most
-        self._limit = samples if most is None else _limit(most, samples)
-        self._count = 0
-
-    def add(self, skipped: int) -> None:
-        """Counts skipped samples.
-
-        Raises:
-            BuildError: if the limit is exceeded.
-        """
-        self._count += skipped
-        if self._count > self._limit:
-            raise BuildError(
-                f"{counted(self._count, 'sample')} could not be read, more than --max-errors {self._most} allows; "
-                "run with --on-error fail to see the first, or allow more"
-            )
-
-
 class PlannedBuild:
     """A build whose source is listed, and the counts of one run over its shards. Arguments as for :func:`build`.
 
     Attributes:
         previous: the version that this build updates, compared with the source; None: it makes a new dataset.
         splits: the samples to build, by split: all, or those that the previous version does not have.
+        built: samples read by this run.
+        skipped: number of these that were skipped.
+        shards: number of all shards; 0 if the dataset was up to date.
+        missing: the shards that no run has built yet.
+        foreign_files: see :class:`mmload.builder.staging.Staging`.
 
     Raises:
         UsageError: if the recipe or an argument is invalid.
@@ -147,7 +119,7 @@ class PlannedBuild:
         self.previous = None if changes is None else Previous(recipe.out, changes)
         self.listed = time.time_ns()
         before = {} if self.previous is None else self.previous.excluded
-        self.splits, excluded, self._gone = remaining_splits(recipe, exclude, before)
+        self.splits, excluded, gone = remaining_splits(recipe, exclude, before)
         self._listed_splits = self.splits
         self._fits = recipe.side is not None and recipe.variable_layout is None
         if recipe.side is not None:
@@ -161,27 +133,75 @@ class PlannedBuild:
             "versions": made_by(),
             **asked_by(command),
         }
+        self.skip = checked(on_error, OnError, "on-error") == "skip"
+        self._max_errors, samples = max_errors, sum(map(len, self.splits.values()))
+        self._most_skipped = samples if max_errors is None else _most_skipped(max_errors, samples, self.skip)
+        self.done = self.total = self.built = self.skipped = self.shards = self._skipped_in_all = 0
+        self.missing: Sequence[ShardPlan] = ()
+        self.foreign_files: Path | None = None
+        self._first_decoded = math.inf  # on time.perf_counter()
+        self._replaces: str | None = None
+        for name, ids in gone.items():
+            found = f"{counted(len(ids), 'excluded sample')} of split {name}, such as {ids[0]!r:.80}"
+            self._note(f"no longer in the source: {found}; what is excluded stays excluded if it comes back")
         if self.previous is not None:
             self.splits, compared = self.previous.compare(recipe, self.splits)
             self.plan |= compared
-        self.errors = ErrorLimit(on_error, max_errors, sum(map(len, self._listed_splits.values())))
-        self.done = self.total = self.built = self.skipped = 0
-        self._first_decoded = math.inf  # on time.perf_counter()
-        self._replaces: str | None = None
-        for text in self._notes():
-            self._note(text)
+            for text in self.previous.notes(self.plan["fingerprint"]):
+                self._note(text)
 
     def _note(self, text: str) -> None:
         if self._on_note is not None and text:
             self._on_note(text)
 
-    def _notes(self) -> Iterator[str]:
-        """Yields sentences on what is special about an update; none of a build without a previous version."""
-        for name, ids in self._gone.items():
-            found = f"{counted(len(ids), 'excluded sample')} of split {name}, such as {ids[0]!r:.80}"
-            yield f"no longer in the source: {found}; what is excluded stays excluded if it comes back"
-        if self.previous is not None:
-            yield from self.previous.notes(self.plan["fingerprint"])
+    def run(
+        self, engine: Engine, chosen: slice = slice(None), *, shared: bool = False, overwrite: bool = False
+    ) -> Manifest | None:
+        """Builds a slice of all shards, beside others if ``shared``; commits the dataset if all are sealed then.
+
+        Returns:
+            The manifest of the dataset; None if shards are :attr:`missing`.
+        """
+        out = self.out.resolve()
+        if not (overwrite and staging_folder(out).exists()):  # else a killed update may have left files there
+            manifest = self.inspect(overwrite=overwrite)
+            if manifest is not None:
+                self.foreign_files = drop_leftovers(out, self.plan, shared=shared)
+                return manifest
+        with Staging(out, self.probed_plan(), shared=shared, overwrite=overwrite) as staging:
+            try:
+                # A killed build may have been completed, or another part may have committed, since the look above.
+                manifest = self.inspect(overwrite=overwrite and not staging.committed)
+                if manifest is None:
+                    manifest = self._build_or_commit(staging, engine, chosen) or self._committed(staging)
+            except (BuildError, FileNotFoundError):
+                manifest = self._committed(staging) if shared else None
+                if manifest is None:  # else another part has committed meanwhile, and removed the folder
+                    raise
+            if manifest is not None:
+                staging.discard()
+            self.foreign_files = staging.foreign_files
+        return manifest
+
+    def _build_or_commit(self, staging: Staging, engine: Engine, chosen: slice) -> Manifest | None:
+        """Builds the chosen shards; commits, and returns the manifest, if all are sealed then."""
+        layout = self.layout()
+        plans = layout.all_plans
+        self.build_shards(layout, plans[chosen], staging, engine)
+        finished = self.sealed(plans, staging.paths)
+        self.shards, self.missing = len(plans), [plan for plan in plans if (plan.split, plan.index) not in finished]
+        if self.missing:
+            return None
+        self._check_skipped(sum(summary.skipped for summary in finished.values()))
+        manifest = self.manifest(layout, finished, staging.paths)
+        staging.commit(manifest, replaces=self._replaces)
+        return manifest
+
+    def _committed(self, staging: Staging) -> Manifest | None:
+        """Returns the manifest if another part has committed, or was about to."""
+        if staging.shared:
+            staging.complete_version()
+        return self.inspect()
 
     def inspect(self, *, overwrite: bool = False) -> Manifest | None:
         """Returns the manifest of the dataset at the destination if it is up to date; else a build may make it.
@@ -190,26 +210,14 @@ class PlannedBuild:
             BuildError: if there is something that may not be replaced.
         """
         if self.previous is not None:
-            return self.previous.inspect(self.plan, overwrite=overwrite, skip=self.errors.skip)
+            return self.previous.inspect(self.plan, overwrite=overwrite, skip=self.skip)
         place = self.out.resolve()
         manifest = dataset_at(place)
         self._replaces = None if manifest is None else manifest.contents
-        if manifest is None or not is_up_to_date(
-            place, manifest, self.plan, overwrite=overwrite, skip=self.errors.skip
-        ):
-            return None
-        return manifest
-
-    def commit(self, manifest: Manifest, staging: Staging) -> None:
-        """Adds the version to the dataset, or puts the new one in the place of what :meth:`inspect` found.
-
-        Raises:
-            BuildError: if the dataset there has changed meanwhile.
-        """
-        if self.previous is not None:
-            staging.add_version(manifest, self.previous.manifest.contents)
-        else:
-            staging.commit(manifest, replaces=self._replaces)
+        is_there = manifest is not None and is_up_to_date(
+            place, manifest, self.plan, overwrite=overwrite, skip=self.skip
+        )
+        return manifest if is_there else None
 
     def probed_plan(self) -> dict[str, Any]:
         """Returns the plan with ``probe``, the CRC-32 of what a few samples of each split become.
@@ -238,29 +246,23 @@ class PlannedBuild:
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
-        variable_layout, previous = self.recipe.variable_layout, self.previous
-        kept = {} if previous is None else {name: previous.kept_record(name) for name in self._listed_splits}
-        fields, sizes, shard_samples = {}, {}, {}
-        for name in self._listed_splits:
-            if (record := kept.get(name)) is not None:
-                fields[name], shard_samples[name] = record.built_fields, record.shard_samples
+        variable, most, firsts = self.recipe.variable_layout, self.recipe.shard_bytes, self.plan.get("folders", {})
+        fields, sizes, shard_samples, plans = {}, {}, {}, {}
         with _advised(self.plan):
-            for name, split in self.splits.items():
-                if name not in fields:
-                    fields[name] = fields_of(split, self.chain, self.errors.skip, variable_layout, self._tried)
-                sizes[name] = row_size(split, self.chain, fields[name], variable_layout, self._tried)
-                if name not in shard_samples:
-                    most = self.recipe.shard_bytes
-                    shard_samples[name] = (
-                        samples_per_shard(len(split), fields[name], most)
-                        if variable_layout is None
-                        else variable_samples_per_shard(sizes[name], most)
-                    )
-        firsts = self.plan.get("folders", {})
-        plans = {
-            name: plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
-            for name, split in self.splits.items()
-        }
+            for name in self._listed_splits:
+                kept = None if self.previous is None else self.previous.splits[name].kept_split
+                if kept is not None:
+                    fields[name], shard_samples[name] = kept.record.built_fields, kept.record.shard_samples
+                if (split := self.splits.get(name)) is None:
+                    continue
+                if kept is None:
+                    fields[name] = fields_of(split, self.chain, self.skip, variable, self._tried)
+                sizes[name] = size = row_size(split, self.chain, fields[name], variable, self._tried)
+                if kept is None and variable is None:
+                    shard_samples[name] = samples_per_shard(len(split), fields[name], most)
+                elif kept is None:
+                    shard_samples[name] = max(1, int(most / (_MARGIN * size)))  # shards may be larger
+                plans[name] = plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
         return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
 
     def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
@@ -269,27 +271,24 @@ class PlannedBuild:
         If no other process may build there, what stands in the place of an unfinished shard is removed.
         """
         paths, self.total = staging.paths, sum(plan.stop - plan.start for plan in plans)
-        if self.previous is not None:
-            self.previous.check_links(plans)
-        finished = self.sealed(plans, paths)
+        finished, missing = self.sealed(plans, paths), list[ShardPlan]()
         for plan in plans:
             if summary := finished.get((plan.split, plan.index)):
                 self._count(plan.stop - plan.start, summary.skipped)
-        missing = [plan for plan in plans if (plan.split, plan.index) not in finished]
-        _check_room(paths, missing, layout.sizes)
-        if missing:
-            size = sum((plan.stop - plan.start) * layout.sizes[plan.split] for plan in missing)
-            self._note(f"writes {bytes_text(size)} in {counted(len(missing), 'shard')} to {self.out}")
-            self._note(self._enlarged())
+            else:
+                missing.append(plan)
+        self._check_room(paths, missing, layout.sizes)
         if not staging.shared:
-            _clear(paths, missing)
+            for plan in missing:  # its summary first, so that none ever describes other files
+                remove(paths.summary_file(plan.split, plan.index))
+                remove(paths.shard(plan.split, plan.index))
         job = ShardJob(
             splits=self.splits,
             fields=layout.fields,
             chain=self.chain,
             paths=paths,
             shuffle_seed=self.recipe.shuffle_seed if self.previous is None else None,  # an update has its own order
-            skip=self.errors.skip,
+            skip=self.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
             tried=self._tried,
@@ -303,6 +302,21 @@ class PlannedBuild:
             raise RecipeError(
                 f"{error}; {self.out} has rows like that one, which an update keeps: build it again with --overwrite"
             ) from error
+
+    def _check_room(self, paths: BuildPaths, plans: Sequence[ShardPlan], row_sizes: Mapping[str, int]) -> None:
+        """Notes how much will be written, and checks the disk space; ``row_sizes`` are bytes of a row by split."""
+        rows = [(plan.stop - plan.start, row_sizes[plan.split]) for plan in plans]
+        need = sum(count * (size + 2 * _LINE_BYTES) for count, size in rows)
+        free = shutil.disk_usage(paths.folder).free
+        if need > free:
+            raise BuildError(
+                f"the dataset needs {need:,} more bytes at {paths.folder.parent}, {free:,} are free; "
+                "make room, build elsewhere, or store smaller images"
+            )
+        if plans:
+            size = sum(count * size for count, size in rows)
+            self._note(f"writes {bytes_text(size)} in {counted(len(plans), 'shard')} to {self.out}")
+            self._note(self._enlarged())
 
     def _enlarged(self) -> str:
         """Returns a sentence if the default transforms enlarge some of the images that were tried; else ""."""
@@ -327,7 +341,7 @@ class PlannedBuild:
         finished = {}
         for plan in plans:
             summary = paths.sealed(plan.split, plan.index)
-            if summary is not None and (self.errors.skip or not summary.skipped):
+            if summary is not None and (self.skip or not summary.skipped):
                 finished[plan.split, plan.index] = summary
         return finished
 
@@ -337,10 +351,19 @@ class PlannedBuild:
         self._count(samples, skipped)
 
     def _count(self, samples: int, skipped: int) -> None:
-        self.errors.add(skipped)
+        """Counts samples that are done, by this run or an earlier one."""
+        self._skipped_in_all += skipped
+        self._check_skipped(self._skipped_in_all)
         self.done += samples
         if self.progress is not None:
             self.progress(self.done, self.total)
+
+    def _check_skipped(self, count: int) -> None:
+        if count > self._most_skipped:
+            raise BuildError(
+                f"{counted(count, 'sample')} could not be read, more than --max-errors {self._max_errors} allows; "
+                "run with --on-error fail to see the first, or allow more"
+            )
 
     def manifest(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> Manifest:
         """Makes the manifest of a dataset whose shards are all finished; writes the splits' lists of samples.
@@ -368,13 +391,13 @@ class PlannedBuild:
         }
         if self.previous is None:
             return Manifest(**body)
-        added, changed, removed = (counts + self.previous.counts).tolist()
+        added, changed, removed = (counts + self.previous.gone_rows).tolist()
         return with_version(body, self.previous.manifest, self.out.resolve(), "update", (added, changed, removed))
 
     def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> NewSplit:
         """Returns the manifest entry of a split, with those of its subsets; writes its lists."""
         if self.previous is not None:
-            return self.previous.new_split(name, layout, finished, paths, self.first_listed(paths))
+            return self.previous.splits[name].new_split(layout, finished, paths, self.first_listed(paths))
         split, numbers = self.splits[name], [plan.index for plan in layout.plans[name]]
         summaries = [finished[name, number] for number in numbers]
         statistics = Statistics()
@@ -398,7 +421,7 @@ class PlannedBuild:
             objects=objects_of(split),
             origins=None if listed is None else join_lists(paths, name, numbers, ORIGINS_NAME, listed),
         )
-        return NewSplit({name: record}, statistics)
+        return NewSplit({name: record}, statistics, np.array([rows, 0, 0]))
 
     def first_listed(self, paths: BuildPaths) -> int:
         """Returns when the source was listed first, in nanoseconds: an update looks which files were newer.
@@ -504,11 +527,6 @@ def row_size(
     return max(1, sum(sizes) // len(chunk.samples))
 
 
-def variable_samples_per_shard(row: int, shard_bytes: int) -> int:
-    """Returns the samples per shard of rows of about so many bytes; shards may be larger where some rows are."""
-    return max(1, int(shard_bytes / (_MARGIN * row)))
-
-
 def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
     """Returns the splits that a recipe's source finds at its root, without the samples that it excludes.
 
@@ -609,37 +627,14 @@ def _advised(plan: Mapping[str, object]) -> Iterator[None]:
         ) from error
 
 
-def _clear(paths: BuildPaths, plans: Iterable[ShardPlan]) -> None:
-    """Removes unfinished shards of an earlier run; their summaries first, so that none ever describes other files."""
-    try:
-        for plan in plans:
-            remove(paths.summary_file(plan.split, plan.index))
-            remove(paths.shard(plan.split, plan.index))
-    except OSError as error:
-        raise BuildError(f"cannot write to {paths.folder} ({error.strerror}); choose another place") from error
-
-
-def _limit(most: int | str, samples: int) -> int:
-    text = str(most).strip()
-    share = text.endswith("%")
-    try:
-        value = float(text[:-1]) if share else int(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value <= (100 if share else 2**62):
+def _most_skipped(most: int | str, samples: int, skip: bool) -> int:
+    """Returns how many of the samples may be skipped, by a number or a share such as "1%"."""
+    if not skip:
+        raise UsageError("max-errors is for --on-error skip; add that, or leave it out")
+    found = re.fullmatch(r"([0-9]{1,18})|([0-9]{1,9}(?:\.[0-9]*)?)%", str(most).strip())
+    if found is None or (found[2] and float(found[2]) > 100):
         raise UsageError(f"max-errors is {most!r}; use an integer, or a share such as 1%")
-    return int(samples * value / 100) if share else int(value)
-
-
-def _check_room(paths: BuildPaths, plans: Iterable[ShardPlan], row_sizes: Mapping[str, int]) -> None:
-    """Checks the disk space for all remaining writes; ``row_sizes`` are bytes of a row by split."""
-    need = sum((plan.stop - plan.start) * (row_sizes[plan.split] + 2 * _LINE_BYTES) for plan in plans)
-    free = shutil.disk_usage(paths.folder).free
-    if need > free:
-        raise BuildError(
-            f"the dataset needs {need:,} more bytes at {paths.folder.parent}, {free:,} are free; "
-            "make room, build elsewhere, or store smaller images"
-        )
+    return int(samples * float(found[2]) / 100) if found[2] else int(found[1])
 
 
 # What the source and the transforms have left out.
@@ -668,14 +663,14 @@ def split_warnings(statistics: Statistics, images: int) -> list[str]:
 
 def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]]) -> tuple[str, ...]:
     """Returns notes on what a split lost or what looks wrong, with the first samples; empty if there is nothing."""
-    boxes = f"of {counted(losses.get(BOXES, 0), 'box', 'boxes')}"
-    notes = []
-    if clipped := losses.get(CLIPPED, 0):
-        were = "was" if clipped == 1 else "were"
-        notes.append(f"{clipped:,} {boxes} reached over the edge of the image and {were} cut there (clip_boxes)")
-    if cut := losses.get(BOXES_CUT, 0):
-        were = "was" if cut == 1 else "were"
-        notes.append(f"{cut:,} {boxes} {were} cut: the transforms keep only a part of the object")
+    known = {
+        CLIPPED: "reached over the edge of the image and {were} cut there (clip_boxes)",
+        BOXES_CUT: "{were} cut: the transforms keep only a part of the object",
+    }
+    boxes, notes = counted(losses.get(BOXES, 0), "box", "boxes"), list[str]()
+    for loss, text in known.items():
+        if count := losses.get(loss, 0):
+            notes.append(f"{count:,} of {boxes} {text.format(were='was' if count == 1 else 'were')}")
     others = (loss for loss in sorted(losses) if loss not in UNNAMED)
     notes += [finding_note(loss, losses[loss], first.get(loss, [])) for loss in others]
     return tuple(notes)

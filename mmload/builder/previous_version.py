@@ -3,34 +3,28 @@
 An update is a build with a previous version (:mod:`mmload.builder.planned_build`): it builds new and changed samples
 into new shards, and its rows are in an order of their own over all shards, old and new. So they are those of a fresh
 build, row for row, or keep the order in which they came.
+
+A sample is changed if its revision is another one. Files that were only touched or copied have another time, and files
+that were written just before the source was listed may have been written once more within the resolution of their
+times: the checksum of the files decides then.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.sample_changes import (
-    SampleLine,
-    SplitChanges,
-    StoredLists,
-    compare_split,
-    has_classes,
-    keep_meaning,
-    objects_of,
-    parsed_lines,
-    read_lists,
-)
 from mmload.builder.shard_job import row_order
 from mmload.builder.shards import (
     UPDATES,
@@ -47,12 +41,13 @@ from mmload.builder.shards import (
     write_list,
 )
 from mmload.builder.staging import dataset_at, is_up_to_date
-from mmload.errors import BuildError, counted
-from mmload.records import FieldSpec
-from mmload.sources import HasChecksums, SourceSplit
+from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
+from mmload.records import FieldSpec, ObjectsRecord
+from mmload.runtime.regular_files import read_regular
+from mmload.sources import TIME_MARK, HasChecksums, HasObjects, SourceSplit
 from mmload.sources.exclusion import Excluded, only
+from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import (
     ORDER_DTYPE,
     ORDER_NAME,
@@ -66,14 +61,23 @@ from mmload.store.manifest import (
     shard_name,
     versioned_name,
 )
+from mmload.store.row_reader import read_rows
 from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 from mmload.store.unfinished import unfinished_plan
+from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import next_shard_folders, next_version
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RECENT_NS = 2 * 10**9
+"""Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
 
 _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
+T = TypeVar("T", bound=msgspec.Struct)
 
 Write = Callable[[str, Iterable[bytes]], FileRecord]
 """Writes a list of a split, given the name of its file and its content."""
@@ -94,7 +98,43 @@ class UpdateOptions:
     dry_run: bool = False
 
 
+# What a source says of its splits.
+
+
+def objects_of(split: SourceSplit) -> ObjectsRecord | None:
+    """Returns the description of the objects in a split's images; None if it has none."""
+    return split.objects() if isinstance(split, HasObjects) else None
+
+
+def _has_classes(fields: Mapping[str, FieldSpec]) -> bool:
+    """Returns whether each row has a class."""
+    targets = fields.get("targets")
+    return targets is not None and targets.dtype == "int64" and targets.shape == ()
+
+
+def _keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
+    """Returns whether rows mean the same by the source's description of a split now: its classes, keypoints and flip.
+
+    Classes may be added at the end. The last ones may be gone where the revision of a row has its class, and none may
+    be gone or new where a row has a number for each. Names and skeletons of keypoints are in no row.
+    """
+    before, now = (each or ObjectsRecord() for each in (record.objects, objects_of(split)))
+    if (len(before.keypoints), before.flip) != (len(now.keypoints), now.flip):
+        return False
+    classes, fields = tuple(split.classes), record.built_fields
+    if "targets" in fields and not _has_classes(fields):
+        return classes == record.classes
+    common = min(len(classes), len(record.classes)) if _has_classes(fields) else len(record.classes)
+    return classes[:common] == record.classes[:common]
+
+
 # Rows of a version, whose order is a list of its own.
+
+
+class _SampleLine(msgspec.Struct, gc=False):
+    """What an update reads of a line of ``samples.jsonl``."""
+
+    id: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,9 +153,26 @@ class VersionRows:
     shard_rows: Numbers
     targets: Numbers
 
+    @staticmethod
+    def of_lines(
+        samples: Sequence[bytes], origins: Sequence[SampleOrigin], shard_rows: Numbers, targets: Numbers
+    ) -> VersionRows:
+        """Returns rows of their lists, numbers and classes."""
+        return VersionRows(
+            samples=np.array(samples, np.object_),
+            origins=np.array(origins, np.object_),
+            shard_rows=shard_rows,
+            targets=targets,
+        )
+
     def chosen(self, rows: Numbers) -> VersionRows:
         """Returns some of the rows, in the given order."""
         return VersionRows(**{name: array[rows] if len(array) else array for name, array in vars(self).items()})
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the samples."""
+        return [line.id for line in parsed_lines(self.samples, _SampleLine)]
 
     @property
     def statistics(self) -> Statistics:
@@ -180,29 +237,77 @@ def kind_of(record: SplitRecord, shards: ShardTable) -> dict[str, Any]:
     return {**{name: getattr(record, name) for name in names}, "shards": shards}
 
 
-def version_rows(
-    samples: Sequence[bytes], origins: Sequence[SampleOrigin], shard_rows: Numbers, targets: Numbers | None
-) -> VersionRows:
-    """Returns rows of their lists, numbers and classes."""
-    return VersionRows(
-        samples=np.array(samples, np.object_),
-        origins=np.array(origins, np.object_),
-        shard_rows=shard_rows,
-        targets=np.empty(0, np.int64) if targets is None else targets,
-    )
+def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
+    """Returns the rows of a split of a dataset, with their lists.
+
+    Raises:
+        DamagedError: if a list is not the file that the manifest names.
+        StoreError: if it cannot be read.
+    """
+    numbers, record = np.arange(len(split)), split.record
+    samples = _read_list(split, SAMPLES_NAME)
+    origins = [] if record.origins is None else parsed_lines(_read_list(split, ORIGINS_NAME), SampleOrigin)
+    targets = classes_of(split) if with_classes else np.empty(0, np.int64)
+    return VersionRows.of_lines(samples, origins, split.files.shard_rows(numbers), targets)
 
 
-def joined(parts: Sequence[VersionRows]) -> VersionRows:
-    """Returns rows one after another."""
-    return VersionRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+def classes_of(split: Split) -> Numbers:
+    """Reads the class of each row, int64 [rows]; [0] if they have none. It imports torch."""
+    if not _has_classes(split.record.fields):
+        return np.empty(0, np.int64)
+    targets: Numbers = split.reader.gather("targets", np.arange(len(split))).numpy()
+    return targets
 
 
-def stored_rows(split: Split, lists: StoredLists | None = None) -> VersionRows:
-    """Returns the rows of a split of a dataset, with their lists, which may have been read before."""
-    lists = lists or read_lists(split.path, split.name, split.record)
-    numbers = np.arange(len(split))
-    classes = split.reader.gather("targets", numbers).numpy() if has_classes(split.record.fields) else None
-    return version_rows(lists.samples, lists.origins, split.files.shard_rows(numbers), classes)
+def stored_fields(split: Split, rows: Numbers) -> dict[str, Tensor | VariableRows]:
+    """Reads rows, int64 [n], of all fields of a split as they are stored."""
+    return {
+        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.files.field(name), rows)
+        for name, spec in split.record.fields.items()
+    }
+
+
+def listing_time(split: Split) -> int | None:
+    """Returns when the source of a split was listed, in nanoseconds: the time of its origins; None if it has none."""
+    if split.record.origins is None:
+        return None
+    return (split.path / split.name / split.record.list_name(ORIGINS_NAME)).stat().st_mtime_ns
+
+
+def _read_list(split: Split, name: str) -> list[bytes]:
+    """Returns the lines of a list of a split."""
+    own = split.record.list_name(name)
+    file, expected = split.path / split.name / own, split.record.lists[own]
+    try:
+        content = read_regular(file, most=expected.bytes + 1)
+    except OSError as error:
+        raise StoreError(f"cannot read {file} ({error.strerror})") from error
+    lines = [line + b"\n" for line in content.split(b"\n")[:-1]]
+    if f"{crc32(content):08x}" != expected.crc32 or len(lines) != split.record.rows:
+        raise DamagedError(
+            f"{file} is damaged: it is not the file that the manifest names; run: mmload verify {split.path}"
+        )
+    return lines
+
+
+def parsed_lines(lines: Iterable[bytes], kind: type[T]) -> list[T]:
+    """Parses JSON lines.
+
+    Raises:
+        DamagedError: if a line is no object of the kind.
+    """
+    content = b"[" + b",".join(lines) + b"]"
+    try:
+        return msgspec.json.decode(content, type=list[kind])  # type: ignore[valid-type]
+    except msgspec.DecodeError:
+        pass  # perhaps of lone surrogates of file names, which only the slower standard library keeps
+    try:
+        return msgspec.convert(json.loads(content), list[kind])  # type: ignore[valid-type]
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(
+            f"a list of a split has a line that is no object of the keys {choices(kind.__struct_fields__)} ({error}); "
+            "build the dataset again with --overwrite"
+        ) from error
 
 
 def in_use(shards: ShardTable, rows: Numbers) -> tuple[ShardTable, Numbers]:
@@ -222,20 +327,244 @@ def in_use(shards: ShardTable, rows: Numbers) -> tuple[ShardTable, Numbers]:
     return ShardTable(shards.rows[used], sizes, crcs, shards.folder_numbers[used]), moved
 
 
+# A split of the source, and the rows that it had.
+
+
 class NewSplit(NamedTuple):
     """Split of a new version.
 
     Attributes:
         records: manifest entries of it and its subsets.
         statistics: those of its rows.
-        counts: what samples that were left out add to the numbers of new, changed and removed rows.
+        counts: int64 [3], numbers of new and of changed rows, and of rows that are gone.
         warnings: sentences on it.
     """
 
     records: dict[str, SplitRecord]
     statistics: Statistics
-    counts: tuple[int, int, int] = (0, 0, 0)
+    counts: Numbers
     warnings: Sequence[str] = ()
+
+
+class SplitUpdate:
+    """A split of a source, compared with its rows in a version of a dataset.
+
+    Attributes:
+        listed: the split of the source.
+        rows: int64 [samples], the row that was made of each sample; -1: none.
+        kept: bool [samples], whether that row is still right.
+        built: int64 [n], the samples to build.
+        removed: number of rows whose samples are gone.
+        order: int64 [samples], the samples in the order of their rows.
+    """
+
+    def __init__(
+        self, name: str, listed: SourceSplit, dataset: Dataset, options: UpdateOptions, shuffle_seed: int | None
+    ) -> None:
+        self._name, self.listed, self._dataset = name, listed, dataset
+        self._old = dataset.get(name)
+        self._stored = _NO_ROWS if self._old is None else stored_rows(self._old, with_classes=False)
+        count = len(listed)
+        self.rows, self.kept, self.removed = np.full(count, -1, np.int64), np.zeros(count, np.bool_), 0
+        if self._old is not None:
+            self._compare(self._old, options.checksum)
+        self.built = np.flatnonzero(~self.kept)
+        if options.append:
+            self.order = np.argsort(np.where(self.rows < 0, _LAST, self.rows), kind="stable")
+        else:
+            self.order = np.array(row_order(0, count, count, shuffle_seed), np.int64)
+
+    def _compare(self, old: Split, checksum: bool) -> None:
+        """Finds the rows of the samples, and those that are still right; notes new times of their files."""
+        rows_of: defaultdict[str, list[int]] = defaultdict(list)
+        ids, origins, listed = self._stored.ids, self._stored.origins, listing_time(old) or 0
+        for row in range(len(ids) - 1, -1, -1):
+            rows_of[ids[row]].append(row)  # the first row last, as it is the first to be taken
+        has_same_meaning = _keep_meaning(old.record, self.listed)
+        for index in range(len(self.listed)):
+            if not (found := rows_of.get(self.listed.id(index))):
+                continue
+            self.rows[index] = row = found.pop()
+            now = origin_now(self.listed, index, origins[row], listed, checksum) if has_same_meaning else None
+            if now is not None:
+                self.kept[index], origins[row] = True, now
+        self.removed = sum(map(len, rows_of.values()))
+
+    def counts(self, made: npt.NDArray[np.bool_] | bool = True) -> Numbers:
+        """Returns the numbers of new and changed samples, and of rows that are gone, int64 [3].
+
+        ``made`` is bool [samples]: a sample that was left out is neither new nor changed, and its row is gone.
+        """
+        is_new = self.rows < 0
+        gone = self.removed + (~is_new & np.logical_not(made)).sum()
+        return np.array([(is_new & made).sum(), (~is_new & ~self.kept & made).sum(), gone])
+
+    @property
+    def kept_split(self) -> Split | None:
+        """Split of the version that new rows must be like, as rows of it stay or there are no new ones; else None."""
+        return self._old if self.kept.any() or not len(self.built) else None
+
+    def notes(self, is_changed: bool) -> Iterator[str]:
+        """Yields why all rows are built again, and whether rows change their order if the dataset is changed."""
+        if self._old is None:
+            return
+        record, name = self._old.record, self._name
+        if (tuple(self.listed.classes), objects_of(self.listed)) != (record.classes, record.objects):
+            built = "no row is built again for it" if _keep_meaning(record, self.listed) else "all rows are built again"
+            yield f"classes or keypoints of split {name} are other ones than before: {built}"
+        rows = self.rows[self.order]
+        rows = rows[rows >= 0]
+        if is_changed and (moved := int((rows != np.sort(rows)).sum())):
+            yield (
+                f"{moved:,} of {counted(len(rows), 'row')} of split {name} change their order, to that of a fresh "
+                "build; add --append to keep it"
+            )
+
+    def new_split(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths, listed: int) -> NewSplit:
+        """Returns the split of the new version, and its subsets; writes their lists.
+
+        Raises:
+            BuildError: if no row is left, or writing fails.
+        """
+        from mmload.builder.missing_values import is_on_missing_values, missing_values  # a build has imported torch
+
+        name, manifest = self._name, self._dataset.manifest
+        version, plans = next_version(manifest), layout.plans.get(name, [])
+        rows, places, shards = self._all_rows(layout, finished, paths)
+        order = self.order[places[self.order] >= 0]
+        if not len(order):
+            raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
+        rows = rows.chosen(places[order])
+        shards, moved = in_use(shards, rows.shard_rows)
+        rows = replace(rows, shard_rows=moved[rows.shard_rows])
+        kind: dict[str, Any] = {
+            "fields": {**layout.fields[name], **self._added_fields(layout)},
+            "classes": self.listed.classes,
+            "shard_samples": layout.shard_samples[name],
+            "shards": shards,
+            "objects": objects_of(self.listed),
+        }
+        skipped = list(skipped_in(paths, name, [plan.index for plan in plans]))
+        records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
+        warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
+        warnings += missing_values(kind["fields"], int((places[self.built] >= 0).sum()), version)
+        for subset, chosen in self._subset_rows(self.rows[order]):
+            if len(chosen):
+                records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
+            else:
+                warnings.append(f"subset {subset} is gone, as none of its rows is left")
+        return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
+
+    def _all_rows(
+        self, layout: ShardLayout, finished: Summaries, paths: BuildPaths
+    ) -> tuple[VersionRows, Numbers, ShardTable]:
+        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
+        shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
+        places, count = np.where(self.kept, self.rows, -1), 0
+        if (old := self.kept_split) is not None:
+            parts.append(replace(self._stored, targets=classes_of(old)))
+            shards, folders, count = list(old.record.shards), old.record.shards.folder_numbers.tolist(), len(old)
+        first = sum(record.rows for record in shards)
+        for plan in layout.plans.get(self._name, ()):
+            summary = finished[self._name, plan.index]
+            samples, built = self._built_rows(plan, summary, paths, first)
+            places[samples] = np.arange(count, count + len(samples))
+            if len(samples):
+                parts.append(built)
+                shards.append(self._with_added(plan, summary.record, layout, paths))
+                folders.append(plan.index)
+            count, first = count + len(samples), first + len(samples)
+        joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(_NO_ROWS)}
+        return VersionRows(**joined), places, ShardTable.from_records(shards, folders)
+
+    def _built_rows(
+        self, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, first: int
+    ) -> tuple[Numbers, VersionRows]:
+        """Returns the samples that a new shard has rows of, in their order, and the rows, numbered from ``first`` on.
+
+        Raises:
+            BuildError: if it was made of other samples.
+        """
+        wanted, samples = self.built[plan.start : plan.stop], list[int]()
+        files = [paths.list_file(plan.split, plan.index, name) for name in (SAMPLES_NAME, ORIGINS_NAME)]
+        lines, origins = (file.read_bytes().splitlines(keepends=True) for file in files)
+        targets = paths.shard(plan.split, plan.index) / "targets.memmap"
+        classes = np.fromfile(targets, np.int64) if summary.statistics.class_counts else np.empty(0, np.int64)
+        numbers = np.arange(first, first + len(lines))
+        rows = VersionRows.of_lines(lines, parsed_lines(origins, SampleOrigin), numbers, classes)
+        ids = rows.ids
+        for sample in wanted.tolist():  # rows and left out samples are in the order of the samples
+            if len(samples) < len(ids) and ids[len(samples)] == self.listed.id(sample):
+                samples.append(sample)
+        if len(samples) != len(ids) or len(samples) + summary.skipped != len(wanted):
+            raise BuildError(
+                f"{paths.shard(plan.split, plan.index)} was made of other samples; remove {paths.folder}, then run the "
+                "update again"
+            )
+        return np.array(samples, np.int64), rows
+
+    def _with_added(self, plan: ShardPlan, record: ShardRecord, layout: ShardLayout, paths: BuildPaths) -> ShardRecord:
+        """Writes the files of added fields for a new shard; returns its record with them."""
+        from mmload.builder.missing_values import filled_files
+
+        folder = f"{plan.split}/{shard_name(plan.index)}"
+        files = filled_files(paths, folder, record.rows, self._added_fields(layout))
+        return ShardRecord(rows=record.rows, files={**record.files, **files})
+
+    def _added_fields(self, layout: ShardLayout) -> dict[str, FieldSpec]:
+        """Returns the fields that were added to the split, without those that its samples have now."""
+        fields = {} if self._old is None else self._old.record.fields
+        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields[self._name]}
+
+    def _subset_rows(self, before: Numbers) -> Iterator[tuple[str, Numbers]]:
+        """Yields the subsets of the split, and the rows of each of which the samples are still there.
+
+        ``before`` is int64 [rows], the row that was made of each row's sample before; -1: none.
+        """
+        there = np.flatnonzero(before >= 0)
+        for name, subset in self._dataset.items():
+            if subset.record.subset_of == self._name and self._old is not None:
+                now = np.full(int(self._old.record.shards.rows.sum()), -1, np.int64)
+                now[self._stored.shard_rows[before[there]]] = there
+                rows = now[subset.files.shard_rows(np.arange(len(subset)))]
+                yield name, rows[rows >= 0]
+
+
+_NO_ROWS = VersionRows.of_lines([], [], np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def origin_now(
+    split: SourceSplit, index: int, stored: SampleOrigin, listed: int, checksum: bool
+) -> SampleOrigin | None:
+    """Returns the origin of a sample now; None if it has changed since the source was ``listed``, in nanoseconds.
+
+    With ``checksum`` the content of its files is compared in any case, not only where times leave doubts.
+    """
+    revision = split.revision(index)
+    if revision == stored.revision and not checksum and not _is_recent(revision, listed):
+        return stored
+    if _without_times(revision) != _without_times(stored.revision):
+        return None
+    if not stored.checksum or not isinstance(split, HasChecksums):
+        return stored if revision == stored.revision else None
+    try:
+        is_same = split.checksum(index) == stored.checksum
+    except SampleError:  # raised again when the sample is built
+        return None
+    return msgspec.structs.replace(stored, revision=revision) if is_same else None
+
+
+def _is_recent(revision: str, listed: int) -> bool:
+    """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
+    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
+
+
+def _is_time(word: str) -> bool:
+    return word.startswith(TIME_MARK) and word[1:].isdecimal()
+
+
+def _without_times(revision: str) -> list[str]:
+    return [word for word in revision.split() if not _is_time(word)]
 
 
 class Previous:
@@ -244,8 +573,7 @@ class Previous:
     Attributes:
         manifest: manifest of the version.
         excluded: samples that it excludes, which may be gone now.
-        changes: name of a split -> its differences from the dataset; set by :meth:`compare`.
-        removed_splits: names of the splits that the source no longer has; set by :meth:`compare`.
+        splits: the splits of the source, compared with it; set by :meth:`compare`.
 
     Raises:
         StoreError: if there is no dataset at the destination.
@@ -259,8 +587,7 @@ class Previous:
         self.excluded: Excluded = {
             name: self.manifest.excluded(name) for name in (table if isinstance(table, dict) else ())
         }
-        self.changes: dict[str, SplitChanges] = {}
-        self.removed_splits: list[str] = []
+        self.splits: dict[str, SplitUpdate] = {}
 
     def compare(
         self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit]
@@ -273,22 +600,11 @@ class Previous:
         """
         for name, split in splits.items():
             self._check_comparable(recipe.kind, name, split)
-        self._listed, self._shuffle_seed, records = splits, recipe.shuffle_seed, self.manifest.splits
-        self._stored = {
-            name: read_lists(self._place, name, records[name]) if name in records else StoredLists() for name in splits
-        }
-        self.changes = {
-            name: compare_split(
-                split,
-                self._stored[name],
-                same_meaning=name not in records or keep_meaning(records[name], split),
-                checksum=self._options.checksum,
-            )
+        self.splits = {
+            name: SplitUpdate(name, split, self._dataset, self._options, recipe.shuffle_seed)
             for name, split in splits.items()
         }
-        self.removed_splits = [name for name in self.manifest.built_splits if name not in splits]
-        self._chosen = {name: np.flatnonzero(~changes.kept) for name, changes in self.changes.items()}
-        samples = hashlib.sha256(b"".join(own.tobytes() for own in self._chosen.values())).hexdigest()
+        samples = hashlib.sha256(b"".join(split.built.tobytes() for split in self.splits.values())).hexdigest()
         plan = {
             UPDATES: self.manifest.contents,
             "append": self._options.append,
@@ -296,67 +612,51 @@ class Previous:
             "samples": samples,
             "folders": self._next_folders(),
         }
-        return {name: only(splits[name], own) for name, own in self._chosen.items() if len(own)}, plan
+        built = {name: only(split.listed, split.built) for name, split in self.splits.items() if len(split.built)}
+        return built, plan
 
     def _check_comparable(self, kind: str, name: str, split: SourceSplit) -> None:
         record = self.manifest.splits.get(name)
-        if not isinstance(split, HasChecksums):
-            raise BuildError(
-                f"a source of kind {kind} does not tell which samples have changed, so {self._out} cannot be updated; "
-                "build it again with --overwrite"
-            )
         if record is not None and record.subset_of is not None:
             raise BuildError(
                 f"the source has a split {name}, and {self._out} a subset of this name; remove that first: "
                 f"mmload subset {self._out} {name} --remove"
             )
-        if record is not None and record.origins is None:
+        if not isinstance(split, HasChecksums) or (record is not None and record.origins is None):
             raise BuildError(
-                f"split {name} of {self._out} has no list of origins, so it cannot be updated; build it again"
+                f"a source of kind {kind} does not tell which samples have changed, so {self._out} cannot be updated; "
+                "build it again with --overwrite"
             )
 
     def _next_folders(self) -> dict[str, int]:
-        """Returns the number of each split's first new folder; that of an unfinished update, if it is still free."""
-        found = next_shard_folders(self._place, self.manifest)
-        begun = unfinished_plan(self._place)
-        before = begun.get("folders")
-        if (
-            begun.get(UPDATES) != self.manifest.contents
-            or not isinstance(before, dict)
-            or before.keys() != found.keys()
-        ):
-            return found
-        # The next folders have lower numbers now if gc has removed the last ones since.
-        are_free = all(type(before[name]) is int and before[name] >= number for name, number in found.items())
-        return before if are_free else found
+        """Returns the number of each split's first new folder; that of an unfinished update of this version.
+
+        The next folders have lower numbers than those of such an update if gc has removed the last ones since.
+        """
+        found, begun = next_shard_folders(self._place, self.manifest), unfinished_plan(self._place)
+        before = begun.get("folders", {}) if begun.get(UPDATES) == self.manifest.contents else {}
+        return {name: max(number, before.get(name, 0)) for name, number in found.items()}
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Numbers of new and changed samples, and of rows whose samples are gone, of all splits."""
-        gone = sum(self.manifest.splits[name].rows for name in self.removed_splits)
-        found = self.changes.values()
-        added, changed = sum(changes.added for changes in found), sum(changes.changed for changes in found)
-        return added, changed, sum(changes.removed for changes in found) + gone
+    def gone_rows(self) -> Numbers:
+        """What splits that the source no longer has add to :meth:`SplitUpdate.counts`."""
+        gone = sum(record.rows for name, record in self.manifest.built_splits.items() if name not in self.splits)
+        return np.array([0, 0, gone])
+
+    @property
+    def counts(self) -> Numbers:
+        """Numbers of new and changed samples, and of rows whose samples are gone, of all splits, int64 [3]."""
+        return sum((split.counts() for split in self.splits.values()), self.gone_rows)
 
     def differs(self, fingerprint: str) -> bool:
         """Returns whether a source differs from the dataset, and be it in the times of files alone."""
-        others = bool(self.removed_splits) or self.manifest.fingerprint != fingerprint
-        return others or any(changes.any for changes in self.changes.values())
+        return self.manifest.fingerprint != fingerprint or bool(self.counts.any())
 
     def notes(self, fingerprint: str) -> Iterator[str]:
-        """Yields sentences on what an update does besides what it counts, and why all rows of a split are changed."""
-        for name in (each for each in self.changes if each in self.manifest.splits):
-            split, record, changes = self._listed[name], self.manifest.splits[name], self.changes[name]
-            if (tuple(split.classes), objects_of(split)) != (record.classes, record.objects):
-                built = "no row is built again for it" if keep_meaning(record, split) else "all rows are built again"
-                yield f"classes or keypoints of split {name} are other ones than before: {built}"
-            rows = changes.rows[self._order(changes)]
-            rows = rows[rows >= 0]
-            if self.differs(fingerprint) and (moved := int((rows != np.sort(rows)).sum())):
-                yield (
-                    f"{moved:,} of {counted(len(rows), 'row')} of split {name} change their order, to that of a fresh "
-                    "build; add --append to keep it"
-                )
+        """Yields sentences on what an update does besides what it counts."""
+        is_changed = self.differs(fingerprint)
+        for split in self.splits.values():
+            yield from split.notes(is_changed)
 
     def inspect(self, plan: Mapping[str, Any], *, overwrite: bool, skip: bool) -> Manifest | None:
         """Returns the manifest at the destination if nothing has changed, or another part has committed; else None."""
@@ -365,7 +665,7 @@ class Previous:
             is_up_to_date(self._place, found, self._as_before(plan), overwrite=overwrite, skip=True)
             # The only new samples may be those that were left out before, and may be left out again.
             left_out = skip and found.fingerprint == plan["fingerprint"]
-            left_out &= not any(changes.changed or changes.removed for changes in self.changes.values())
+            left_out &= not self.counts[1:].any()
             return found if left_out or not self.differs(plan["fingerprint"]) else None
         earlier = () if found is None else found.versions[:-1]
         if found is None or not earlier or earlier[-1].contents != self.manifest.contents:
@@ -381,164 +681,3 @@ class Previous:
         if all(set(self.manifest.excluded(name)) <= set(now.get(name, ())) for name in before):
             recipe = {**recipe, "exclude": before} if before else {k: v for k, v in recipe.items() if k != "exclude"}
         return {**plan, "recipe": recipe, "fingerprint": self.manifest.fingerprint}
-
-    def kept_record(self, name: str) -> SplitRecord | None:
-        """Returns the entry of a split that new rows must be like, as rows of it stay or there are no new ones."""
-        is_new = len(self._chosen[name]) and not self.changes[name].kept.any()
-        return None if is_new else self.manifest.splits.get(name)
-
-    def check_links(self, plans: Iterable[ShardPlan]) -> None:
-        """Checks that no new shard would lie behind a link; raises StoreError."""
-        check_no_links(self._place, (f"{plan.split}/{shard_name(plan.index)}" for plan in plans))
-
-    def new_split(
-        self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths, listed: int
-    ) -> NewSplit:
-        """Returns a split of the new version, and its subsets; writes their lists if it has changed.
-
-        Raises:
-            BuildError: if no row is left, or writing fails.
-        """
-        from mmload.builder.missing_values import is_on_missing_values, missing_values  # a build has imported torch
-
-        earlier = [text for text in self.manifest.card_lines("warnings", name) if is_on_missing_values(text)]
-        if name not in layout.plans and self._stays(name):
-            return NewSplit(self._with_subsets(name), self._stored_statistics(name), warnings=earlier)
-        rows, places, shards = self._all_rows(name, layout, finished, paths)
-        order = self._order(self.changes[name])
-        order = order[places[order] >= 0]
-        if not len(order):
-            raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
-        rows = rows.chosen(places[order])
-        shards, moved = in_use(shards, rows.shard_rows)
-        rows, kind = replace(rows, shard_rows=moved[rows.shard_rows]), self._kind(name, layout, shards)
-        version, write = next_version(self.manifest), partial(write_list, paths, name, listed=listed)
-        skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans.get(name, ())]))
-        records = {name: rows.record(write, version, kind, skipped=skipped)}
-        built = int((places[self._chosen[name]] >= 0).sum())
-        warnings = [*earlier, *missing_values(kind["fields"], built, version)]
-        for subset, chosen in self._subset_rows(name, self.changes[name].rows[order]):
-            if len(chosen):
-                records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
-            else:
-                warnings.append(f"subset {subset} is gone, as none of its rows is left")
-        return NewSplit(records, rows.statistics, self._left_out(name, places), warnings)
-
-    def _with_subsets(self, name: str) -> dict[str, SplitRecord]:
-        """Returns the old entries of a split and its subsets."""
-        return {own: record for own, record in self.manifest.splits.items() if name in (own, record.subset_of)}
-
-    def _stored_statistics(self, name: str) -> Statistics:
-        """Returns the statistics of the old rows of a split, but for the counts of their classes."""
-        stored = self._stored[name]
-        return version_rows(stored.samples, stored.origins, np.empty(0, np.int64), None).statistics
-
-    def _left_out(self, name: str, places: Numbers) -> tuple[int, int, int]:
-        """Returns what samples without a place add to the numbers of new, changed and removed rows."""
-        left_out = self.changes[name].rows[places < 0]
-        was_there = int((left_out >= 0).sum())
-        return was_there - len(left_out), -was_there, was_there
-
-    def _stays(self, name: str) -> bool:
-        """Returns whether a split without new shards is that of the old version."""
-        old, changes, split = self.manifest.splits.get(name), self.changes[name], self._listed[name]
-        if changes.any or changes.origins:
-            return False
-        if old is None or old.skipped_count:  # a sample that was left out would be tried again if it were there
-            return False
-        if (np.diff(changes.rows[self._order(changes)]) < 0).any():  # the source lists its samples in another order
-            return False
-        return old.classes == tuple(split.classes) and old.objects == objects_of(split)
-
-    def _order(self, changes: SplitChanges) -> Numbers:
-        """Returns the samples in the order of their rows, int64 [samples]."""
-        count = len(changes.rows)
-        if self._options.append:
-            return np.argsort(np.where(changes.rows < 0, _LAST, changes.rows), kind="stable")
-        return np.array(row_order(0, count, count, self._shuffle_seed), np.int64)
-
-    def _all_rows(
-        self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths
-    ) -> tuple[VersionRows, Numbers, ShardTable]:
-        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
-        changes, shards, folders = self.changes[name], list[ShardRecord](), list[int]()
-        parts = [version_rows([], [], np.empty(0, np.int64), None)]
-        places, count = np.where(changes.kept, changes.rows, -1), 0
-        if (old := self.kept_record(name)) is not None:
-            parts.append(stored_rows(self._dataset[name], self._stored[name]))
-            parts[-1].origins[changes.rows[list(changes.origins)]] = list(changes.origins.values())
-            shards, folders, count = list(old.shards), old.shards.folder_numbers.tolist(), old.rows
-        first = sum(record.rows for record in shards)
-        for plan in layout.plans.get(name, ()):
-            summary = finished[name, plan.index]
-            samples, built = self._built_rows(plan, summary, paths, first)
-            places[samples] = np.arange(count, count + len(samples))
-            if len(samples):
-                parts.append(built)
-                shards.append(self._with_added(plan, summary.record, layout, paths))
-                folders.append(plan.index)
-            count, first = count + len(samples), first + len(samples)
-        return joined(parts), places, ShardTable.from_records(shards, folders)
-
-    def _built_rows(
-        self, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, first: int
-    ) -> tuple[Numbers, VersionRows]:
-        """Returns the samples that a new shard has rows of, in their order, and the rows, numbered from ``first`` on.
-
-        Raises:
-            BuildError: if it was made of other samples.
-        """
-        split, wanted = self._listed[plan.split], self._chosen[plan.split][plan.start : plan.stop]
-        files = [paths.list_file(plan.split, plan.index, name) for name in (SAMPLES_NAME, ORIGINS_NAME)]
-        lines, origins = (file.read_bytes().splitlines(keepends=True) for file in files)
-        ids, samples = [line.id for line in parsed_lines(lines, SampleLine)], list[int]()
-        for sample in wanted.tolist():  # rows and left out samples are in the order of the samples
-            if len(samples) < len(ids) and ids[len(samples)] == split.id(sample):
-                samples.append(sample)
-        if len(samples) != len(ids) or len(samples) + summary.skipped != len(wanted):
-            raise BuildError(
-                f"{paths.shard(plan.split, plan.index)} was made of other samples; remove {paths.folder}, then run the "
-                "update again"
-            )
-        targets = paths.shard(plan.split, plan.index) / "targets.memmap"
-        classes = np.fromfile(targets, np.int64) if summary.statistics.class_counts else None
-        numbers = np.arange(first, first + len(samples))
-        return np.array(samples, np.int64), version_rows(lines, parsed_lines(origins, SampleOrigin), numbers, classes)
-
-    def _with_added(self, plan: ShardPlan, record: ShardRecord, layout: ShardLayout, paths: BuildPaths) -> ShardRecord:
-        """Writes the files of added fields for a new shard; returns its record with them."""
-        from mmload.builder.missing_values import filled_files
-
-        added = self._added_fields(plan.split, layout)
-        files = filled_files(paths, f"{plan.split}/{shard_name(plan.index)}", record.rows, added)
-        return ShardRecord(rows=record.rows, files={**record.files, **files})
-
-    def _added_fields(self, name: str, layout: ShardLayout) -> dict[str, FieldSpec]:
-        """Returns the fields that were added to a split, without those that its samples have now."""
-        fields = self.manifest.splits[name].fields if name in self.manifest.splits else {}
-        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields[name]}
-
-    def _kind(self, name: str, layout: ShardLayout, shards: ShardTable) -> dict[str, Any]:
-        """Returns what the rows of a split share."""
-        return {
-            "fields": {**layout.fields[name], **self._added_fields(name, layout)},
-            "classes": self._listed[name].classes,
-            "shard_samples": layout.shard_samples[name],
-            "shards": shards,
-            "objects": objects_of(self._listed[name]),
-        }
-
-    def _subset_rows(self, name: str, before: Numbers) -> Iterator[tuple[str, Numbers]]:
-        """Yields the subsets of a split, and the rows of each of which the samples are still there.
-
-        ``before`` is int64 [rows], the row that was made of each row's sample before; -1: none.
-        """
-        subsets = [own for own, record in self.manifest.splits.items() if record.subset_of == name]
-        if not subsets:
-            return
-        there = np.flatnonzero(before >= 0)
-        now = np.full(int(self.manifest.splits[name].shards.rows.sum()), -1, np.int64)
-        now[self._dataset[name].files.shard_rows(before[there])] = there
-        for subset in subsets:
-            rows = now[self._dataset[subset].files.shard_rows(np.arange(len(self._dataset[subset])))]
-            yield subset, rows[rows >= 0]

@@ -12,20 +12,18 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from msgspec import Meta, structs
 
 from mmload.errors import RecipeError, UsageError, choices, counted, parse_bytes
-from mmload.records import VARIABLE, FieldSpec, checked
+from mmload.records import VARIABLE, FieldSpec, checked, has_images
 from mmload.remote.urls import Location, is_url, place
 from mmload.runtime.regular_files import read_regular
-
-P = TypeVar("P")
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
@@ -233,23 +231,6 @@ def recipe_keys(table: str) -> set[str]:
 # A recipe.
 
 
-class _PlaceField(Generic[P]):
-    """A dataclass field that accepts a place, text or None, and stores a place or None."""
-
-    def __init__(self, read: Callable[[object, str], P | None]) -> None:
-        self._read = read
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, recipe: object | None, owner: type | None = None) -> P | None:
-        found: P | None = None if recipe is None else vars(recipe)[self._name]  # accessed on the class: the default
-        return found
-
-    def __set__(self, recipe: object, value: str | P | None) -> None:
-        vars(recipe)[self._name] = self._read(value, self._name)
-
-
 def _root(value: object, where: str) -> Path | Location | None:
     if isinstance(value, Location):
         return value
@@ -316,21 +297,18 @@ class VariableLayout:
         Raises:
             RecipeError: if there are no such images.
         """
-        images, masks = fields.get("images"), fields.get("masks")
-        if images is None or images.dtype != "uint8" or len(images.shape) != 3:
-            have = "no images" if images is None else f"images {images}"
+        if not has_images(fields):
+            have = fields.get("images", "no images")
             raise RecipeError(f"--layout variable stores uint8 images [C, H, W], the samples have {have}; leave it out")
-        if masks is not None and (masks.dtype != "uint8" or len(masks.shape) != 2):
-            raise RecipeError(f"--layout variable stores masks as uint8 [H, W], the samples have {masks}; leave it out")
-        encoding = ENCODES[self.encode]
-        if encoding != "raw" and images.shape[0] not in (1, 3):
-            raise RecipeError(
-                f"a JPEG has 1 or 3 channels, the images have {images.shape[0]}; store pixels, with --encode raw"
-            )
-        own = {"images": structs.replace(images, shape=(images.shape[0], VARIABLE, VARIABLE), encoding=encoding)}
-        if masks is not None:
-            own["masks"] = structs.replace(masks, shape=(VARIABLE, VARIABLE), encoding="raw")
-        return {name: own.get(name, spec) for name, spec in fields.items()}
+        made = dict(fields)
+        try:
+            for name, encoding in (("images", ENCODES[self.encode]), ("masks", "raw")):
+                if name in fields:
+                    shape = (*fields[name].shape[:-2], VARIABLE, VARIABLE)
+                    made[name] = structs.replace(fields[name], shape=shape, encoding=encoding)
+        except ValueError as error:
+            raise RecipeError(f"--layout variable cannot store {name}: {error}; try --encode raw") from error
+        return made
 
 
 def layout_of(store: Mapping[str, Any]) -> VariableLayout | None:
@@ -372,19 +350,21 @@ class BuildRecipe:
     """
 
     kind: str
-    root: _PlaceField[Path | Location] = _PlaceField(_root)
+    root: Path | Location | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     decode: Mapping[str, Any] = field(default_factory=lambda: dict(_DECODE))
     transforms: tuple[Mapping[str, Any], ...] = ()
     shard_bytes: int = 2**30
     shuffle_seed: int | None = None
     exclude: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    out: _PlaceField[Path] = _PlaceField(_path)
+    out: Path | None = None
     variable_layout: VariableLayout | None = None
     side: int | None = None
     is_side_given: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "root", _root(self.root, "root"))
+        object.__setattr__(self, "out", _path(self.out, "out"))
         checked(self.shuffle_seed, _Seed, "shuffle_seed")
         named = checked(self.exclude, _Excluded, "exclude")
         ordered = {split: tuple(sorted(set(named[split]))) for split in sorted(named) if named[split]}
@@ -406,11 +386,11 @@ class BuildRecipe:
             (one,) = exact
             if one is not None and math.prod(one) <= _MOST_PIXELS_KEPT:
                 size, side = list(one), min(one)
-        fit: tuple[Mapping[str, Any], ...] = ({"step": "Letterbox", "size": size},)
+        fit: tuple[Mapping[str, Any], ...] = ({"step": "Resize", "size": side}, {"step": "CenterCrop", "size": size})
         if self.variable_layout is not None:
             fit = ({"step": "Shrink", "size": side},)
-        elif not boxes:
-            fit = ({"step": "Resize", "size": side}, {"step": "CenterCrop", "size": size})
+        elif boxes:
+            fit = ({"step": "Letterbox", "size": size},)
         return replace(self, transforms=(*self.transforms, *fit), side=None)
 
     def resolved(self) -> dict[str, Any]:
@@ -500,12 +480,12 @@ def default_side(kind: str, size: int | str | None, *, variable_size: bool = Fal
     Raises:
         RecipeError: if the size is invalid.
     """
-    if size is None and kind in _SIDES:
-        return _SIDES[kind]
-    if size == ORIGINAL and not variable_size:
-        raise RecipeError(f"--size is {ORIGINAL}, and rows have one size; add --layout variable, or give pixels")
-    if size is None or size == ORIGINAL:
+    if size is None:
+        return _SIDES.get(kind)
+    if size == ORIGINAL and variable_size:
         return None
+    if size == ORIGINAL:
+        raise RecipeError(f"--size is {ORIGINAL}, and rows have one size; add --layout variable, or give pixels")
     if not isinstance(size, int) or size < 1:
         raise RecipeError(f"--size is {size!r}; use pixels, as in --size 256, or {ORIGINAL} with --layout variable")
     return size
@@ -523,15 +503,15 @@ def recipe_of(options: BuildOptions) -> BuildRecipe:
         RecipeError: if a value is invalid.
         UsageError: if an argument is missing or invalid.
     """
-    source = options.table("source") | _settings(options.setting or {})
+    source = {**options.table("source"), **_settings(options.setting or {})}
     recipe = _recipe_of_config(options, options.config) if options.config else _recipe_of_arguments(options)
     return with_tables(recipe, source, options.table("decode"), options.table("store"))
 
 
-def _settings(pairs: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+def _settings(pairs: Sequence[str] | Mapping[str, Any]) -> Mapping[str, Any]:
     """Parses KEY=VALUE; a value that is valid TOML (2007, true, ["a", "b"]) is parsed, any other is a string."""
     if isinstance(pairs, Mapping):
-        return dict(pairs)
+        return pairs
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, found, text = pair.partition("=")
@@ -569,14 +549,11 @@ def _recipe_of_arguments(options: BuildOptions) -> BuildRecipe:
 
 
 def _recipe_of_config(options: BuildOptions, config: str | Path) -> BuildRecipe:
-    words = options.words or []
-    recipe = load(config)
+    words, recipe = options.words or [], load(config)
     if len(words) > 2:
         raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
-    if words:
-        recipe = replace(recipe, root=place(words[0]))
-    if len(words) == 2:
-        recipe = replace(recipe, out=Path(words[1]))
+    root = place(words[0]) if words else recipe.root
+    recipe = replace(recipe, root=root, out=Path(words[1]) if len(words) == 2 else recipe.out)
     for name in ("root", "out"):
         if getattr(recipe, name) is None:
             raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")

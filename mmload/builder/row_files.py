@@ -204,13 +204,8 @@ def _rows_of_column(columns: Columns, split: Split, path: Path, key: str | None)
 
 def _numbered(values: Any, split: Split, path: Path) -> Numbers:
     """Returns the rows of numbers, which may be written as texts, but are no mask."""
-    numbers: Any = values
-    if np.asarray(values).dtype.kind in "UO":
-        try:
-            numbers = [int(value) if isinstance(value, str) else value for value in values]
-        except ValueError as error:
-            raise UsageError(f"{path}: a row number is no integer ({error})") from error
-    if np.asarray(numbers).dtype == np.bool_:
+    numbers = _numbers("row", values, path) if np.size(values) else np.empty(0, np.int64)
+    if numbers.dtype == np.bool_:
         raise UsageError(f"{path}: row numbers are booleans; give integers")
     return _checked(numbers, split, path)
 

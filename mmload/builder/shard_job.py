@@ -18,12 +18,12 @@ import math
 import secrets
 import shutil
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +60,10 @@ from mmload.records import (
 )
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
+from mmload.runtime.resources import in_threads
 from mmload.sources import FetchesAhead, HasChecksums, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import crc32, file_crc32
-from mmload.store.variable_rows import JPEG, RAW, Bytes, VariableRows, variable_rows
+from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -161,9 +162,7 @@ class ShardJob:
         """Returns the folders that must be there on every machine that builds a shard."""
         return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
 
-    def __call__(
-        self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int, on_progress: OnProgress
-    ) -> ShardSummary:
+    def __call__(self, plan: ShardPlan, threads: int, on_progress: OnProgress) -> ShardSummary:
         """Builds one shard in a folder of its own, and moves it to its place.
 
         At most twice as many chunks as threads are in flight, which bounds the memory.
@@ -173,45 +172,26 @@ class ShardJob:
             RecipeError: if a sample's fields or shapes differ from those of the others.
             BuildError: if writing fails.
         """
-        fields = self.fields[plan.split]
-        with private_paths(self.paths) as own:
-            writer = ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)
-            try:
-                for chunk in self.chunks(plan, pool, threads):
-                    writer.write(chunk)
-                    on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
-            except BaseException:
-                writer.abandon()
-                raise
-            summary = writer.seal()
-            publish(own, self.paths, plan.split, plan.index, summary)
-        return summary
+        return write_shard(self.paths, plan, self.fields[plan.split], self.chunks(plan, threads), on_progress)
 
-    def chunks(self, plan: ShardPlan, pool: ThreadPoolExecutor, threads: int) -> Iterator[Chunk]:
-        """Yields the rows of a shard in order, decoded but not written."""
-        split, fields = self.splits[plan.split], self.fields[plan.split]
-        rows = chunk_rows(fields)
-        under_way: deque[Future[Chunk]] = deque()
+    def chunks(self, plan: ShardPlan, threads: int) -> Generator[Chunk]:
+        """Returns the rows of a shard in order, decoded but not written."""
         stopped = threading.Event()
-        try:
-            for start in range(plan.start, plan.stop, rows):
-                stop = min(start + rows, plan.stop)
-                numbers = range(start - plan.start, stop - plan.start)
-                indices = numbers if self.alone else row_order(start, stop, len(split), self.shuffle_seed)
-                if isinstance(split, FetchesAhead):
-                    split.fetch_ahead(indices)
-                under_way.append(pool.submit(self._chunk, split, indices, fields, stopped))
-                if len(under_way) == 2 * threads:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            stopped.set()
-            for future in under_way:
-                future.cancel()
+        make = partial(self._chunk, self.splits[plan.split], self.fields[plan.split], stopped)
+        return in_threads(self._samples_of_chunks(plan), make, threads, stopped)
+
+    def _samples_of_chunks(self, plan: ShardPlan) -> Iterator[Sequence[int]]:
+        split, rows = self.splits[plan.split], chunk_rows(self.fields[plan.split])
+        for start in range(plan.start, plan.stop, rows):
+            stop = min(start + rows, plan.stop)
+            numbers = range(start - plan.start, stop - plan.start)
+            indices = numbers if self.alone else row_order(start, stop, len(split), self.shuffle_seed)
+            if isinstance(split, FetchesAhead):
+                split.fetch_ahead(indices)
+            yield indices
 
     def _chunk(
-        self, split: SourceSplit, indices: Sequence[int], fields: Mapping[str, FieldSpec], stopped: threading.Event
+        self, split: SourceSplit, fields: Mapping[str, FieldSpec], stopped: threading.Event, indices: Sequence[int]
     ) -> Chunk:
         """Decodes samples; checks for cancellation between samples, so that Ctrl-C waits for one, not for 256."""
         as_stored = not self.chain.steps and self.variable_layout is None
@@ -246,12 +226,9 @@ def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Se
     """Returns the samples of rows [start, stop) of a split with ``count`` samples."""
     if shuffle_seed is None:
         return range(start, stop)
-    import torch
+    from mmload.runtime.random_words import permuted
 
-    from mmload.runtime.random_words import permute
-
-    order: list[int] = permute(torch.arange(start, stop, device="cpu"), count, shuffle_seed).tolist()
-    return order
+    return permuted(range(start, stop), count, shuffle_seed)
 
 
 def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
@@ -276,23 +253,18 @@ class ChunkAssembly:
     """The rows of a chunk under construction, at most ``capacity``."""
 
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
-        from mmload.builder import row_statistics  # imports numba
-
-        self._fields, self._loops, self._variable_layout = fields, row_statistics, variable_layout
+        self._fields, self._variable_layout = fields, variable_layout
         alike = {name: spec for name, spec in fields.items() if spec.encoding is None}
         self._variable: dict[str, list[_VariableRow]] = {name: [] for name in fields if name not in alike}
         self._tensors = {name: _memory().empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
-        self._images = self._arrays["images"] if has_images(alike) else None
+        self._images = self._arrays.pop("images") if has_images(alike) else None
         self._channels = fields["images"].channels if has_images(fields) else 0
-        self._statistics = Statistics()
-        self._samples: list[tuple[str, tuple[int, int] | None]] = []
-        self._skipped: list[tuple[str, str]] = []
-        self._origins: list[SampleOrigin] = []
+        self._chunk = Chunk(fields={})
 
     def next_image(self) -> Pixels | None:
         """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
-        return None if self._images is None else self._images[len(self._samples)]
+        return None if self._images is None else self._images[len(self._chunk.samples)]
 
     def add(self, sample: Sample, origin: SampleOrigin | None = None) -> None:
         """Appends a sample as the next row; its origin, if given, is recorded with its statistics.
@@ -302,23 +274,22 @@ class ChunkAssembly:
             SampleError: if its image cannot be encoded.
         """
         self._check(sample)
-        sums = self._loops.no_sums(self._channels)
-        variable = {name: self._variable_row(name, sample, sums) for name in self._variable}  # first: it may fail
-        for name, row in variable.items():
-            self._variable[name].append(row)
-        for name, rows in self._arrays.items():
-            if name == "images" and self._images is not None:
-                self._copy_image(_array(sample.fields[name]), rows[len(self._samples)], sample.inside, sums)
+        found, encoded_image = self._add_image(sample)  # first: it may fail
+        found.add_losses(sample.id, sample.losses)
+        for name in (*self._arrays, *self._variable):
+            values = _array(sample.fields[name])
+            if name in self._arrays:
+                self._arrays[name][len(self._chunk.samples)] = values
+            elif name == "images" and encoded_image is not None:
+                self._variable[name].append(encoded_image)
             else:
-                rows[len(self._samples)] = _array(sample.fields[name])
-        height, width = (sample.inside or sample.fields["images"].shape)[-2:] if self._channels else (0, 0)
-        row_statistics = Statistics(sums=sums[0].tolist(), squares=sums[1].tolist(), pixels=height * width)
-        row_statistics.add_losses(sample.id, sample.losses)
-        self._statistics.add(row_statistics)
-        self._samples.append((sample.id, sample.size))
+                size = (0, 0) if self._fields[name].is_list else (values.shape[-2], values.shape[-1])
+                self._variable[name].append((np.ascontiguousarray(values).reshape(-1).view(np.uint8), RAW, size))
+        self._chunk.statistics.add(found)
+        self._chunk.samples.append((sample.id, sample.size))
         if origin is not None:
-            known = {key: getattr(row_statistics, key) for key in ("sums", "squares", "pixels", "losses")}
-            self._origins.append(msgspec.structs.replace(origin, **known))
+            known = {key: getattr(found, key) for key in ("sums", "squares", "pixels", "losses")}
+            self._chunk.origins.append(msgspec.structs.replace(origin, **known))
 
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
@@ -328,48 +299,35 @@ class ChunkAssembly:
             if tensor is None or not fits or tuple(tensor.shape[own]) != spec.fixed_shape:
                 raise _misfit(sample, name, spec)
 
-    def _variable_row(self, name: str, sample: Sample, sums: npt.NDArray[np.int64]) -> _VariableRow:
-        """Returns an image or mask of its own size, or a list; adds an image to the sums."""
-        pixels = _array(sample.fields[name])
-        if self._fields[name].is_list:
-            return np.ascontiguousarray(pixels).reshape(-1).view(np.uint8), RAW, (0, 0)
-        height, width = pixels.shape[-2:]
-        if self._variable_layout is None or name != "images":
-            return np.ascontiguousarray(pixels).reshape(-1), RAW, (height, width)
-        lines = np.empty((height, len(pixels), width), np.uint8)
-        self._loops.copy_lines_and_sum(pixels, lines, sums, *(sample.inside or (0, 0, height, width)))
-        return *encoded(sample, lines, self._variable_layout), (height, width)
+    def _add_image(self, sample: Sample) -> tuple[Statistics, _VariableRow | None]:
+        """Copies an image to its row, or encodes one of its own size; returns its sums, without a border, and that."""
+        if not self._channels:
+            return Statistics(), None
+        from mmload.builder.row_statistics import copy_and_sum, no_sums  # imports numba
 
-    def _copy_image(
-        self, image: Pixels, row: Pixels, inside: tuple[int, int, int, int] | None, sums: npt.NDArray[np.int64]
-    ) -> None:
-        """Copies an image and adds it to the sums, without its border, which is outside of ``inside``."""
-        if inside is None:
-            self._loops.copy_and_sum(image, row, sums)
-        else:
-            self._loops.copy_and_sum_part(image, row, sums, *inside)
+        image, sums, layout = _array(sample.fields["images"]), no_sums(self._channels), self._variable_layout
+        height, width = image.shape[-2:]
+        inside = sample.inside or (0, 0, height, width)
+        row = self.next_image()
+        if row is None:
+            row = np.empty((height, self._channels, width), np.uint8)
+        copy_and_sum(image, row, sums, layout is not None, *inside)
+        found = Statistics(sums=sums[0].tolist(), squares=sums[1].tolist(), pixels=inside[2] * inside[3])
+        return found, None if layout is None else (*encoded(sample, row, layout), (height, width))
 
     def skip(self, error: SampleError) -> None:
         """Skips a sample that is unreadable."""
-        self._skipped.append((error.sample, error.reason))
+        self._chunk.skipped.append((error.sample, error.reason))
 
     def finish(self) -> Chunk:
         """Returns the chunk of all appended rows."""
-        rows = {name: tensor[: len(self._samples)] for name, tensor in self._tensors.items()}
-        self._statistics.class_counts = _class_counts(rows)
-        return Chunk(
-            fields={**rows, **{name: self._variable_rows(name) for name in self._variable}},
-            samples=self._samples,
-            skipped=self._skipped,
-            statistics=self._statistics,
-            origins=self._origins,
-        )
-
-    def _variable_rows(self, name: str) -> VariableRows:
-        """Returns the rows of a field, one after another."""
-        own = self._variable[name]
-        sizes, encodings = [size for *_, size in own], [encoding for _, encoding, _ in own]
-        return variable_rows([row for row, *_ in own], sizes, encodings, self._fields[name].channels)
+        rows = {name: tensor[: len(self._chunk.samples)] for name, tensor in self._tensors.items()}
+        self._chunk.statistics.class_counts = _class_counts(rows)
+        variable = {}
+        for name, own in self._variable.items():
+            sizes, encodings = [size for *_, size in own], [encoding for _, encoding, _ in own]
+            variable[name] = variable_rows([row for row, *_ in own], sizes, encodings, self._fields[name].channels)
+        return replace(self._chunk, fields={**rows, **variable})
 
 
 def encoded(sample: Sample, lines: Pixels, layout: VariableLayout) -> tuple[Bytes, int]:
@@ -483,7 +441,7 @@ def chunk_of_block(
     Raises:
         BuildError: if they differ from the samples that the source returned individually.
     """
-    from mmload.builder.row_statistics import channel_sums
+    from mmload.builder.row_statistics import copy_and_sum, no_sums
 
     for name, spec in fields.items():
         if block[name].shape != (len(indices), *spec.shape) or block[name].dtype != spec.torch_dtype:
@@ -492,8 +450,11 @@ def chunk_of_block(
     rows = {name: block[name].contiguous() for name in fields}
     statistics = Statistics(class_counts=_class_counts(rows))
     if has_images(fields):
-        statistics.sums, statistics.squares = channel_sums(rows["images"]).tolist()
-        statistics.pixels = len(indices) * math.prod(fields["images"].shape[1:])
+        sums = no_sums(fields["images"].channels)
+        for image in rows["images"].numpy():
+            copy_and_sum(image, image, sums, False, 0, 0, *size)
+        statistics.sums, statistics.squares = sums.tolist()
+        statistics.pixels = len(indices) * math.prod(size)
     return Chunk(fields=rows, samples=[(split.id(index), size) for index in indices], statistics=statistics)
 
 
@@ -531,6 +492,28 @@ def row_bytes(fields: Mapping[str, FieldSpec]) -> int:
 # Shards of several processes in one folder.
 
 
+def write_shard(
+    paths: BuildPaths,
+    plan: ShardPlan,
+    fields: Mapping[str, FieldSpec],
+    chunks: Generator[Chunk],
+    on_progress: OnProgress,
+) -> ShardSummary:
+    """Writes one shard in a folder of its own, and moves it to its place.
+
+    Raises:
+        BuildError: if writing fails.
+    """
+    with closing(chunks), private_paths(paths) as own:
+        with closing(ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)) as writer:
+            for chunk in chunks:
+                writer.write(chunk)
+                on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
+            summary = writer.seal()
+        publish(own, paths, plan.split, plan.index, summary)
+    return summary
+
+
 @contextmanager
 def private_paths(shared: BuildPaths) -> Iterator[BuildPaths]:
     """Yields the paths of a folder for one shard inside a build's; removes it at the end.
@@ -560,16 +543,17 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
     place, summary_file = shared.shard(split, index), shared.summary_file(split, index)
     try:
         shared.check_there()  # before a later command's shard is compared with this one
-    except OSError as error:
-        raise BuildError(f"cannot move a shard to {place} ({error.strerror}); run the same command again") from error
-    sealed = shared.sealed(split, index)
-    if sealed is not None:
-        if sealed.record != summary.record:
-            raise _unlike(place)
-        return
-    try:
+        if (sealed := shared.sealed(split, index)) is not None:
+            if sealed.record != summary.record:
+                raise _unlike(place)
+            return
         shared.make_folders(split)
-        _move(own.shard(split, index), place, summary)
+        try:
+            own.shard(split, index).rename(place)
+        except OSError:
+            if not place.is_dir():
+                raise
+            _check_equal(place, summary)
         for name in LISTS:
             own.list_file(split, index, name).replace(shared.list_file(split, index, name))
         sync_folder(place.parent)
@@ -579,15 +563,6 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         raise BuildError(
             f"cannot move a shard to {place} ({error.strerror}); run the same command again to continue"
         ) from error
-
-
-def _move(own: Path, place: Path, summary: ShardSummary) -> None:
-    try:
-        own.rename(place)
-    except OSError:
-        if not place.is_dir():
-            raise
-        _check_equal(place, summary)
 
 
 def _check_equal(place: Path, summary: ShardSummary) -> None:

@@ -14,19 +14,19 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 import mmload
-from mmload.errors import BuildError, DamagedError
+from mmload.errors import BuildError
 from mmload.records import (
     BOXES,
     BOXES_CUT,
@@ -39,7 +39,6 @@ from mmload.runtime.durable_files import TOKEN_BYTES, begin_sync, sync, sync_fol
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
 from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
-from mmload.store.manifest_text import convert_json
 from mmload.store.shard_table import (
     BYTES,
     ENCODINGS,
@@ -181,10 +180,10 @@ class Chunk:
     """
 
     fields: Mapping[str, Tensor | VariableRows]
-    samples: Sequence[tuple[str, tuple[int, int] | None]]
-    skipped: Sequence[tuple[str, str]] = ()
+    samples: list[tuple[str, tuple[int, int] | None]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
     statistics: Statistics = field(default_factory=Statistics)
-    origins: Sequence[SampleOrigin] = ()
+    origins: list[SampleOrigin] = field(default_factory=list)
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -203,18 +202,6 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def dumps(self) -> str:
         """Returns the summary as JSON text."""
         return json.dumps(msgspec.to_builtins(self, str_keys=True))
-
-    @staticmethod
-    def loads(text: str, path: str) -> ShardSummary:
-        """Parses a summary as :meth:`dumps` writes it.
-
-        Raises:
-            DamagedError: if it is not a summary.
-        """
-        try:
-            return convert_json(json.loads(text), ShardSummary, path, advice="run the same command again")
-        except (ValueError, RecursionError) as error:
-            raise DamagedError(f"{path} is not the summary of a shard ({error})") from error
 
 
 Summaries = Mapping[tuple[str, int], ShardSummary]
@@ -310,23 +297,62 @@ class BuildPaths:
 
     def sealed(self, split: str, index: int) -> ShardSummary | None:
         """Returns the summary of a sealed shard, if all its files exist and have their sizes; else None."""
-        path = self.summary_file(split, index)
         try:
-            summary = ShardSummary.loads(read_regular(path).decode("utf-8"), str(path))
-            for name, file in summary.record.files.items():
-                if (self.shard(split, index) / f"{name}.memmap").stat().st_size != file.bytes:
-                    return None
-        except (OSError, ValueError, DamagedError):
+            text = read_regular(self.summary_file(split, index))
+            summary = msgspec.convert(json.loads(text), ShardSummary, str_keys=True)
+            files = {self.shard(split, index) / f"{name}.memmap": file for name, file in summary.record.files.items()}
+            is_whole = all(place.stat().st_size == file.bytes for place, file in files.items())
+        except (OSError, ValueError, RecursionError, OverflowError):
             return None
-        return summary
+        return summary if is_whole else None
 
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
 _FLUSH_BYTES = 32 * 2**20
 
 
+class GrowingFile:
+    """File that is written block by block, with its checksum.
+
+    Attributes:
+        size: bytes that are written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb", buffering=1 << 16)  # noqa: SIM115  # until it is sealed
+        self.size = self._begun = self._crc = 0
+
+    def reserve(self, size: int) -> None:
+        """Reserves disk space; raises OSError if there is none."""
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file.fileno(), 0, size)
+
+    def append(self, block: bytes | memoryview) -> None:
+        """Writes a block; once some have come together, the disk begins with them, so that a seal waits for little."""
+        self._file.write(block)
+        self._crc = crc32(block, self._crc)
+        self.size += len(block)
+        if self.size - self._begun >= _FLUSH_BYTES:
+            self._file.flush()
+            begin_sync(self._file.fileno(), self._begun, self.size - self._begun)
+            self._begun = self.size
+
+    def seal(self) -> FileRecord:
+        """Makes the file durable, without what was reserved in vain, and closes it."""
+        self._file.flush()
+        self._file.truncate(self.size)
+        sync(self._file)
+        self.close()
+        return FileRecord(bytes=self.size, crc32=f"{self._crc:08x}")
+
+    def close(self) -> None:
+        """Closes the file."""
+        with suppress(OSError):  # what failed before has reported the full disk, and the file will be removed
+            self._file.close()
+
+
 class ShardWriter:
-    """Writes one shard's rows in order; it counts only after :meth:`seal`.
+    """Writes one shard's rows in order; it counts only after :meth:`seal`, and has to be closed.
 
     Disk space for at most ``rows`` rows is reserved first.
 
@@ -339,21 +365,20 @@ class ShardWriter:
         self._summary_file = paths.summary_file(split, index)
         self._fields = fields
         self._summary, self._rows = ShardSummary(), 0
-        self._files: dict[str, BinaryIO] = {}
-        self._lists: dict[str, BinaryIO] = {}
+        self._files: dict[str, GrowingFile] = {}
         files = files_of(fields)
-        self._crcs, self._sizes, self._begun = (dict.fromkeys(files, 0) for _ in range(3))
+        places = {name: self._folder / f"{name}.memmap" for name in files}
+        places |= {name: paths.list_file(split, index, name) for name in LISTS}
         try:
             paths.make_folders(split)
             self._folder.mkdir()
+            for name, place in places.items():
+                self._files[name] = GrowingFile(place)
             for name, file in files.items():
-                self._files[name] = self._open(self._folder / f"{name}.memmap")
-                _reserve(self._files[name], file.bytes(rows) or 0)
-                self._append(name, memoryview(bytes(file.more * file.spec.row_bytes)))  # offsets begin with 0
-            for name in LISTS:
-                self._lists[name] = self._open(paths.list_file(split, index, name))
+                self._files[name].reserve(file.bytes(rows) or 0)
+                self._files[name].append(bytes(file.more * file.spec.row_bytes))  # offsets begin with 0
         except OSError as error:
-            self.abandon()
+            self.close()
             need = sum(file.bytes(rows) or 0 for file in files.values())
             raise BuildError(
                 f"no room for {need:,} bytes at {self._folder} ({error.strerror}); free some, or build elsewhere"
@@ -365,70 +390,55 @@ class ShardWriter:
         Raises:
             BuildError: if the disk refuses the write.
         """
+        samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
+        skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
         try:
-            for file, block in file_blocks(chunk, self._fields, self._sizes).items():
-                self._append(file, block)
-            self._lists[SAMPLES_NAME].write(samples_lines(chunk))
-            self._lists[SKIPPED_NAME].write(skipped_lines(chunk.skipped))
-            self._lists[ORIGINS_NAME].write(origins_lines(chunk.origins))
+            for name, block in zip(LISTS, (samples, skipped, origins_lines(chunk.origins)), strict=True):
+                self._files[name].append(block)
+            for name, rows in chunk.fields.items():
+                self._append(name, rows)
         except OSError as error:
             raise _write_failed(self._folder, error) from error
         self._summary.skipped += len(chunk.skipped)
         self._summary.statistics.add(chunk.statistics)
         self._rows += len(chunk.samples)
 
-    def _append(self, name: str, block: memoryview) -> None:
-        self._crcs[name] = crc32(block, self._crcs[name])
-        self._files[name].write(block)
-        self._sizes[name] += len(block)
-        if (length := self._sizes[name] - self._begun[name]) >= _FLUSH_BYTES:  # so that a seal has little to wait for
-            self._files[name].flush()
-            begin_sync(self._files[name].fileno(), self._begun[name], length)
-            self._begun[name] = self._sizes[name]
+    def _append(self, name: str, rows: Tensor | VariableRows) -> None:
+        """Appends rows of a field to its files."""
+        if not isinstance(rows, VariableRows):
+            self._files[file_name(name, self._fields[name])].append(bytes_of(rows))
+            return
+        offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
+        parts: dict[str, npt.NDArray[Any]] = {
+            BYTES: rows.bytes,
+            OFFSETS: offsets,
+            SIZES: rows.sizes,
+            ENCODINGS: rows.encodings,
+        }
+        for part, array in parts.items():
+            if (file := self._files.get(f"{name}.{part}")) is not None:
+                file.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
-    def abandon(self) -> None:
-        """Closes the files without sealing."""
-        for file in (*self._lists.values(), *self._files.values()):
-            with suppress(OSError):  # what failed before has reported the full disk, and the file will be removed
-                file.close()
+    def close(self) -> None:
+        """Closes the files, sealed or not."""
+        for file in self._files.values():
+            file.close()
 
     def seal(self) -> ShardSummary:
-        """Finishes the shard: truncates its files, flushes them to disk, and writes the summary.
+        """Finishes the shard: makes its files durable, and writes the summary.
 
         Raises:
             BuildError: if the disk refuses.
         """
-        files = {}
         try:
-            for name, file in self._files.items():
-                file.flush()
-                file.truncate(self._sizes[name])
-                sync(file)
-                files[name] = FileRecord(bytes=self._sizes[name], crc32=f"{self._crcs[name]:08x}")
-            for lines in self._lists.values():
-                sync(lines)
-            self.abandon()
+            records = {name: file.seal() for name, file in self._files.items()}
+            files = {name: records[name] for name in files_of(self._fields)}
             self._summary.record = ShardRecord(rows=self._rows, files=files)
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
         except OSError as error:
-            self.abandon()
             raise _write_failed(self._folder, error) from error
         return self._summary
-
-    @staticmethod
-    def _open(path: Path) -> BinaryIO:
-        return open(path, "wb", buffering=1 << 16)
-
-
-def samples_lines(chunk: Chunk) -> bytes:
-    """Returns the lines of ``samples.jsonl`` for a chunk."""
-    return json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
-
-
-def skipped_lines(skipped: Iterable[tuple[str, str]]) -> bytes:
-    """Returns the lines of ``skipped.jsonl``."""
-    return json_lines({"id": name, "reason": reason} for name, reason in skipped)
 
 
 def origins_lines(origins: Sequence[SampleOrigin]) -> bytes:
@@ -445,24 +455,6 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def file_blocks(chunk: Chunk, fields: Mapping[str, FieldSpec], sizes: Mapping[str, int]) -> dict[str, memoryview]:
-    """Returns what a chunk appends to each file of a shard, whose files have these sizes before."""
-    blocks: dict[str, memoryview] = {}
-    for name, rows in chunk.fields.items():
-        if not isinstance(rows, VariableRows):
-            blocks[file_name(name, fields[name])] = bytes_of(rows)
-            continue
-        offsets = rows.offsets[1:] + sizes[f"{name}.{BYTES}"]
-        parts: dict[str, npt.NDArray[Any]] = {
-            BYTES: rows.bytes,
-            OFFSETS: offsets,
-            SIZES: rows.sizes,
-            ENCODINGS: rows.encodings,
-        }
-        blocks |= {f"{name}.{part}": _memory(parts[part]) for part in parts if f"{name}.{part}" in sizes}
-    return blocks
-
-
 def bytes_of(tensor: Tensor) -> memoryview:
     """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
     import torch
@@ -472,19 +464,10 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _memory(array: npt.NDArray[Any]) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
 def _write_failed(path: Path, error: OSError) -> BuildError:
     return BuildError(
         f"cannot write to {path} ({error.strerror}); free space there, then run the same command again to continue"
     )
-
-
-def _reserve(file: BinaryIO, size: int) -> None:
-    if size and hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, size)
 
 
 # Lists of a split.
@@ -511,14 +494,11 @@ def write_list(
 
     Its time becomes ``listed``, in nanoseconds, before it has its name: another part may move it away at once.
     """
-    joined = paths.dataset / split / name
     try:
         paths.make_folders(split)
-        return write_blocks(paths, joined, blocks, listed)
     except OSError as error:
-        raise BuildError(
-            f"cannot write {joined} ({error.strerror}); free space there, then run the same command again to continue"
-        ) from error
+        raise _write_failed(paths.dataset / split, error) from error
+    return write_blocks(paths, paths.dataset / split / name, blocks, listed)
 
 
 def write_blocks(
@@ -529,26 +509,25 @@ def write_blocks(
     So a dataset contains none that is unfinished, also if another process of the same build moves it away meanwhile.
 
     Raises:
-        OSError: if a file system operation fails.
+        BuildError: if writing fails.
     """
-    paths.check_there()
-    crc = size = 0
     partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
-    partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
     try:
-        with open(partial, "xb") as file:
+        paths.check_there()
+        partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
+        with closing(GrowingFile(partial)) as file:
             for block in blocks:
-                file.write(block)
-                crc = crc32(block, crc)
-                size += len(block)
-            sync(file)
+                file.append(block)
+            record = file.seal()
         if listed is not None:
             os.utime(partial, ns=(listed, listed))
         partial.replace(place)
+        sync_folder(place.parent)
+    except OSError as error:
+        raise _write_failed(place, error) from error
     finally:
         partial.unlink(missing_ok=True)
-    sync_folder(place.parent)
-    return FileRecord(bytes=size, crc32=f"{crc:08x}")
+    return record
 
 
 def skipped_in(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator[tuple[str, str]]:

@@ -5,26 +5,23 @@
       plan.json          recipe, source and command line of the build
       parts/             shards that are being written, each in a folder of its own (:mod:`mmload.builder.shard_job`)
       notes/             seals, and the lines for samples.jsonl and skipped.jsonl
-      dataset/           the finished shards of the new dataset
-      swap.json          identifies the new dataset, while the old one is exchanged for it
-      version.json       identifies the new version, while its files are moved into the dataset
+      dataset/           the finished shards of the new dataset, or of a new version; its manifest last
+      swap               identifies the new dataset, while the old one is exchanged for it
       replaced/          the old dataset, until its files are removed
 
 The folder appears in one step, with its mark, and is renamed in one step before it is removed; finished shards are
-moved into it; the dataset leaves it in one step. All of these are atomic renames, so any number of processes may do
-them at once, on any number of machines. After a crash at any time there is either the old dataset or the new one, and
-the build can resume from the finished shards.
+moved into it; the dataset leaves it in one step, a new version with its manifest last. All of these are atomic renames,
+so any number of processes may do them at once, on any number of machines. After a crash at any time there is either the
+old dataset or the new one, and the build can resume from the finished shards.
 
 A folder with the mark is a build's, with all that is in it; a folder without it is never touched. The lock, where the
 file system has locks, distinguishes two kinds of builds. A build without ``--part`` holds it alone: it may discard what
 another build has left, and replace a dataset. Parts of a build share it: none removes anything of the others, and a
-part that still works when the folder is renamed finds no place to write to. :data:`_ACTIONS` says what is done with
-what a build finds there.
+part that still works when the folder is renamed finds no place to write to.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -32,15 +29,15 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
+
+import msgspec
 
 from mmload.builder.recipe import canonical, unlike
 from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, write_blocks
-from mmload.builder.version_commit import add_to_dataset
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import (
@@ -56,48 +53,35 @@ from mmload.runtime.durable_files import (
     write_atomically,
 )
 from mmload.runtime.regular_files import is_same, is_within, read_regular
-from mmload.store.dataset_folder import dataset_files, first_link
+from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, Manifest, read
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, is_staging_folder, staging_folder
-from mmload.store.versions import kept_manifests
+from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, is_staging_folder, staging_folder, unfinished_plan
+from mmload.store.versions import kept_manifests, versions_of
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
 """The content of ``lock``, which identifies a working folder."""
 
-_SWAP, _VERSION, _REPLACED = "swap.json", "version.json", "replaced"
+_SWAP, _REPLACED = "swap", "replaced"
 _SHOWN = 3  # upper bound on the entries listed in a message
-_IMPORTED = ("python",)  # kinds whose root is the import path of modules, often the current folder
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 
 
-_Found = Literal["no plan", "own", "committed", "stale", "empty", "other"]
-_Action = Literal["use", "discard", "refuse"]
-
-_ACTIONS: Mapping[_Found, tuple[_Action, _Action, _Action]] = {
-    # What is found -> what is done with the folder by a build alone, by one that may overwrite, by a part of several.
-    "no plan": ("discard", "discard", "discard"),  # what a command without a plan has left
-    "own": ("use", "use", "use"),  # this build, begun
-    "committed": ("use", "use", "use"),  # this build, killed after its commit
-    "stale": ("discard", "discard", "refuse"),  # an update of an earlier state of the source, or of a lost dataset
-    "empty": ("discard", "discard", "refuse"),  # another build without a finished shard
-    "other": ("refuse", "discard", "refuse"),  # another build with finished shards
-}
-
-
 class Staging:
-    """The locked working folder of a build. A context manager; completes an interrupted exchange on creation.
+    """The locked working folder of a build. A context manager; completes an interrupted commit on creation.
+
+    An unfinished build of the same plan resumes. One of another plan is discarded with ``overwrite``, or if it is
+    worth nothing; parts of a build discard nothing.
 
     Args:
         out: the destination, with no symbolic link in it.
-        plan: plan of the build; an unfinished build with this plan resumes. None: no plan is written, and an existing
-            one stays.
+        plan: plan of the build. None: no plan is written, and an existing one stays.
         shared: whether parts of this build may work in the folder at the same time; else the lock is held alone.
         overwrite: discard finished shards of another plan.
 
     Attributes:
         committed: whether a build of this plan was killed after its commit, with only the cleanup remaining.
-        foreign_files: new path of files in the replaced dataset's folder that did not belong to it; None: none.
+        foreign_files: new path of the replaced dataset, if files appeared in it that are not its own; None: none.
 
     Raises:
         BuildError: if the folder cannot be created, another build holds its lock, it was not created by a build, or it
@@ -129,7 +113,7 @@ class Staging:
 
     def plan(self) -> dict[str, Any] | None:
         """Returns the plan of the build in this folder; None if there is none that can be read."""
-        return _json(self.paths.folder / PLAN_NAME)
+        return unfinished_plan(self.out) or None
 
     def check_nothing_begun(self) -> None:
         """Rejects a folder in which another command has finished shards.
@@ -147,57 +131,34 @@ class Staging:
             remove(self.paths.folder / name)
 
     def commit(self, manifest: Manifest, *, replaces: str | None = None) -> None:
-        """Writes the manifest, moves the dataset to its destination, and removes a replaced dataset and the folder.
+        """Writes the manifest, and moves the dataset, or the files of a new version, to the destination; cleans up.
 
-        ``replaces`` is :attr:`Manifest.contents` of the dataset that may be replaced; None: none may be.
+        ``replaces`` is :attr:`Manifest.contents` of the dataset that a new one may replace; None: none may be.
 
         Raises:
-            BuildError: if writing fails, or the destination contains something that may not be replaced. If that is
-                the same dataset, another part has committed it.
+            BuildError: if writing fails, the destination contains something that may not be replaced, or has another
+                version meanwhile. If that is the same dataset, another part has committed it.
         """
         try:
-            write_manifest(self.paths, manifest)
-            dataset = dataset_at(self.out)
-            if dataset is None:
-                self.paths.dataset.rename(self.out)
-            elif dataset.contents == replaces:
-                self._swap()
+            text = manifest.dumps().encode("utf-8", "backslashreplace")
+            write_blocks(self.paths, self.paths.dataset / FILE_NAME, [text])
+            if manifest.versions:
+                add_to_dataset(self.paths.dataset, self.out, manifest)
             else:
-                raise BuildError(
-                    f"the dataset at {self.out} appeared during the build; move it elsewhere, "
-                    "then run the same command again"
-                )
-            sync_folder(self.out.parent)
+                self._place(manifest, replaces)
             self.discard()
         except OSError as error:
-            raise BuildError(f"cannot move the dataset to {self.out} ({error.strerror})") from error
-
-    def add_version(self, manifest: Manifest, after: str) -> None:
-        """Moves the new shards and lists into the dataset at the destination, and replaces its manifest.
-
-        Nothing that the dataset has is changed or removed: a reader goes on. A kill leaves the old version or the new
-        one, as the manifest is replaced last, in one step.
-
-        Raises:
-            BuildError: if writing fails, or the dataset has another version meanwhile.
-        """
-        try:
-            write_manifest(self.paths, manifest)
-            write_atomically(self.paths.folder / _VERSION, json.dumps({"after": after, "contents": manifest.contents}))
-            add_to_dataset(self.paths.dataset, self.out, manifest, after)
-            self.discard()
-        except OSError as error:
-            raise BuildError(f"cannot add a version to {self.out} ({error.strerror})") from error
+            raise BuildError(f"cannot move what was built to {self.out} ({error.strerror})") from error
 
     def complete_version(self) -> bool:
         """Completes a new version that a process was adding when it was killed, or is adding; returns whether."""
-        dataset = self.paths.dataset
         with suppress(BuildError, StoreError, FileNotFoundError):
             self.paths.check_there()
-            version = _json(self.paths.folder / _VERSION)
-            if version is not None and (dataset / FILE_NAME).is_file() and (self.out / FILE_NAME).is_file():
-                add_to_dataset(dataset, self.out, read(dataset), str(version.get("after")))
-                return True
+            if (self.paths.dataset / FILE_NAME).is_file() and (self.out / FILE_NAME).is_file():
+                manifest = read(self.paths.dataset)
+                if manifest.versions:
+                    add_to_dataset(self.paths.dataset, self.out, manifest)
+                    return True
         return False
 
     def discard(self) -> None:
@@ -211,8 +172,6 @@ class Staging:
         folder = self.paths.folder
         for _ in range(_TRIES):
             with suppress(FileNotFoundError):  # the build that held the lock has removed the folder meanwhile
-                with suppress(OSError):
-                    folder.rmdir()  # an empty one, which has no mark
                 if not os.path.lexists(folder):
                     self._create()
                 check_made_by_build(folder)
@@ -262,31 +221,31 @@ class Staging:
             )
         else:
             self.complete_version()
-        if self._wanted is None:
+        if self._wanted is None or self._suits(self._wanted):
             return True
-        begun = self.plan()
-        found = self._look_for(self._wanted, begun)
-        self.committed = found == "committed"
-        alone, overwriting, part = _ACTIONS[found]
-        action = part if self.shared else overwriting if self._overwrite else alone
-        if action == "refuse":
-            raise BuildError(f"{folder} holds an unfinished {self._unlike(begun or {}, self._wanted)}")
-        if action == "discard":
-            self._remove(file)
-        return action == "use"
+        self._remove(file)
+        return False
 
-    def _look_for(self, plan: Mapping[str, Any], begun: Mapping[str, Any] | None) -> _Found:
-        """Returns what the folder, where ``begun`` was begun, holds for a build of a plan."""
-        if begun is None:
-            return "no plan"
-        if has_same_recipe(begun, plan) and not self.paths.dataset.exists():
-            return "committed"
-        if all(begun.get(key) == value for key, value in plan.items() if key != COMMAND):
-            return "own"
-        is_update = UPDATES in plan or not (self.out / FILE_NAME).exists()
-        if UPDATES in begun and is_update and COLUMN not in begun and COLUMN not in plan:
-            return "stale"
-        return "other" if has_finished_shards(self.paths) else "empty"
+    def _suits(self, plan: Mapping[str, Any]) -> bool:
+        """Returns whether a build of the plan goes on with what the folder holds; False: it may be discarded."""
+        begun = self.plan()
+        if begun is None:  # what a command without a plan has left
+            return False
+        self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
+        if self.committed or all(begun.get(key) == value for key, value in plan.items() if key != COMMAND):
+            return True
+        if self.shared or not (self._overwrite or self._is_worthless(begun, plan)):
+            raise BuildError(f"{self.paths.folder} holds an unfinished {self._unlike(begun, plan)}")
+        return False
+
+    def _is_worthless(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+        """Returns whether other work has no finished shard, or is of a state of things that has gone."""
+        if COLUMN in begun:
+            is_stale = begun[UPDATES] != plan.get(UPDATES, begun[UPDATES])
+        else:
+            is_update = UPDATES in plan or not (self.out / FILE_NAME).exists()
+            is_stale = UPDATES in begun and is_update and COLUMN not in plan
+        return is_stale or not has_finished_shards(self.paths)
 
     def _unlike(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
         """Formats what is unfinished, how it differs from this build, and what to do."""
@@ -316,58 +275,120 @@ class Staging:
 
     # Replacement of the old dataset by the new one.
 
-    @property
-    def _replaced(self) -> Path:
-        return self.paths.folder / _REPLACED
+    def _place(self, manifest: Manifest, replaces: str | None) -> None:
+        """Moves the dataset to the destination, in place of the one that it replaces."""
+        there = dataset_at(self.out)
+        if there is None:
+            self.paths.dataset.rename(self.out)
+        elif there.contents == replaces:
+            self._swap(manifest)
+        else:
+            raise BuildError(
+                f"the dataset at {self.out} appeared during the build; move it elsewhere, "
+                "then run the same command again"
+            )
+        sync_folder(self.out.parent)
 
-    def _swap(self) -> None:
+    def _swap(self, manifest: Manifest) -> None:
         """Exchanges the dataset at the destination for the new one; if that takes two renames, it is absent in between.
 
         The folder's lock keeps a report from being recorded in one manifest and written to the other.
         """
-        write_atomically(self.paths.folder / _SWAP, json.dumps({"manifest": _digest(self.paths.dataset)}))
+        replaced = self.paths.folder / _REPLACED
+        write_atomically(self.paths.folder / _SWAP, manifest.contents)
         with folder_lock(self.out):
             if exchange(self.paths.dataset, self.out):
-                self.paths.dataset.rename(self._replaced)
+                self.paths.dataset.rename(replaced)
             else:
-                self.out.rename(self._replaced)
+                self.out.rename(replaced)
                 self.paths.dataset.rename(self.out)
         remove(self.paths.folder / _SWAP)
 
     def _recover(self) -> None:
         """Completes what a build or an update was doing that was killed during its commit, or just after it."""
-        dataset, swap = self.paths.dataset, _json(self.paths.folder / _SWAP)
+        dataset, replaced, swap = (self.paths.folder / name for name in ("dataset", _REPLACED, _SWAP))
         if self.complete_version():
             self.clear()
             remove(self.paths.folder / PLAN_NAME)
-        remove(self.paths.folder / _VERSION)
-        if swap is not None and (dataset / FILE_NAME).is_file() and _digest(dataset) != swap.get("manifest"):
-            dataset.rename(self._replaced)  # already exchanged: this is the old one
-        if self._replaced.exists() and not self.out.exists():
+        if swap.exists() and (dataset / FILE_NAME).is_file() and read(dataset).contents != swap.read_text():
+            dataset.rename(replaced)  # already exchanged: this is the old one
+        if replaced.exists() and not self.out.exists():
             done = (dataset / FILE_NAME).is_file()
-            (dataset if done else self._replaced).rename(self.out)
+            (dataset if done else replaced).rename(self.out)
             sync_folder(self.out.parent)
-        remove(self.paths.folder / _SWAP)
+        remove(swap)
         self._drop_replaced()
 
     def _drop_replaced(self) -> None:
-        """Removes the old dataset's own files, and moves all other files in its folder beside the destination."""
-        if not self._replaced.is_dir() or remove_dataset(self._replaced):
+        """Removes the old dataset; moves it beside the destination if files in its folder are not its own."""
+        replaced = self.paths.folder / _REPLACED
+        if not replaced.is_dir():
             return
-        number = 1
-        while os.path.lexists(folder := self.out.with_name(f"{self.out.name}.left-{number}")):
-            number += 1
-        self._replaced.rename(folder)
-        self.foreign_files = folder
+        if not foreign(replaced, read(replaced)):
+            (self.paths.folder / PARTS).mkdir(exist_ok=True)
+            replaced.rename(self.paths.folder / PARTS / _REPLACED)  # which is removed without another look
+            remove(self.paths.folder / PARTS)
+            return
+        self.foreign_files = unused_place(self.out, "left")
+        replaced.rename(self.foreign_files)
 
 
-def write_manifest(paths: BuildPaths, manifest: Manifest) -> None:
-    """Writes the manifest of the new dataset.
+def unused_place(path: Path, why: str) -> Path:
+    """Returns a path beside another one, for what has to leave that: ``NAME.WHY-1`` or with the next free number."""
+    number = 1
+    while os.path.lexists(place := path.with_name(f"{path.name}.{why}-{number}")):
+        number += 1
+    return place
+
+
+def add_to_dataset(new: Path, out: Path, manifest: Manifest) -> None:
+    """Moves the files of a new version into a dataset, its manifest last; does what is left to do, if called again.
+
+    Nothing that the dataset has is changed or removed: a reader goes on. A kill leaves the old version or the new one.
 
     Raises:
+        BuildError: if the dataset has another version meanwhile, or a file of the new version is missing.
+        StoreError: if a folder that is written to is a link.
         OSError: if a file system operation fails.
     """
-    write_blocks(paths, paths.dataset / FILE_NAME, [manifest.dumps().encode("utf-8", "backslashreplace")])
+    with folder_lock(out):
+        current = read(out)
+        if (current.contents, current.version) == (manifest.contents, manifest.version):
+            return
+        before = manifest.versions[-2]
+        if (current.contents, current.version) != (before.contents, before.number):
+            raise BuildError(f"{out} was changed by another command meanwhile; run this one again")
+        moved, kept = dict[str, int](), {file.name for file in dataset_files(current)}
+        for file in dataset_files(manifest):
+            if file.name in kept:
+                continue  # whatever is there: no file of the dataset changes
+            if (new / file.name).exists():
+                moved[file.name] = file.record.bytes
+            elif not _is_there(out / file.name, file.record.bytes):
+                raise BuildError(f"{file.name} of the new version of {out} is missing; run the command again")
+        check_no_links(out, (f"{VERSIONS}/{current.version}.json", *moved))
+        for name, size in moved.items():
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.replace(new / name, out / name)
+            except FileNotFoundError:
+                if not _is_there(out / name, size):  # else another part has moved it, where folders have no locks
+                    raise
+        for folder in {(out / name).parent for name in moved}:
+            sync_folder(folder)
+        versions = out / VERSIONS
+        versions.mkdir(exist_ok=True)
+        write_atomically(versions / f"{current.version}.json", current.dumps(), beside=new / FILE_NAME)
+        numbers = {version.number for version in versions_of(current, out)}  # gc may have dropped some meanwhile
+        own = tuple(version for version in manifest.versions[:-1] if version.number in numbers)
+        manifest = msgspec.structs.replace(manifest, versions=(*own, manifest.versions[-1]))
+        write_atomically(out / FILE_NAME, manifest.dumps(), beside=new / FILE_NAME)
+        (new / FILE_NAME).unlink(missing_ok=True)
+
+
+def _is_there(path: Path, size: int) -> bool:
+    """Returns whether an earlier call has moved a file to its place."""
+    return path.is_file() and path.stat().st_size == size
 
 
 def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None, *, shared: bool = False) -> Path | None:
@@ -404,35 +425,20 @@ def has_finished_shards(paths: BuildPaths) -> bool:
 
 
 def check_made_by_build(folder: Path) -> None:
-    """Rejects a folder without the mark, and one with a link in it: nothing is moved or removed through that.
+    """Rejects a folder without the mark.
 
     Raises:
         BuildError: naming what is in it.
         FileNotFoundError: if another process has removed the folder.
     """
     advice = "a build works there: rename it, or remove it"
-    kind = folder.lstat().st_mode  # one look at it: another process may remove it
+    kind, mark = folder.lstat().st_mode, b""  # one look at it: another process may remove it
     if not stat.S_ISDIR(kind):
         raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {advice}")
-    found = list(_links(folder)) if _mark_of(folder) == MARK else sorted(os.listdir(folder))
-    if found:
-        raise BuildError(f"{folder} holds {listed(found)}, which no build made; {advice}")
-
-
-def _mark_of(folder: Path) -> bytes | None:
-    """Returns the content of the file of a folder's mark; None if there is no such file."""
     with suppress(OSError):
-        if not (folder / MARK_NAME).is_symlink():
-            return read_regular(folder / MARK_NAME)
-    return None
-
-
-def _links(folder: Path) -> Iterator[str]:
-    """Yields the links in a folder and below, relative to it."""
-    for path, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            if os.path.islink(os.path.join(path, name)):
-                yield os.path.relpath(os.path.join(path, name), folder)
+        mark = read_regular(folder / MARK_NAME)
+    if mark != MARK:
+        raise BuildError(f"{folder} holds {listed(sorted(os.listdir(folder)))}, which no build made; {advice}")
 
 
 def remove_set_aside(folder: Path) -> None:
@@ -442,9 +448,8 @@ def remove_set_aside(folder: Path) -> None:
         leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
     for leftover in leftovers:
         with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
-            names = os.listdir(leftover)
-            if names and not (names == [MARK_NAME] and MARK.startswith(_mark_of(leftover) or b"?")):
-                check_made_by_build(leftover)  # else a kill has ended the process that was going to mark it
+            if os.listdir(leftover) not in ([], [MARK_NAME]):  # else a kill has ended the process that was to mark it
+                check_made_by_build(leftover)
             own = leftover.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
             leftover.rename(own)  # so that nobody writes in it any more: a process may be making it
             for name in sorted(os.listdir(own), key=MARK_NAME.__eq__):
@@ -470,38 +475,19 @@ def unfinished_advice(begun: Mapping[str, Any]) -> str:
 
 def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
     """Formats how an unfinished build differs from this one, and what to do; ``advice`` says how to drop it."""
-    if begun.get("recipe") != plan["recipe"]:
-        recipe = begun.get("recipe")
-        found = unlike(recipe, plan["recipe"]) if isinstance(recipe, dict) else "its plan has none"
-        return f"build of another recipe ({found}); {advice} to drop it"
-    if begun.get("fingerprint") != plan["fingerprint"]:
+    if begun["recipe"] != plan["recipe"]:
+        return f"build of another recipe ({unlike(begun['recipe'], plan['recipe'])}); {advice} to drop it"
+    if begun["fingerprint"] != plan["fingerprint"]:
         return f"build of a source that has changed since; {advice} to drop it"
-    versions = begun.get("versions")
-    was, now = versions if isinstance(versions, dict) else {}, plan["versions"]
-    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
-    if not changed:
+    if begun["versions"] != plan["versions"]:
         return (
-            "build of a source with other pixels in files of equal names, sizes and times; "
-            f"continue with that source, or {advice} to drop it"
+            f"build by other packages ({unlike(begun['versions'], plan['versions'])}), which may make other pixels; "
+            f"continue with those versions, or {advice} to drop it and start again"
         )
-    before = ", ".join(f"{name} {was.get(name, 'unknown')}" for name in changed)
-    after = ", ".join(f"{name} {now.get(name, 'none')}" for name in changed)
     return (
-        f"build by {before}, and this machine has {after}, which may make other pixels; "
-        f"continue with those versions, or {advice} to drop it and start again"
+        "build of a source with other pixels in files of equal names, sizes and times; "
+        f"continue with that source, or {advice} to drop it"
     )
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    with suppress(OSError, ValueError, RecursionError):
-        body = json.loads(read_regular(path))
-        return body if isinstance(body, dict) else None
-    return None
-
-
-def _digest(dataset: Path) -> str:
-    """Returns the SHA-256 of a dataset's manifest."""
-    return hashlib.sha256(read_regular(dataset / FILE_NAME)).hexdigest()
 
 
 # The destination: what is there, and which files are a dataset's own: those of its manifests. No other is removed.
@@ -511,7 +497,7 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     """Rejects a destination that is equal to the source, contains it, or is inside it.
 
     Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved. The root of a
-    "python" source is only the import path of modules: it may contain the dataset.
+    "python" source is only the import path of modules, often the current folder: it may contain the dataset.
 
     Raises:
         UsageError: naming both folders.
@@ -530,7 +516,7 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     for folder in place.parents:
         if is_staging_folder(folder):
             raise UsageError(f"OUT {out} lies in {folder}, which another build empties; {advice}")
-    if source is not None and kind not in _IMPORTED and is_within(place, source):
+    if source is not None and kind != "python" and is_within(place, source):
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
 
 
@@ -542,9 +528,8 @@ def is_up_to_date(out: Path, manifest: Manifest, plan: Mapping[str, Any], *, ove
     Raises:
         BuildError: if it may not be replaced; the message says what to do.
     """
-    others = foreign(out, manifest)
     if overwrite:
-        if others:
+        if others := foreign(out, manifest):
             raise BuildError(
                 f"{out} holds more than its dataset: {listed(others)}; --overwrite removes a dataset's own files only: "
                 "move the others elsewhere"
@@ -552,14 +537,10 @@ def is_up_to_date(out: Path, manifest: Manifest, plan: Mapping[str, Any], *, ove
         if is_within(Path.cwd(), out):
             raise BuildError(f"the working directory lies in {out}, which --overwrite replaces; run it from elsewhere")
         return False
-    unlike = _unlike(manifest, plan, skip)
-    if unlike is None:
+    if (unlike := _unlike(manifest, plan, skip)) is None:
         return True
-    why, other_way = unlike
     replace = "use mmload build --overwrite" if UPDATES in plan else "add --overwrite"
-    if others:
-        replace = f"move {listed(others)} elsewhere, then {replace}"
-    raise BuildError(f"{out} exists and {why}; {other_way}{replace} to build it again")
+    raise BuildError(f"{out} exists and {unlike}{replace} to build it again")
 
 
 def dataset_at(out: Path) -> Manifest | None:
@@ -582,9 +563,16 @@ def dataset_at(out: Path) -> Manifest | None:
         ) from error
 
 
-def foreign(folder: Path, manifest: Manifest) -> list[str]:
-    """Returns the first few entries in a dataset's folder that its manifest does not list, as relative paths."""
-    return list(islice(_foreign(folder, manifest), _SHOWN + 1))
+def _unlike(manifest: Manifest, plan: Mapping[str, Any], skip: bool) -> str | None:
+    """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
+    if (was := canonical(manifest.recipe)) != plan["recipe"]:
+        return f"was built by another recipe ({unlike(was, plan['recipe'])}); "
+    if manifest.fingerprint != plan["fingerprint"]:
+        return "its source has changed since; run mmload update to build only what has changed, or "
+    skipped = sum(split.skipped_count for split in manifest.splits.values())
+    if skipped and not skip:
+        return f"left out {counted(skipped, 'sample')} that could not be read; add --on-error skip to accept that, or "
+    return None
 
 
 def listed(names: list[str]) -> str:
@@ -592,98 +580,33 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
 
 
-def remove_dataset(folder: Path) -> bool:
-    """Removes the files of a dataset, its manifest last, and the folders that become empty.
+def owned_files(folder: Path, manifest: Manifest, *, strict: bool = False) -> set[str]:
+    """Returns the files of all kept versions of a dataset but ``dataset.json``, as paths relative to its folder.
 
-    Calling this again continues an interrupted removal.
-
-    Returns:
-        Whether the folder was removed; it is not if it contains files that do not belong to the dataset.
-
-    Raises:
-        OSError: if a file system operation fails.
+    With ``strict``, the manifests of all of them must be readable.
     """
-    with suppress(StoreError):  # without a manifest, no file is known to belong to the dataset
-        own = owned_files(folder, read(folder))
-        for name in own.files:
-            if first_link(folder, name) is None:
-                _remove_file(folder / name)
-        for name in sorted(own.folders, key=len, reverse=True):
-            if first_link(folder, name) is None:
-                _remove_if_empty(folder / name)
-        for entry in [*folder.iterdir()]:
-            if is_partial(entry.name, FILE_NAME):
-                _remove_file(entry)
-        _remove_file(folder / FILE_NAME)
-    _remove_if_empty(folder)
-    return not os.path.lexists(folder)
-
-
-def _unlike(manifest: Manifest, plan: Mapping[str, Any], skip: bool) -> tuple[str, str] | None:
-    """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
-    if (was := canonical(manifest.recipe)) != plan["recipe"]:
-        return f"was built by another recipe ({unlike(was, plan['recipe'])})", ""
-    if manifest.fingerprint != plan["fingerprint"]:
-        return "its source has changed since", "run mmload update to build only what has changed, or "
-    skipped = sum(split.skipped_count for split in manifest.splits.values())
-    if skipped and not skip:
-        return (
-            f"left out {counted(skipped, 'sample')} that could not be read",
-            "add --on-error skip to accept that, or ",
-        )
-    return None
-
-
-@dataclass(frozen=True)
-class Owned:
-    """Files of all kept versions of a dataset but ``dataset.json``, and their folders; paths relative to its folder."""
-
-    files: frozenset[str]
-    folders: frozenset[str]
-
-
-def owned_files(folder: Path, manifest: Manifest, *, strict: bool = False) -> Owned:
-    """Returns the files of all kept versions of a dataset; with ``strict``, all their manifests must be readable."""
     files = {f"{VERSIONS}/{version.number}.json" for version in manifest.versions[:-1]}
     for kept in kept_manifests(folder, manifest, strict=strict):
         files |= {file.name for file in dataset_files(kept)}
-    folders = {name.rpartition("/")[0] for name in files}
-    return Owned(frozenset(files), frozenset(folders | {name.partition("/")[0] for name in folders}))
+    return files
 
 
-def _foreign(folder: Path, manifest: Manifest) -> Iterator[str]:
-    own = owned_files(folder, manifest)
+def foreign(folder: Path, manifest: Manifest) -> list[str]:
+    """Returns the first few entries in a dataset's folder that its manifests do not list, as relative paths."""
+    files = owned_files(folder, manifest)
+    folders = {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
 
     def others(inside: Path) -> Iterator[str]:
         for entry in entries_of(inside):
             name = Path(entry.path).relative_to(folder).as_posix()
-            if entry.is_dir(follow_symlinks=False) and name in own.folders:
+            if entry.is_dir(follow_symlinks=False) and name in folders:
                 yield from others(Path(entry.path))
-            elif not (entry.is_file(follow_symlinks=False) and (name in own.files or _is_of_manifest(name))):
+            elif not entry.is_file(follow_symlinks=False) or not (
+                name in files or name == FILE_NAME or is_partial(name, FILE_NAME)
+            ):
                 yield name
 
-    return others(folder)
-
-
-def _is_of_manifest(name: str) -> bool:
-    return name == FILE_NAME or is_partial(name, FILE_NAME)
-
-
-def _remove_file(path: Path) -> None:
-    """Removes a regular file; keeps a link, or a folder with a file's name."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        if stat.S_ISREG(path.lstat().st_mode):
-            path.unlink()
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
-
-
-def is_real_folder(path: Path) -> bool:
-    """Returns whether this is a folder, not a link to one."""
-    return path.is_dir() and not path.is_symlink()
+    return list(islice(others(folder), _SHOWN + 1))
 
 
 def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:

@@ -1,35 +1,35 @@
 """The deterministic steps between decoding and storing: uint8 in, uint8 out.
 
 A step takes a :class:`~mmload.records.Sample` and returns it with images, masks and boxes transformed alike. Names,
-rules and pixels are those of torchvision v2 with antialiasing. No step is random: random steps belong to load time
-(:mod:`mmload.augment`).
+rules and pixels are those of torchvision v2 with antialiasing. A step that moves pixels says where by a
+:class:`Framing`; :func:`framed` carries it out, with the geometry of augmentation (:mod:`mmload.render.motion`). No
+step is random: random steps belong to load time (:mod:`mmload.augment`).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
 from mmload.errors import RecipeError, choices
 from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
-from mmload.records import PADDING, PER_BOX, Sample, checked
-from mmload.sources.randomness import is_random_name
+from mmload.records import PADDING, PER_BOX, VOID, Sample
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ROUNDED = 1 / 64
-"""Tolerance in pixels for float32 rounding: a box may lose this much without counting as cut, and a point that lies
-outside by as much counts as inside."""
+    from mmload.render.motion import Motion, Move
+
 _MILD = 2.0
 """Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same."""
+_MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -37,6 +37,28 @@ Size = tuple[int, int]
 """(height, width)."""
 Window = tuple[int, int, int, int]
 """(top, left, height, width); it may lie outside the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framing:
+    """What a step does with the pixels of an image: it resizes them, then cuts a window out.
+
+    Attributes:
+        size: the size after the resize.
+        interpolation: "bilinear" or "bicubic" for images; masks always use the nearest pixel.
+        window: the window; None: all of it, and boxes are not clipped.
+        fill: value of the pixels of a window that are outside of the image; of masks it is 255, void.
+    """
+
+    size: Size
+    interpolation: str = "bilinear"
+    window: Window | None = None
+    fill: int = 0
+
+    @property
+    def pixels(self) -> Window:
+        """The window."""
+        return self.window or (0, 0, *self.size)
 
 
 def middle(have: int, want: int) -> int:
@@ -48,21 +70,6 @@ def is_inside(window: Window, size: tuple[int, ...]) -> bool:
     """Returns whether a window lies completely inside an image of (height, width)."""
     top, left, height, width = window
     return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
-
-
-def visible_part(inside: Window, window: Window) -> Window:
-    """Returns the part of a window that shows the image, from the window's corner; empty if there is none."""
-    top, left = max(inside[0] - window[0], 0), max(inside[1] - window[1], 0)
-    bottom = min(inside[0] + inside[2] - window[0], window[2])
-    right = min(inside[1] + inside[3] - window[1], window[3])
-    return top, left, max(bottom - top, 0), max(right - left, 0)
-
-
-def scaled(inside: Window, have: Size, size: Size) -> Window:
-    """Scales a window to another image size; pixels that a border reaches into count as border."""
-    top, left = -(-inside[0] * size[0] // have[0]), -(-inside[1] * size[1] // have[1])
-    bottom, right = ((inside[axis] + inside[axis + 2]) * size[axis] // have[axis] for axis in (0, 1))
-    return top, left, max(bottom - top, 0), max(right - left, 0)
 
 
 def cut(pixels: Tensor, window: Window, fill: int) -> Tensor:
@@ -78,90 +85,84 @@ def cut(pixels: Tensor, window: Window, fill: int) -> Tensor:
     return out
 
 
-def images_of(sample: Sample) -> Tensor:
+def image_of(sample: Sample) -> Tensor:
     """Returns the image of a sample, [C, H, W]; raises ValueError if it has none."""
     if "images" not in sample.fields:
         raise ValueError("it has no image to transform")
     return sample.fields["images"]
 
 
-def size_of(sample: Sample) -> Size:
-    """Returns the height and width of a sample's image."""
-    height, width = images_of(sample).shape[-2:]
+def framed(sample: Sample, framing: Framing, out: Pixels | None = None) -> Sample:
+    """Returns a sample with all its fields resized and cut; the image is in ``out`` if that has its shape."""
+    have, window = _size_of(sample), framing.pixels
+    for height, width in (framing.size, window[2:]):
+        if height * width > MAX_PIXELS:
+            raise ValueError(f"{height} x {width} pixels is over the limit of {MAX_PIXELS}")
+    fields = {**sample.fields, "images": _framed_image(image_of(sample), framing, out)}
+    if "masks" in fields:
+        fields["masks"] = _framed_mask(fields["masks"], framing, VOID)
+    inside = _inside(sample.inside or (0, 0, *have), have, framing)
+    is_border = inside != (0, 0, *window[2:])
+    cut_off = _move_targets(fields, have, framing, sample)
+    return replace(sample, fields=fields, inside=inside if is_border else None, cut=cut_off)
+
+
+def _size_of(sample: Sample) -> Size:
+    height, width = image_of(sample).shape[-2:]
     return height, width
 
 
-@functools.cache
-def torchvision_functional() -> Any:
-    """Imports the functions of torchvision, lazily: it takes 3 s of processor time, and few checks need it."""
-    from torchvision.transforms.v2 import functional
+def _inside(inside: Window, have: Size, framing: Framing) -> Window:
+    """Returns the part of the window that shows the image, without pixels that a border before reaches into."""
+    spans = []
+    for axis in (0, 1):
+        size, (start, length) = framing.size[axis], framing.pixels[axis::2]
+        first = max(-(-inside[axis] * size // have[axis]) - start, 0)
+        stop = min((inside[axis] + inside[axis + 2]) * size // have[axis] - start, length)
+        spans.append((first, max(stop - first, 0)))
+    (top, height), (left, width) = spans
+    return top, left, height, width
 
-    return functional
+
+# Pixels.
 
 
-def resize_sample(
-    sample: Sample, size: Size, kind: str, window: Window | None = None, out: Pixels | None = None
-) -> Sample:
-    """Resizes a sample, or computes a window of the result; writes the image to ``out`` if its shape matches."""
+def _framed_image(images: Tensor, framing: Framing, out: Pixels | None) -> Tensor:
+    """Resizes [C, H, W] and returns the window; only its pixels are computed where that is inside."""
     import torch
 
-    height, width = size_of(sample)
-    if size[0] * size[1] > MAX_PIXELS:
-        raise ValueError(f"resizing {height} x {width} to {size[0]} x {size[1]} is over the limit of {MAX_PIXELS}")
-    fields = dict(sample.fields)
-    if "masks" in fields:
-        fields["masks"] = torchvision_functional().resize_mask(fields["masks"], list(size))
-    exact = torch.tensor([size[1] / width, size[0] / height], dtype=torch.float64, device="cpu")
-    factors = exact.float()
-    if "boxes" in fields:
-        fields["boxes"] = fields["boxes"] * factors.repeat(2)
-    _move_points(fields, sample.lists, lambda points: points * exact.to(points.dtype))
-    if "area" in sample.lists:
-        fields["area"] = fields["area"] * factors.prod()
-    _change_runs(fields, (height, width), lambda mask: torchvision_functional().resize_mask(mask, list(size)))
-    cut_off = sample.cut if window is None else _cut_targets(fields, size, window, sample)
-    fields["images"] = _resize_pixels(fields["images"], size, kind, window or (0, 0, *size), out)
-    inside = None if sample.inside is None else scaled(sample.inside, (height, width), size)
-    if inside is not None and window is not None:
-        inside = visible_part(inside, window)
-    return replace(sample, fields=fields, inside=inside, cut=cut_off)
-
-
-def _resize_pixels(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
-    """Resizes [C, H, W] and returns the window."""
-    import torch
-
-    height, width = images.shape[-2:]
+    size, window, (height, width) = framing.size, framing.pixels, images.shape[-2:]
     if size == (height, width):
-        return cut(images, window, 0)
-    mild = height <= _MILD * size[0] and width <= _MILD * size[1]
-    if mild and images.dtype == torch.uint8:
-        return _resize_mildly(images, size, kind, window, out)
-    if size[1] > 1:
-        return cut(_interpolated(images, size, kind), window, 0)
-    # torch returns wrong pixels for a width of 1 (2.11 and 2.15), so each axis is resized separately, as the height
-    narrow = _resize_height(_resize_height(images.float().mT, 1, kind).mT, size[0], kind)
-    return cut(narrow.round().clamp(0, 255).to(torch.uint8), window, 0)
+        return cut(images, window, framing.fill)
+    part = window if is_inside(window, size) else (0, 0, *size)
+    # torch returns wrong pixels for a width of 1 (2.11 and 2.15)
+    is_mild = (height <= _MILD * size[0] and width <= _MILD * size[1]) or size[1] == 1
+    if is_mild and images.dtype == torch.uint8:
+        resized = _resize_part(images, framing, part, out)
+        return resized if part == window else cut(resized, window, framing.fill)
+    return cut(_interpolated(images, size, framing.interpolation), window, framing.fill)
 
 
-def _resize_mildly(images: Tensor, size: Size, kind: str, window: Window, out: Pixels | None) -> Tensor:
+def _resize_part(images: Tensor, framing: Framing, part: Window, out: Pixels | None) -> Tensor:
     import torch
 
     from mmload.render.antialiased_resize import REACHES, resize_part
 
-    top, left, height, width = window
+    top, left, height, width = part
     pixels = images.numpy().transpose(1, 2, 0)
     planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
     if out is None or out.shape != (len(images), height, width):
         out = np.empty((len(images), height, width), np.uint8)
-    resize_part(planes, *size, top, left, REACHES[kind], out.reshape(len(planes), -1, height, width))
+    reach = REACHES[framing.interpolation]
+    resize_part(planes, *framing.size, top, left, reach, out.reshape(len(planes), -1, height, width))
     return torch.from_numpy(out)
 
 
-def _interpolated(images: Tensor, size: Size, kind: str) -> Tensor:
+def _interpolated(images: Tensor, size: Size, interpolation: str) -> Tensor:
     """Resizes [C, H, W] by the call of torch that torchvision's resize makes; to import torchvision takes 2 s.
 
-    The stride of the batch tells torch that colors are interleaved, where they are: it then copies none.
+    The interpolation may also be "nearest". The stride of the batch tells torch that colors are interleaved, where they
+    are: it then copies none.
     """
     import torch
     from torch.nn.functional import interpolate
@@ -169,104 +170,101 @@ def _interpolated(images: Tensor, size: Size, kind: str) -> Tensor:
     is_taken = images.dtype in (torch.uint8, torch.float32, torch.float64)
     batch = images if is_taken else images.float()
     batch = batch.as_strided((1, *batch.shape), (batch.numel(), *batch.stride()))
-    resized: Tensor = interpolate(batch, list(size), mode=kind, align_corners=False, antialias=True)[0]
-    if is_taken:
-        return resized
-    is_integer = images.dtype.is_signed and not images.dtype.is_floating_point
-    return (resized.round() if is_integer else resized).to(images.dtype)
+    how = {} if interpolation == "nearest" else {"align_corners": False, "antialias": True}
+    resized: Tensor = interpolate(batch, list(size), mode=interpolation, **how)[0]
+    return (resized if is_taken or images.is_floating_point() else resized.round()).to(images.dtype)
 
 
-def _resize_height(images: Tensor, height: int, kind: str) -> Tensor:
-    """Resizes the height, with every column duplicated during the operation."""
+def _framed_mask(mask: Tensor, framing: Framing, fill: int) -> Tensor:
+    """Resizes [H, W] by the nearest pixel and returns the window."""
+    return cut(_interpolated(mask[None], framing.size, "nearest")[0], framing.pixels, fill)
+
+
+# Boxes, points and the masks of objects.
+
+
+def _move_targets(fields: dict[str, Tensor], have: Size, framing: Framing, sample: Sample) -> Tensor | None:
+    """Moves boxes, points and masks of objects in ``fields``; returns which boxes were cut, now or before.
+
+    A window clips boxes, drops those that it does not show, and makes keypoints outside of it unlabeled.
+    """
+    if "boxes" not in fields and not sample.lists:
+        return sample.cut
     import torch
 
-    twice = torch.cat([images, images], 2)
-    return _interpolated(twice, (height, twice.shape[2]), kind)[..., : images.shape[2]]
+    from mmload.render.motion import SCALE, SHIFT, Motion, moved_points
 
-
-def cut_sample(sample: Sample, window: Window, fill: int) -> Sample:
-    """Cuts a window out of a sample; pixels outside of the image are ``fill`` (masks: 255, void)."""
-    if window[2] * window[3] > MAX_PIXELS:
-        raise ValueError(f"{window[2]} x {window[3]} pixels is over the limit of {MAX_PIXELS}")
-    out = dict(sample.fields)
-    inside = visible_part(sample.inside or (0, 0, *size_of(sample)), window)
-    out["images"] = cut(out["images"], window, fill)
-    cut_off = _cut_targets(out, size_of(sample), window, sample)
-    return replace(sample, fields=out, inside=None if inside == (0, 0, *window[2:]) else inside, cut=cut_off)
-
-
-def _cut_targets(fields: dict[str, Tensor], size: Size, window: Window, sample: Sample) -> Tensor | None:
-    """Crops masks, moves and clips boxes, moves points of ``fields``; returns which boxes were cut, now or before."""
-    import torch
-
-    top, left, height, width = window
-    if "masks" in fields:
-        fields["masks"] = cut(fields["masks"], window, 255)
-    _move_points(fields, sample.lists, lambda points: points - torch.tensor([left, top], device="cpu"))
-    if "keypoints" in sample.lists:
-        fields["keypoints"] = _visible(fields["keypoints"], (height, width))
-    _change_runs(fields, size, lambda mask: cut(mask, window, 0))
+    top, left, height, width = framing.pixels
+    factors = (framing.size[1] / have[1], framing.size[0] / have[0])
+    moves: list[Move] = [(SCALE, factors, (0, 0))]
+    if framing.window is not None:
+        moves.append((SHIFT, (left, top), (width, height)))
+    motion = Motion.of_moves(1, moves)
+    for name in sample.lists.intersection(("keypoints", "corners", "polygons")):
+        points = fields[name].to(torch.promote_types(fields[name].dtype, torch.float32))
+        places, inside = moved_points(points[None, ..., :2].numpy(), motion)
+        moved = _with_places(points, torch.from_numpy(places[0]), torch.from_numpy(inside[0]))
+        fields[name] = moved.to(fields[name].dtype)
+    _change_runs(fields, have, framing)
     if "boxes" not in fields:
         return sample.cut
-    moved = fields["boxes"] - torch.tensor([left, top] * 2, device="cpu")
-    limits = torch.tensor([width, height] * 2, dtype=moved.dtype, device="cpu")
-    remaining = moved.clamp(min=0).minimum(limits)
-    cut_off = ((moved - remaining).abs() > _ROUNDED).any(1)
-    if sample.cut is not None:
-        cut_off = cut_off | sample.cut
-    if "area" in sample.lists:
-        fields["area"] = fields["area"] * _share(remaining, moved)
-    return _repack(fields, remaining, cut_off, sample.lists)
+    is_cut = _move_boxes(fields, motion, factors, sample.lists)
+    if framing.window is None:
+        return sample.cut
+    return _drop_boxes(fields, is_cut if sample.cut is None else is_cut | sample.cut, sample.lists)
 
 
-def _move_points(fields: dict[str, Tensor], lists: frozenset[str], change: Callable[[Tensor], Tensor]) -> None:
-    """Moves keypoints, corners and polygons; keypoints that are not labeled stay at 0, 0."""
-    for name in ("keypoints", "corners", "polygons"):
-        if name in lists:
-            points = fields[name].clone()
-            points[..., :2] = change(points[..., :2])
-            if name == "keypoints":
-                points[..., :2] *= points[..., 2:] > 0
-            fields[name] = points
-
-
-def _visible(points: Tensor, size: Size) -> Tensor:
-    """Returns keypoints [n, K, 3], those outside of an image of (height, width) as not labeled."""
+def _move_boxes(
+    fields: dict[str, Tensor], motion: Motion, factors: tuple[float, float], lists: frozenset[str]
+) -> Tensor:
+    """Moves and clips the boxes in ``fields``, and their areas, which grow by two factors; returns which are cut."""
     import torch
 
-    limits = torch.tensor(size[::-1], dtype=points.dtype, device="cpu") + _ROUNDED
-    inside = ((points[..., :2] >= -_ROUNDED) & (points[..., :2] <= limits)).all(-1, keepdim=True)
-    return points * inside
+    from mmload.render.motion import move_boxes
+
+    boxes = fields["boxes"][None].float().numpy().copy()
+    is_cut, share = np.zeros(boxes.shape[:2], np.bool_), np.ones(boxes.shape[:2], np.float32)
+    move_boxes(boxes, motion, is_cut, share)
+    fields["boxes"] = torch.from_numpy(boxes[0])
+    if "area" in lists:
+        enlarged = torch.tensor(factors, dtype=torch.float32, device="cpu").prod()
+        fields["area"] = fields["area"] * enlarged * torch.from_numpy(share[0])
+    return torch.from_numpy(is_cut[0])
 
 
-def _change_runs(fields: dict[str, Tensor], size: Size, change: Callable[[Tensor], Tensor]) -> None:
-    """Changes the masks that are stored as run lengths, each as uint8 [H, W] of (height, width) ``size``."""
+def _with_places(points: Tensor, places: Tensor, inside: Tensor) -> Tensor:
+    """Returns points at other places; keypoints that are outside or were not labeled are 0, 0 and not labeled."""
+    import torch
+
+    if points.shape[-1] == 2:
+        return places
+    labels = points[..., 2:] * inside[..., None]
+    return torch.cat([places * (labels > 0), labels], -1)
+
+
+def _change_runs(fields: dict[str, Tensor], have: Size, framing: Framing) -> None:
+    """Changes the masks that are stored as run lengths, each of an image of (height, width) ``have``."""
     import torch
 
     owners, values = SEGMENTS[1]
     if not len(fields.get(owners, ())):
         return
     arrays = {name: fields[name].numpy() for name in (owners, values)}
-    masks = [mask_of_runs(runs, *size).astype(np.uint8) for _, runs in parts_of(arrays, owners, values)]
-    runs = [runs_of_mask(change(torch.from_numpy(mask)).numpy() > 0) for mask in masks]
+    masks = [mask_of_runs(runs, *have).astype(np.uint8) for _, runs in parts_of(arrays, owners, values)]
+    runs = [runs_of_mask(_framed_mask(torch.from_numpy(mask), framing, 0).numpy() > 0) for mask in masks]
     fields[values] = torch.from_numpy(np.concatenate(runs))
     counts = torch.tensor([len(each) for each in runs], dtype=torch.int32, device="cpu")
     fields[owners] = torch.stack([fields[owners][:, 0], counts], 1)
 
 
-def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """Returns the share of the area of each box, [n, 4], that a part of it has."""
-    sides, all_sides = part[:, 2:] - part[:, :2], whole[:, 2:] - whole[:, :2]
-    return sides.prod(1) / all_sides.prod(1).clamp(min=1e-12)
-
-
-def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: frozenset[str]) -> Tensor:
-    """Keeps clipped boxes with a positive area in ``fields``, with all that belongs to them, and updates the count.
+def _drop_boxes(fields: dict[str, Tensor], cut_off: Tensor, lists: frozenset[str]) -> Tensor:
+    """Keeps the boxes with a positive area in ``fields``, with all that belongs to them, and updates the count.
 
     In fields that are no lists, the values of these boxes move to the front. Returns which of the boxes were cut.
     """
     import torch
 
+    boxes = fields["boxes"]
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     keep &= torch.arange(len(boxes), device="cpu") < int(fields["counts"])
     remaining = int(keep.sum())
@@ -286,33 +284,44 @@ def _repack(fields: dict[str, Tensor], boxes: Tensor, cut_off: Tensor, lists: fr
     return cut_off
 
 
-_MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
+# Steps, declared as recipes write them.
 
 Side = Annotated[int, Meta(ge=1, le=_MOST)]
-ShortSide = Annotated[Side, Meta(description=f"pixels of the short side, an integer from 1 to {_MOST:,}")]
-Sides = Annotated[  # of tuple[Side, Side] beside an integer with limits, msgspec 0.22 reads memory that is not its own
-    Side | Annotated[tuple[Side, ...], Meta(min_length=2, max_length=2)],
-    Meta(description=f"pixels, an integer from 1 to {_MOST:,}, or [height, width]"),
-]
+Sides = Side | Annotated[tuple[Side, ...], Meta(min_length=2, max_length=2)]
+"""One number, or [height, width]; of tuple[Side, Side] beside an integer with limits, msgspec 0.22 reads memory that is
+not its own."""
 Border = Annotated[int, Meta(ge=0, le=_MOST)]
-Borders = Annotated[
-    Border | Annotated[tuple[Border, ...], Meta(min_length=4, max_length=4)],
-    Meta(description=f"an integer or [left, top, right, bottom], each from 0 to {_MOST:,}"),
-]
-Level = Annotated[int, Meta(ge=0, le=255, description="an integer from 0 to 255")]
-Interpolation = Annotated[Literal["bilinear", "bicubic"], Meta(description="one of bicubic, bilinear")]
-GrayChannels = Annotated[Literal[1, 3], Meta(description="1 or 3")]
+Borders = Border | Annotated[tuple[Border, ...], Meta(min_length=4, max_length=4)]
+"""One number, or [left, top, right, bottom]."""
+Level = Annotated[int, Meta(ge=0, le=255)]
+Interpolation = Literal["bilinear", "bicubic"]
 
 
 class Transform(Protocol):
     """One step. Deterministic, thread-safe, picklable; the step determines the output shapes of all fields."""
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Returns the sample after this step."""
+    def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
+        """Returns the sample after this step; its image may be in ``out``, uint8 [C, H, W], if that has its shape."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResizeSample:
+class _Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="step"):
+    """Base of all steps, whose ``step`` in a recipe is the name of their class without Sample."""
+
+
+class _FramingStep(_Step, frozen=True):
+    """Base of the steps that move pixels."""
+
+    def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
+        """Returns the sample, framed."""
+        framing = self.framing(_size_of(sample))
+        return sample if framing is None else framed(sample, framing, out)
+
+    def framing(self, have: Size) -> Framing | None:
+        """Returns what is done with an image of size ``have``; None: it stays as it is."""
+        raise NotImplementedError
+
+
+class ResizeSample(_FramingStep, frozen=True, tag="Resize"):
     """Resize like torchvision's ``Resize(size, antialias=True)``.
 
     Attributes:
@@ -323,22 +332,15 @@ class ResizeSample:
     size: Sides
     interpolation: Interpolation = "bilinear"
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Returns the sample with its short side (or both sides) resized to ``size``."""
-        return resize_sample(sample, self.target(size_of(sample)), self.interpolation)
-
-    def target(self, have: Size) -> Size:
-        """Returns the output (height, width) for an image of size ``have``."""
+    def framing(self, have: Size) -> Framing:
         if isinstance(self.size, tuple):
             height, width = self.size
-            return height, width
-        short, long = sorted(have)
-        scaled = int(self.size * long / short)
-        return (self.size, scaled) if have[0] <= have[1] else (scaled, self.size)
+        else:
+            height, width = (int(self.size * side / min(have)) for side in have)
+        return Framing(size=(height, width), interpolation=self.interpolation)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShrinkSample:
+class ShrinkSample(_FramingStep, frozen=True, tag="Shrink"):
     """Resize the short side to ``size`` where it is longer, keeping the aspect ratio; smaller images stay as they are.
 
     Attributes:
@@ -346,49 +348,39 @@ class ShrinkSample:
         interpolation: "bilinear" or "bicubic" for images; masks always use the nearest pixel.
     """
 
-    size: ShortSide
+    size: Side
     interpolation: Interpolation = "bilinear"
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Returns the sample with its short side resized to at most ``size``."""
-        if min(size_of(sample)) <= self.size:
-            return sample
-        return ResizeSample(size=self.size, interpolation=self.interpolation)(sample)
+    def framing(self, have: Size) -> Framing | None:
+        resize = ResizeSample(size=self.size, interpolation=self.interpolation)
+        return resize.framing(have) if min(have) > self.size else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CenterCropSample:
+class CenterCropSample(_FramingStep, frozen=True, tag="CenterCrop"):
     """Crop the center like torchvision's ``CenterCrop(size)``; a smaller image is padded with ``fill``."""
 
     size: Sides
     fill: Level = 0
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Returns the center [height, width] of the sample."""
-        return cut_sample(sample, self.window(size_of(sample)), self.fill)
-
-    def window(self, have: Size) -> Window:
-        """Returns the center window in an image of size ``have``."""
-        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
-        return middle(have[0], height), middle(have[1], width), height, width
+    def framing(self, have: Size) -> Framing:
+        height, width = _pair(self.size)
+        window = middle(have[0], height), middle(have[1], width), height, width
+        return Framing(size=have, window=window, fill=self.fill)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PadSample:
+class PadSample(_FramingStep, frozen=True, tag="Pad"):
     """Pad like torchvision's ``Pad(padding, fill)``: padding is one number, or (left, top, right, bottom)."""
 
     padding: Borders
     fill: Level = 0
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Returns the sample with a border."""
+    def framing(self, have: Size) -> Framing:
         left, top, right, bottom = (self.padding,) * 4 if isinstance(self.padding, int) else self.padding
-        height, width = size_of(sample)
-        return cut_sample(sample, (-top, -left, height + top + bottom, width + left + right), self.fill)
+        window = -top, -left, have[0] + top + bottom, have[1] + left + right
+        return Framing(size=have, window=window, fill=self.fill)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LetterboxSample:
+class LetterboxSample(_FramingStep, frozen=True, tag="Letterbox"):
     """Fit the whole image into ``size``, keeping the aspect ratio, and pad the rest evenly with ``fill``.
 
     Attributes:
@@ -401,41 +393,51 @@ class LetterboxSample:
     fill: Level = 114
     interpolation: Interpolation = "bilinear"
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Returns the whole image, centered on a canvas of ``size``."""
-        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
-        have_height, have_width = size_of(sample)
-        scale = min(height / have_height, width / have_width)
-        inner = (
-            max(1, min(height, round(have_height * scale))),
-            max(1, min(width, round(have_width * scale))),
-        )
-        resized = resize_sample(sample, inner, self.interpolation)
-        window = (-((height - inner[0]) // 2), -((width - inner[1]) // 2), height, width)
-        return cut_sample(resized, window, self.fill)
+    def framing(self, have: Size) -> Framing:
+        height, width = canvas = _pair(self.size)
+        scale = min(height / have[0], width / have[1])
+        rows, cols = (max(1, min(most, round(side * scale))) for most, side in zip(canvas, have, strict=True))
+        window = -((height - rows) // 2), -((width - cols) // 2), height, width
+        return Framing(size=(rows, cols), interpolation=self.interpolation, window=window, fill=self.fill)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrayscaleSample:
+def _pair(size: Sides) -> Size:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+class _ResizedMiddle(_FramingStep, frozen=True):
+    """A Resize followed by a CenterCrop: only the pixels that are kept are computed, with identical bits."""
+
+    resize: ResizeSample
+    crop: CenterCropSample
+
+    def framing(self, have: Size) -> Framing:
+        resized = self.resize.framing(have)
+        return replace(self.crop.framing(resized.size), interpolation=resized.interpolation)
+
+
+class GrayscaleSample(_Step, frozen=True, tag="Grayscale"):
     """Convert to gray like torchvision's ``Grayscale``: 0.2989 R + 0.587 G + 0.114 B; 3 channels repeat it."""
 
-    num_output_channels: GrayChannels = 1
+    num_output_channels: Literal[1, 3] = 1
 
-    def __call__(self, sample: Sample) -> Sample:
+    def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Returns the sample with a gray image."""
-        gray = torchvision_functional().rgb_to_grayscale_image(
-            images_of(sample), num_output_channels=self.num_output_channels
-        )
+        from torchvision.transforms.v2.functional import rgb_to_grayscale_image  # takes 2 s
+
+        gray = rgb_to_grayscale_image(image_of(sample), num_output_channels=self.num_output_channels)
         return replace(sample, fields={**sample.fields, "images": gray})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RGBSample:
+class RGBSample(_Step, frozen=True, tag="RGB"):
     """Convert to three channels like torchvision's ``RGB``: a gray image is repeated."""
 
-    def __call__(self, sample: Sample) -> Sample:
+    def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Returns the sample with an image of three channels."""
-        images = torchvision_functional().grayscale_to_rgb_image(images_of(sample))
+        from torchvision.transforms.v2.functional import grayscale_to_rgb_image  # takes 2 s
+
+        images = grayscale_to_rgb_image(image_of(sample))
         return replace(sample, fields={**sample.fields, "images": images})
 
 
@@ -457,80 +459,30 @@ class TransformChain:
     }
 
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
-        self.steps = _joined([_make(spec) for spec in specs])
+        self.steps: list[Transform] = []
+        for step in map(_made, specs):
+            if isinstance(step, CenterCropSample) and self.steps and isinstance(self.steps[-1], ResizeSample):
+                step = _ResizedMiddle(resize=self.steps.pop(), crop=step)
+            self.steps.append(step)
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Applies every step; the image is in ``out``, uint8 [C, H, W], if the last step can write to it."""
         for step in self.steps:
-            if isinstance(step, _ResizedMiddle) and step is self.steps[-1]:
-                return step(sample, out)
-            sample = step(sample)
+            sample = step(sample, out if step is self.steps[-1] else None)
         return sample
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ResizedMiddle:
-    """A Resize followed by a CenterCrop; computes only the pixels that are kept, with identical bits."""
-
-    resize: ResizeSample
-    crop: CenterCropSample
-
-    def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
-        """Returns the center of the resized sample, with its image in ``out`` if possible."""
-        size = self.resize.target(size_of(sample))
-        window = self.crop.window(size)
-        if not is_inside(window, size):
-            return self.crop(self.resize(sample))
-        return resize_sample(sample, size, self.resize.interpolation, window, out)
-
-
-def _joined(steps: Sequence[Transform]) -> list[Transform]:
-    """Returns the steps, with every Resize and CenterCrop pair fused."""
-    joined: list[Transform] = []
-    for step in steps:
-        if isinstance(step, CenterCropSample) and joined and isinstance(joined[-1], ResizeSample):
-            joined[-1] = _ResizedMiddle(resize=joined[-1], crop=step)
-        else:
-            joined.append(step)
-    return joined
-
-
-def _make(spec: Mapping[str, Any]) -> Transform:
+def _made(spec: Mapping[str, Any]) -> Transform:
     name = spec.get("step")
-    if name is None:
-        raise RecipeError(f'transform {dict(spec)} has no step; name one, as in step = "Resize"')
     if not isinstance(name, str) or name not in TransformChain.STEPS:
-        raise RecipeError(_unknown_step(name))
-    step = TransformChain.STEPS[name]
-    known, values = get_type_hints(step, include_extras=True), {}
-    for key, value in spec.items():
-        if key == "step":
-            continue
-        if key not in known:
-            raise RecipeError(f"transform {name} has no argument {key!r}; it takes {choices(known)}")
-        values[key] = checked(value, known[key], f"{name}: {key}")
+        raise RecipeError(
+            f"transform {dict(spec)!r:.80} is no step of a build, which has {choices(TransformChain.STEPS)}: it stores "
+            "each image once, as uint8; random steps and Normalize belong to load time, in mmload.Collate"
+        )
+    kind = TransformChain.STEPS[name]
     try:
-        transform: Transform = step(**values)
-    except TypeError as error:
-        raise RecipeError(f"transform {name}: {error}; it takes {choices(known)}") from error
-    return transform
-
-
-_AT_LOAD = (
-    *("Normalize", "ToTensor", "ToDtype", "ToImage", "ToPureTensor", "PILToTensor", "ToPILImage"),
-    *("ConvertImageDtype", "ConvertDtype", "LinearTransformation"),
-)
-
-
-def _unknown_step(name: object) -> str:
-    if isinstance(name, str) and is_random_name(name):
-        return (
-            f"transform {name} is random: a build stores each image once, so every epoch would see the same draw; "
-            f"give it to mmload.Collate at load time, and keep {choices(TransformChain.STEPS)} here"
-        )
-    if name in _AT_LOAD:
-        return (
-            f"transform {name} belongs to load time: a build stores uint8 pixels, and mmload.Collate makes normalized "
-            f"floats of them (mmload.augment.Normalize); leave it out, and keep {choices(TransformChain.STEPS)} here"
-        )
-    return f"unknown transform {name!r}; use one of {choices(TransformChain.STEPS)}"
+        step: Transform = msgspec.convert(spec, kind)
+    except (ValueError, OverflowError, RecursionError) as error:
+        takes = choices(kind.__struct_fields__) if kind.__struct_fields__ else "no argument"
+        raise RecipeError(f"transform {dict(spec)!r:.80}: {error}; {name} takes {takes}") from error
+    return step

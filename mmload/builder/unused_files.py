@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.previous_version import in_use, kind_of, stored_rows
-from mmload.builder.sample_changes import read_lists
+from mmload.builder.previous_version import in_use, kind_of, listing_time, stored_fields, stored_rows
 from mmload.builder.shards import Chunk, ShardWriter, write_list
-from mmload.builder.staging import Staging, entries_of, owned_files, unfinished_advice
+from mmload.builder.staging import Staging, entries_of, owned_files
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
@@ -32,8 +31,7 @@ from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.row_reader import read_rows
-from mmload.store.shard_table import ShardRecord, ShardTable, files_of
+from mmload.store.shard_table import META_NAME, ShardRecord, ShardTable, files_of
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
 
@@ -43,10 +41,13 @@ COMPACT = "compact"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
-_NUMBERED = re.compile(r"(samples|skipped|origins)\.[0-9]+\.jsonl|rows\.[0-9]+\.memmap")
-_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[0-9]+\.memmap")
 _MANIFEST = re.compile(rf"{VERSIONS}/[0-9]+\.json")
-_SHARD = re.compile(r"[0-9]{6,}")
+_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[0-9]+\.memmap")
+_SHARD = re.compile(r"[^/]+/[0-9]{6,}")
+_NUMBERED = re.compile(
+    rf"{_MANIFEST.pattern}|[^/]+/(samples|skipped|origins)\.[0-9]+\.jsonl|[^/]+/rows\.[0-9]+\.memmap"
+    rf"|{_SHARD.pattern}/{_COLUMN.pattern}"
+)
 
 Numbers = npt.NDArray[np.int64]
 
@@ -72,22 +73,10 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
         raise UsageError(f"keep is {keep}; the current version is always kept, so give 1 or more")
     path = Path(path).resolve()
     read(path)
-    try:
-        staging = Staging(path)  # which completes an update that was killed while it moved files
-    except BuildError as error:
-        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
-        if not is_full or os.path.lexists(staging_folder(path)):
-            raise
-        return _remove_unused(path, keep, dry_run)  # there is no update to complete, and this makes room
-    with staging:
-        try:
-            return _remove_unused(path, keep, dry_run)
-        finally:
+    if os.path.lexists(staging_folder(path)):
+        with Staging(path) as staging:  # which completes an update that was killed while it moved files
             if staging.plan() is None:
                 staging.discard()
-
-
-def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
     try:
         with folder_lock(path):
             manifest = read(path)
@@ -129,27 +118,31 @@ def _write_manifest(path: Path, manifest: Manifest, unused: list[str]) -> None:
 
 
 def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[str]:
-    """Yields files that a version has written and no kept one refers to."""
-    needed = owned_files(path, kept, strict=True).files
-    known = owned_files(path, manifest).files
-    for file in sorted((path / VERSIONS).glob("*.json")):  # of versions that a killed call has dropped, too
-        name = file.relative_to(path).as_posix()
-        if name not in known and _MANIFEST.fullmatch(name):
-            with suppress(StoreError):
-                known |= {file.name for file in dataset_files(loads(read_regular(file).decode(), str(file)))}
-            known |= {name}
-    yield from (name for name in sorted(known - needed) if (path / name).is_file())
-    for split, record in manifest.splits.items():
-        names = {"meta.json", *(f"{name}.memmap" for name in files_of(record.fields))}
-        for entry in entries_of(path / split):
-            if entry.is_dir(follow_symlinks=False) and _SHARD.fullmatch(entry.name):
-                inside = [f"{split}/{entry.name}/{file.name}" for file in entries_of(entry.path)]
-                columns = {name for name in inside if _COLUMN.fullmatch(name.rpartition("/")[2])}
-                own = [name for name in inside if name.rpartition("/")[2] in names or name in columns]
-                is_whole = len(own) == len(inside)
-                yield from (name for name in own if name not in known and (is_whole or name in columns))
-            elif f"{split}/{entry.name}" not in known and _NUMBERED.fullmatch(entry.name):
-                yield f"{split}/{entry.name}"
+    """Yields the files that a version has written and no kept one needs.
+
+    A version may also be one that a killed call has dropped, or one that was never committed.
+    """
+    needed, known, shard_files = owned_files(path, kept, strict=True), set[str](), dict[str, set[str]]()
+    for each in (manifest, *_manifests_in(path / VERSIONS)):
+        known |= {file.name for file in dataset_files(each)}
+        for split, record in each.splits.items():
+            names = {f"{name}.memmap" for name in files_of(record.fields)}
+            shard_files[split] = shard_files.get(split, {META_NAME}) | names
+    for top in (VERSIONS, *shard_files):
+        for folder, _, files in os.walk(path / top):
+            inside = Path(folder).relative_to(path).as_posix()
+            unknown = {file for file in files if f"{inside}/{file}" not in known and not _COLUMN.fullmatch(file)}
+            is_lost_shard = _SHARD.fullmatch(inside) is not None and unknown <= shard_files[top]
+            for name in sorted(f"{inside}/{file}" for file in files):
+                if name not in needed and (name in known or _NUMBERED.fullmatch(name) or is_lost_shard):
+                    yield name
+
+
+def _manifests_in(versions: Path) -> Iterator[Manifest]:
+    """Yields the manifests of earlier versions that can be read, also of those that a killed call has dropped."""
+    for file in sorted(versions.glob("*.json")):
+        with suppress(StoreError):
+            yield loads(read_regular(file).decode(), str(file))
 
 
 def _remove_empty_folders(path: Path, folders: set[str]) -> None:
@@ -171,8 +164,7 @@ def compact(path: str | Path) -> Manifest:
     place = Path(path).resolve()
     read(place)
     with Staging(place) as staging:
-        if (begun := staging.plan()) is not None:
-            raise BuildError(f"{staging.paths.folder} holds an unfinished {unfinished_advice(begun)}")
+        staging.check_nothing_begun()
         try:
             return _compacted(Dataset(place), staging)
         finally:
@@ -194,15 +186,14 @@ def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
         table, moved = _rewritten(dataset[name], shards, staging, firsts[name])
         for own, record in manifest.splits.items():
             if name in (own, record.subset_of):
-                lists = read_lists(dataset.path, own, record)
-                rows = stored_rows(dataset[own], lists)
+                rows = stored_rows(dataset[own])
                 rows = replace(rows, shard_rows=moved[rows.shard_rows])
-                write = partial(write_list, staging.paths, own, listed=lists.listed or None)
+                write = partial(write_list, staging.paths, own, listed=listing_time(dataset[own]))
                 kind, skipped = kind_of(record, table), _skipped(dataset[own])
                 splits[own] = rows.record(write, version, kind, record.subset_of, skipped)
     body = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, "splits": splits, "card": manifest.card}
     made = with_version(body, manifest, dataset.path, COMPACT)
-    staging.add_version(made, manifest.contents)
+    staging.commit(made)
     return made
 
 
@@ -238,23 +229,11 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
 
 def _written_shard(split: Split, rows: Numbers, staging: Staging, folder: int) -> ShardRecord:
     """Writes rows of a split to a new shard."""
-    writer = ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))
-    try:
+    with closing(ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))) as writer:
         for start in range(0, len(rows), _CHUNK_ROWS):
-            writer.write(_chunk(split, rows[start : start + _CHUNK_ROWS]))
-    except BaseException:
-        writer.abandon()
-        raise
-    return writer.seal().record
-
-
-def _chunk(split: Split, rows: Numbers) -> Chunk:
-    """Reads rows as they are stored."""
-    fields = {
-        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.files.field(name), rows)
-        for name, spec in split.record.fields.items()
-    }
-    return Chunk(fields=fields, samples=[("", None)] * len(rows))
+            some = rows[start : start + _CHUNK_ROWS]
+            writer.write(Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some)))
+        return writer.seal().record
 
 
 def _skipped(split: Split) -> list[tuple[str, str]]:

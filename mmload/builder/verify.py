@@ -1,34 +1,40 @@
-"""Checks a dataset against its manifest and its source.
+"""Checks a dataset against its manifest and its source, and builds damaged shards again.
 
-Takes a dataset's folder and, to compare, the source that it was built from. Returns the faults of each shard.
-Files are read completely and never changed; :mod:`mmload.builder.repair` repairs them.
+A check reads all files and changes none. A repair replaces a shard only if the rebuilt one has the checksums of the
+manifest. Other files at the paths of its files are moved aside.
 """
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from mmload.builder.engines import LocalEngine
 from mmload.builder.planned_build import plan_shards, splits_of
+from mmload.builder.previous_version import stored_fields
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, file_blocks, samples_lines
+from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, bytes_of, join_lists
+from mmload.builder.staging import Staging, drop_leftovers, unused_place
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
-from mmload.errors import BuildError, DamagedError, StoreError, UsageError, counted
-from mmload.runtime.regular_files import open_regular
-from mmload.runtime.resources import available_cores, check_threads, single_op_pool
+from mmload.errors import BuildError, StoreError, UsageError, counted
+from mmload.runtime.durable_files import sync_folder
+from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
-from mmload.store.dataset_folder import DatasetFile, dataset_files
-from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord, read, shard_name
+from mmload.store.dataset import Dataset, Split
+from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files
+from mmload.store.manifest import Manifest, read, shard_name
 from mmload.store.manifest_text import VERSIONS
-from mmload.store.shard_table import BYTES, files_of
+from mmload.store.shard_table import file_name, files_of
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version
 
@@ -94,14 +100,73 @@ def _lost_versions(folder: Path, manifest: Manifest) -> Iterator[Fault]:
             yield Fault(split=VERSIONS, shard=None, file=name, reason=f"is lost: {error}; mmload gc drops the version")
 
 
-def check_trust(path: str | Path, trust: bool) -> None:
-    """Checks that a dataset's recipe requires no further permissions; :func:`compare` and repair check this first.
+def _fault(file: DatasetFile, root: Path) -> str | None:
+    """Returns the fault of a file, or None."""
+    path = root / file.name
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "is not a file"
+        if status.st_size != file.record.bytes:
+            return f"has {status.st_size:,} bytes, the manifest says {file.record.bytes:,}"
+        crc = file_crc32(path)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if crc != file.record.crc32:
+        return f"has the checksum {crc}, the manifest says {file.record.crc32}: its bytes have changed"
+    return None
+
+
+# The source, built again.
+
+
+def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
+    """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
+    return replace(trusted_recipe(manifest.recipe, path, trust=trust), root=source)
+
+
+def is_updated(manifest: Manifest) -> bool:
+    """Returns whether a dataset was updated after its build, so that its shards are not those of one source."""
+    return any(record.order is not None for record in manifest.built_splits.values())
+
+
+def _job_of(
+    path: Path, manifest: Manifest, source: str | Path, trust: bool, paths: BuildPaths
+) -> tuple[ShardJob, list[ShardPlan]]:
+    """Returns the job that built the dataset, over the current source, and its plans.
 
     Raises:
-        UsageError: if the dataset requires permissions that only ``trust`` grants.
-        StoreError: if there is no readable manifest.
+        UsageError: if the dataset was updated, or requires permissions that only ``trust`` grants.
+        BuildError: if the source no longer has the splits, or as many samples in them.
     """
-    trusted_recipe(read(path).recipe, Path(path), trust=trust)
+    if is_updated(manifest):
+        raise UsageError(
+            f"{path} was updated after its build (mmload info {path} --versions), so its shards are not those of the "
+            "source in order; compare it with a fresh build, or build it again with --overwrite"
+        )
+    recipe, plans = recipe_at(manifest, path, source, trust), list[ShardPlan]()
+    splits = splits_of(recipe)
+    for name, record in manifest.built_splits.items():
+        samples, have = record.rows + record.skipped_count, len(splits.get(name, ()))
+        planned = plan_shards(name, samples, record.shard_samples)
+        if have != samples or len(planned) != len(record.shards):
+            raise BuildError(
+                f"{source} has {counted(have, 'sample')} of split {name}, the dataset was built from {samples}, in "
+                f"{counted(len(record.shards), 'shard')}; give the source that it was built from"
+            )
+        plans += planned
+    job = ShardJob(
+        splits=splits,
+        fields={name: record.built_fields for name, record in manifest.built_splits.items()},
+        chain=TransformChain(recipe.transforms),
+        paths=paths,
+        shuffle_seed=recipe.shuffle_seed,
+        skip=True,
+        variable_layout=recipe.variable_layout,
+    )
+    return job, plans
 
 
 def compare(
@@ -122,174 +187,190 @@ def compare(
         progress: called with (samples done, samples in all).
 
     Returns:
-        For each shard that differs, its first differing sample; empty if all are equal.
+        For each shard that differs, its first differing row; empty if all are equal.
 
     Raises:
-        UsageError: if the dataset requires permissions that only ``trust`` grants.
+        UsageError: if the dataset was updated, or requires permissions that only ``trust`` grants.
         StoreError: if the dataset cannot be read.
         BuildError: if the source no longer has as many samples as the dataset was built from.
     """
     path = Path(path)
-    manifest = read(path)
-    check_built(manifest, path)
-    job, plans = job_of(manifest, recipe_at(manifest, path, source, trust), BuildPaths(path))
-    total = sum(plan.stop - plan.start for plan in plans)
-    done, faults = 0, []
     check_threads(threads)
-    size = threads or available_cores()
-    pool = single_op_pool(size, "mmload-verify")
-    lines = {name: _lines(path / name / SAMPLES_NAME) for name in manifest.splits}
-    try:
-        for plan in plans:
-            stored = _StoredShard(path, manifest.splits[plan.split], plan, lines[plan.split])
-            reasons = [stored.differs(chunk) for chunk in job.chunks(plan, pool, size)]
-            reason = next((reason for reason in [*reasons, stored.left_over()] if reason), None)
-            if reason is not None:
-                faults.append(Fault(split=plan.split, shard=plan.index, file=stored.name, reason=reason))
-            done += plan.stop - plan.start
-            if progress is not None:
-                progress(done, total)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    dataset, size = Dataset(path), threads or available_cores()
+    job, plans = _job_of(path, dataset.manifest, source, trust, BuildPaths(path))
+    count, faults = _counter(plans, progress), []
+    for plan in plans:
+        reason = _difference(dataset[plan.split], plan.index, job.chunks(plan, size))
+        if reason is not None:
+            file = f"{plan.split}/{shard_name(plan.index)}"
+            faults.append(Fault(split=plan.split, shard=plan.index, file=file, reason=reason))
+        count(plan.stop - plan.start, 0)
     return faults
 
 
-def is_updated(manifest: Manifest) -> bool:
-    """Returns whether a dataset was updated after its build, so that its shards are not those of one source."""
-    return any(record.order is not None for record in manifest.built_splits.values())
-
-
-def check_built(manifest: Manifest, path: Path) -> None:
-    """Checks that the rows of a dataset are those of its build, one shard after another.
-
-    Raises:
-        UsageError: if it was updated.
-    """
-    if is_updated(manifest):
-        raise UsageError(
-            f"{path} was updated after its build (mmload info {path} --versions), so its shards are not those of the "
-            "source in order; compare it with a fresh build, or build it again with --overwrite"
-        )
-
-
-def _fault(file: DatasetFile, root: Path) -> str | None:
-    """Returns the fault of a file, or None."""
-    path = root / file.name
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return "is not a file"
-        if status.st_size != file.record.bytes:
-            return f"has {status.st_size:,} bytes, the manifest says {file.record.bytes:,}"
-        crc = file_crc32(path)
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    if crc != file.record.crc32:
-        return f"has the checksum {crc}, the manifest says {file.record.crc32}: its bytes have changed"
+def _difference(split: Split, shard: int, chunks: Iterable[Chunk]) -> str | None:
+    """Formats the first difference of the rows of a shard from those of the source; None if they are equal."""
+    stop = int(split.record.shards.rows[: shard + 1].sum())
+    row = first = stop - int(split.record.shards.rows[shard])
+    for chunk in chunks:
+        rows = np.arange(row, min(row + len(chunk.samples), stop))
+        sources, stored = split.source(rows), stored_fields(split, rows)
+        for place, was in enumerate(sources):
+            name, size = chunk.samples[place]
+            if (name, size) != was:
+                return f"row {row + place} is {name!r} of size {size} in the source, and was {was.id!r} of {was.size}"
+            for field, fresh in chunk.fields.items():
+                if _bytes_of_row(fresh, place) != _bytes_of_row(stored[field], place):
+                    return f"{field} of row {row + place} differs from {name} in the source"
+        row += len(chunk.samples)
+    if row != stop:
+        return f"{counted(stop - first, 'row')} stored, the source gives {row - first}"
     return None
 
 
-class _StoredShard:
-    """A stored shard, compared with chunks in the order of its rows."""
-
-    def __init__(self, root: Path, record: SplitRecord, plan: ShardPlan, lines: Iterator[bytes]) -> None:
-        self.name = f"{plan.split}/{shard_name(plan.index)}"
-        self.folder, self.fields = root / self.name, record.built_fields
-        files = files_of(self.fields)
-        self.compared = {name: file.more * file.spec.row_bytes for name, file in files.items()}
-        self.rows = record.shards[plan.index].rows
-        self.lines = [next(lines, b"") for _ in range(self.rows)]
-        self.row = 0
-
-    def differs(self, chunk: Chunk) -> str | None:
-        """Formats the difference of the rows of the chunk from the stored ones; None if they are equal."""
-        first, self.row = self.row, self.row + len(chunk.samples)
-        for row, line in enumerate(samples_lines(chunk).splitlines(keepends=True), first):
-            if row >= self.rows or line != self.lines[row]:
-                was = self.lines[row].decode("utf-8", "replace").strip() if row < self.rows else "not there"
-                return f"row {row} is {line.decode().strip()} in the source, and was {was} at the build"
-        found: dict[str, int] = {}
-        for file, block in file_blocks(chunk, self.fields, self.compared).items():
-            name = file.partition(".")[0]
-            stored, fresh = self._read(file, len(block)), np.frombuffer(block, np.uint8)
-            if len(stored) != len(fresh):
-                return f"{name} ends before row {self.row}"
-            different = np.flatnonzero(stored != fresh)
-            if len(different):
-                row = _row_of_byte(chunk, file, int(different[0]), len(block))
-                found[name] = min(found.get(name, row), row)
-        for name, row in found.items():
-            return f"{name} of row {first + row} differs from {chunk.samples[row][0]} in the source"
-        return None
-
-    def left_over(self) -> str | None:
-        """Returns a message if rows are stored that the source no longer has, else None."""
-        return f"{counted(self.rows, 'row')} stored, the source gives {self.row}" if self.row < self.rows else None
-
-    def _read(self, name: str, size: int) -> npt.NDArray[np.uint8]:
-        """Reads the next bytes of a file."""
-        path, offset = self.folder / f"{name}.memmap", self.compared[name]
-        self.compared[name] += size
-        try:
-            with open(path, "rb", opener=open_regular) as file:
-                return np.fromfile(file, np.uint8, count=size, offset=offset)
-        except OSError as error:
-            raise StoreError(f"cannot read {path} ({error.strerror})") from error
+def _bytes_of_row(rows: Any, place: int) -> tuple[bytes, Sequence[int]]:
+    """Returns the bytes of one of some rows, as they are stored, and the size and encoding of a variable-size one."""
+    if isinstance(rows, VariableRows):
+        return rows.encoded(place).tobytes(), (*rows.sizes[place].tolist(), int(rows.encodings[place]))
+    return bytes_of(rows[place]).tobytes(), ()
 
 
-def _row_of_byte(chunk: Chunk, file: str, place: int, size: int) -> int:
-    """Returns the row of a chunk that a byte belongs to, of those that the chunk appends to a file."""
-    rows = chunk.fields[file.partition(".")[0]]
-    if isinstance(rows, VariableRows) and file.endswith(f".{BYTES}"):
-        return int(np.searchsorted(rows.offsets[1:], place, "right"))
-    return place // (size // len(chunk.samples))
+def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Callable[[int, int], None]:
+    """Returns a function of (samples, skipped) that adds up the samples of some plans and reports them."""
+    done, total = 0, sum(plan.stop - plan.start for plan in plans)
+
+    def count(samples: int, skipped: int) -> None:
+        nonlocal done
+        done += samples
+        if progress is not None:
+            progress(done, total)
+
+    return count
 
 
-def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
-    """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
-    return replace(trusted_recipe(manifest.recipe, path, trust=trust), root=source)
+# Repair.
 
 
-def job_of(manifest: Manifest, recipe: BuildRecipe, paths: BuildPaths) -> tuple[ShardJob, list[ShardPlan]]:
-    """Returns the job that built the dataset, over the current source, and its plans.
+def repair(
+    path: str | Path,
+    source: str | Path,
+    *,
+    trust: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> list[Fault]:
+    """Rebuilds only the damaged shards. A shard is replaced only if the rebuilt one has the checksums of the manifest.
+
+    Args:
+        path: the dataset's folder.
+        source: the root of the source that it was built from, or its URL.
+        trust: let the dataset's own recipe run code, download, or read outside of the source.
+        threads: decoding threads; None takes the cores available.
+        progress: called with (samples done, samples needed).
+
+    Returns:
+        The repaired faults, and files that were in the place of others, with their new paths; empty if there was no
+        fault.
 
     Raises:
-        BuildError: if the source no longer has the splits, or as many samples in them.
+        UsageError: if the dataset was updated, or requires permissions that only ``trust`` grants.
+        StoreError: if there is no readable manifest, or a split's folder is a link.
+        BuildError: if the source has changed, so that some faults could not be repaired; all others are.
     """
-    splits = splits_of(recipe)
-    plans: list[ShardPlan] = []
-    for name, record in manifest.built_splits.items():
-        samples = record.rows + record.skipped_count
-        if name not in splits or len(splits[name]) != samples:
-            have = counted(len(splits[name]), "sample") if name in splits else "no samples"
+    path = Path(path)
+    faults = verify(path)
+    if not faults:
+        drop_leftovers(path.resolve())
+        return []
+    manifest = read(path)
+    _check_of_build(path, manifest, faults)
+    check_no_links(path, {fault.split for fault in faults if (path / fault.split).exists()})  # dangling: moved aside
+    failed, others = list[str](), list[Fault]()
+    with Staging(path.resolve()) as staging:
+        if read(path).contents != manifest.contents:
+            raise BuildError(f"{path} was changed by another command meanwhile; run the repair again")
+        staging.check_nothing_begun()
+        try:
+            staging.clear()  # leftovers of a repair that was killed
+            job, plans = _job_of(path, manifest, source, trust, staging.paths)
+            bad = {(fault.split, fault.shard) for fault in faults}
+            needed = [plan for plan in plans if bad & {(plan.split, plan.index), (plan.split, None)}]
+            LocalEngine(threads=threads).build_shards(job, needed, _counter(needed, progress))
+            for name, files, is_as_stored in _rebuilt(manifest, faults, staging.paths):
+                if not is_as_stored:
+                    failed.append(name)
+                    continue
+                for file in files:
+                    others += _put(file, path, file.relative_to(staging.paths.dataset).as_posix())
+        except OSError as error:
             raise BuildError(
-                f"{recipe.root} has {have} of split {name}, the dataset was built from {samples}; "
-                "give the source that it was built from"
+                f"cannot repair {error.filename2 or error.filename or path} ({error.strerror}); what was repaired "
+                "stays repaired: run the repair again"
+            ) from error
+        finally:
+            staging.discard()
+    if failed:
+        raise BuildError(
+            f"{', '.join(failed)} could not be repaired: {source} no longer gives what was stored; "
+            "restore the source (and the versions that decoded it), or build the dataset again"
+        )
+    return faults + others
+
+
+def _check_of_build(path: Path, manifest: Manifest, faults: Iterable[Fault]) -> None:
+    """Rejects to repair lists of a subset and added fields, which are not made from the source."""
+    for fault in faults:
+        fields = manifest.splits[fault.split].fields
+        added = {f"{file_name(name, spec)}.memmap": name for name, spec in fields.items() if spec.version}
+        if (name := added.get(Path(fault.file).name)) is not None:
+            raise BuildError(
+                f"{fault} in {path}, of an added field, which no source can repair; add the field {name} again, or "
+                f"remove it: mmload add-field {path} {name} --split {fault.split} --remove"
             )
-        planned = plan_shards(name, samples, record.shard_samples)
-        if len(planned) != len(record.shards):
-            have = counted(len(record.shards), "shard")
-            raise DamagedError(f"split {name} has {have}, {len(planned)} were planned")
-        plans += planned
-    fields = {name: record.built_fields for name, record in manifest.built_splits.items()}
-    chain, seed = TransformChain(recipe.transforms), recipe.shuffle_seed
-    job = ShardJob(
-        splits=splits,
-        fields=fields,
-        chain=chain,
-        paths=paths,
-        shuffle_seed=seed,
-        skip=True,
-        variable_layout=recipe.variable_layout,
-    )
-    return job, plans
+        if fault.split not in manifest.built_splits:
+            raise BuildError(
+                f"{fault} in {path}, of a subset, which no source can repair; save the subset again, or remove it: "
+                f"mmload subset {path} {fault.split} --remove"
+            )
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            yield from file
-    except OSError as error:
-        raise StoreError(f"cannot read {path} ({error.strerror})") from error
+def _rebuilt(
+    manifest: Manifest, faults: Sequence[Fault], paths: BuildPaths
+) -> Iterator[tuple[str, Sequence[Path], bool]]:
+    """Yields each damaged shard and list, its rebuilt files, and whether these are the files of the manifest."""
+    for split, shard in dict.fromkeys((fault.split, fault.shard) for fault in faults if fault.shard is not None):
+        record, summary = manifest.splits[split], paths.sealed(split, shard)
+        stored = {name: record.shards[shard].files[name] for name in files_of(record.built_fields)}
+        files = sorted(paths.shard(split, shard).iterdir())
+        yield f"{split}/{shard_name(shard)}", files, summary is not None and summary.record.files == stored
+    for fault in faults:
+        if fault.shard is None:
+            name, record = Path(fault.file).name, manifest.splits[fault.split]
+            joined = join_lists(paths, fault.split, range(len(record.shards)), name)
+            yield fault.file, [paths.dataset / fault.file], joined == record.lists[name]
+
+
+def _put(new: Path, root: Path, name: str) -> list[Fault]:
+    """Moves a rebuilt file to its relative path in a dataset; what is no file or folder there is moved aside."""
+    place, others = root / name, list[Fault]()
+    for folder in (place.parents[1], place.parent):
+        if folder != root and (folder.is_symlink() or not folder.is_dir()):
+            others += _moved_aside(folder, root)
+            folder.mkdir()
+    if place.is_symlink() or not place.is_file():
+        others += _moved_aside(place, root)
+    new.replace(place)
+    sync_folder(place.parent)
+    return others
+
+
+def _moved_aside(place: Path, root: Path) -> list[Fault]:
+    """Moves what is at a place of the dataset aside, and removes an empty folder; returns what has been moved."""
+    with suppress(OSError):  # it is something else
+        place.rmdir()
+    if not os.path.lexists(place):
+        return []
+    aside, file = unused_place(place, "aside"), place.relative_to(root)
+    place.rename(aside)
+    reason = f"what was in its place is now {aside}"
+    return [Fault(split=file.parts[0], shard=None, file=file.as_posix(), reason=reason)]

@@ -83,7 +83,7 @@ def bench(options: BenchArguments) -> None:
 
 def _keep(dataset: Path, record: Record, contents: str) -> None:
     """Writes the record to the dataset's card, without the raw data of each turn."""
-    from mmload.builder.version_commit import write_card
+    from mmload.builder.dataset_change import write_card
 
     body = record.as_json()
     results = [

@@ -98,7 +98,9 @@ def _show_build(report: BuildReport, recipe: BuildRecipe) -> None:
 
     show(summary.of_build(report))
     if report.foreign_files is not None:
-        show(f"{report.foreign_files} holds files that were not part of the replaced dataset: inspect and remove it")
+        show(
+            f"{report.foreign_files} is the replaced dataset, in which files appeared meanwhile: inspect and remove it"
+        )
     show_splits(report.out, report.manifest)
     show("next:")
     first = next(iter(report.manifest.splits))

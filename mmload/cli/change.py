@@ -79,7 +79,7 @@ def add_field(
             return
         from mmload.builder.row_files import values_in
 
-        opened = open_to_change(dataset, {"name": name, "split": split}, by_number=True)
+        opened = open_to_change(dataset, by_number=True)
         chosen = only_split(opened, split)
         changed = columns.add_field(opened, name, values_in(file, chosen, key), split=chosen.name)
     spec = changed[chosen.name].record.fields[name]

@@ -44,7 +44,7 @@ def verify(
     if version not in (None, read_any(dataset, None).version) and (record or source is not None):
         raise UsageError(f"--version {version} is not the current one; leave out --source and --record, or the version")
     if source is not None:
-        checks.check_trust(dataset, trust)  # before minutes of reading
+        checks.recipe_at(manifest, dataset, source, trust)  # before minutes of reading
     if repair:
         _repair(dataset, source or "", trust, threads)
         return
@@ -66,7 +66,7 @@ def verify(
 
 
 def _repair(dataset: Path, source: str, trust: bool, threads: int | None) -> None:
-    from mmload.builder.repair import repair
+    from mmload.builder.verify import repair
 
     with interruptible("run the same command again to continue"):
         repaired = repair(dataset, source, trust=trust, threads=threads, progress=progress("repair"))
@@ -76,7 +76,7 @@ def _repair(dataset: Path, source: str, trust: bool, threads: int | None) -> Non
 
 def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:
     from mmload import __version__
-    from mmload.builder.version_commit import write_card
+    from mmload.builder.dataset_change import write_card
 
     content = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -47,7 +47,7 @@ def preview(
     lines, columns = _grid(grid)
     from mmload.pictures.contact_sheet import contact_sheet
     from mmload.pictures.drawing import encoded
-    from mmload.store.row_cells import cells_of_rows, first_rows
+    from mmload.store.dataset import cells_of_rows, first_rows
 
     doing("drawing")
     with options.dataset_at(dataset) as opened:

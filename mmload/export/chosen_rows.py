@@ -15,8 +15,7 @@ from mmload.export.new_folder import file_name
 from mmload.pictures.instance_masks import without_padding
 from mmload.records import PER_BOX
 from mmload.runtime.resources import check_threads, in_threads
-from mmload.store.dataset import Dataset, Split
-from mmload.store.row_cells import rows_of_class
+from mmload.store.dataset import Dataset, Split, rows_of_class
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
@@ -140,7 +139,6 @@ def _parts(split: Split, rows: Numbers) -> Iterator[Numbers]:
 
 
 def _read(split: Split, rows: Numbers) -> Iterator[ExportRow]:
-    split.check_changed()
     columns = {name: split.reader.rows(name, rows) for name in split.fields}
     counts = {name: split.reader.lists(name).counts(rows) for name, spec in split.record.fields.items() if spec.is_list}
     sources = split.source(rows)

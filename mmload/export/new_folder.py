@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mmload.errors import MmloadError, UsageError
-from mmload.runtime.durable_files import lock, open_lock, sync_everything, sync_folder
+from mmload.runtime.durable_files import lock, open_lock, sync_folder
 from mmload.runtime.regular_files import is_within
 
 _MARK = b"mmload export: this folder is removed when the export is done\n"
@@ -63,7 +63,7 @@ def new_folder(out: Path) -> Iterator[Path]:
                 yield work / _FILES
                 with suppress(FileNotFoundError):
                     out.rmdir()  # it is empty
-                sync_everything()  # a rename may reach the disk before what was written earlier
+                os.sync()  # a rename may reach the disk before what was written earlier
                 (work / _FILES).rename(out)
                 sync_folder(out.parent)
             finally:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import PIL.Image
-from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
@@ -22,12 +20,8 @@ class ShortestMaxSize(v2.Transform):  # type: ignore[misc]  # torchvision is unt
         super().__init__()
         self.size, self.interpolation = size, InterpolationMode(interpolation)
 
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """Returns whether the image is resized."""
-        sizes = [F.get_size(one) for one in flat_inputs if isinstance(one, Tensor | PIL.Image.Image)]
-        return {"resized": min(sizes[0]) > self.size}
-
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        if not params["resized"]:
+        """Returns the image, its mask or boxes, resized where the image is."""
+        if min(F.get_size(inpt)) <= self.size:
             return inpt
         return F.resize(inpt, [self.size], interpolation=self.interpolation, antialias=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,15 +135,12 @@ class VoidCenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no
 
 
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
-    steps: list[Any] = [DecodeTransform(**decode)]
-    for spec in transforms:
-        name = spec["step"]
-        if name not in _RECIPE_STEPS:
-            raise UsageError(
-                f"the recipe's step {name} has no torchvision equivalent; those with one are {choices(_RECIPE_STEPS)}"
-            )
-        steps.append(_made(_RECIPE_STEPS[name], name, {key: value for key, value in spec.items() if key != "step"}))
-    return steps
+    for name in (spec["step"] for spec in transforms if spec["step"] not in _RECIPE_STEPS):
+        raise UsageError(
+            f"the recipe's step {name} has no torchvision equivalent; those with one are {choices(_RECIPE_STEPS)}"
+        )
+    made = [_made(_RECIPE_STEPS[spec["step"]], spec["step"], {**spec}) for spec in transforms]
+    return [DecodeTransform(**decode), *made]
 
 
 def _of_collate(collate: Collate) -> list[Any]:
@@ -222,20 +218,24 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
 
     Args:
         resize: ``v2.ScaleJitter`` or ``v2.RandomShortestSize``.
-        canvas: (height, width) of an image -> that of its canvas.
+        canvas: (height, width), or a function that returns that of an image of (height, width).
         fill: fill of the canvas.
         mask_fill: fill of a mask's canvas.
     """
 
     def __init__(
-        self, resize: v2.Transform, canvas: Callable[[int, int], tuple[int, ...]], fill: Any, mask_fill: int
+        self,
+        resize: v2.Transform,
+        canvas: tuple[int, ...] | Callable[[int, int], tuple[int, ...]],
+        fill: Any,
+        mask_fill: int,
     ) -> None:
         super().__init__()
         self.resize, self.canvas, self.fill, self.mask_fill = resize, canvas, fill, mask_fill
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         """Returns the canvas, the size, and the row and column of the image at the canvas's corner."""
-        canvas = self.canvas(*_size_of(flat_inputs))
+        canvas = self.canvas if isinstance(self.canvas, tuple) else self.canvas(*_size_of(flat_inputs))
         size = self.resize.make_params(flat_inputs)["size"]
         share = float(torch.rand(1, device="cpu"))
         top, left = (int(max(have - want, 0) * share) for have, want in zip(size, canvas, strict=True))
@@ -249,11 +249,6 @@ class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
         border = [before, above, params["canvas"][1] - cols - before, params["canvas"][0] - rows - above]
         fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
         return F.pad(cropped, border, fill=fill)
-
-
-def _always(canvas: tuple[int, ...], height: int, width: int) -> tuple[int, ...]:
-    """Returns the size of a canvas that is the same for all images; it can be pickled."""
-    return canvas
 
 
 def _size_of(flat_inputs: list[Any]) -> list[int]:
@@ -287,13 +282,12 @@ class CanvasLetterbox(OnCanvas):
     ) -> None:
         canvas = (size, size) if isinstance(size, int) else tuple(size)
         resize = v2.ScaleJitter(canvas, (1.0, 1.0), interpolation, antialias)
-        super().__init__(resize, partial(_always, canvas), fill, mask_fill)
-        self.scaleup, self.center = scaleup, center
+        super().__init__(resize, canvas, fill, mask_fill)
+        self.size, self.scaleup, self.center = canvas, scaleup, center
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         """Returns the canvas, the size of the image, and where the canvas's corner is from the image."""
-        have = _size_of(flat_inputs)
-        canvas = self.canvas(*have)
+        have, canvas = _size_of(flat_inputs), self.size
         share = min(want / side for want, side in zip(canvas, have, strict=True))
         share = share if self.scaleup else min(share, 1.0)
         size = [max(1, min(want, round(side * share))) for want, side in zip(canvas, have, strict=True)]
@@ -305,7 +299,7 @@ def _scale_jitter(
     target_size: Any, scale_range: Any, interpolation: Any, antialias: bool, fill: Any, mask_fill: int
 ) -> OnCanvas:
     resize = v2.ScaleJitter(target_size, scale_range, interpolation, antialias)
-    return OnCanvas(resize, partial(_always, target_size), fill, mask_fill)
+    return OnCanvas(resize, tuple(target_size), fill, mask_fill)
 
 
 def _shortest_size(

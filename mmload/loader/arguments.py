@@ -344,7 +344,7 @@ def needs_agreement(order: Order | SamplerOrder, collate: object) -> bool:
     Raises:
         ValueError: if they have to and cannot, as they are not those of torch.distributed.
     """
-    is_drawn = isinstance(order, Order) and getattr(order.epoch_order, "seed", None) is not None
+    is_drawn = isinstance(order, Order) and order.epoch_order.is_drawn
     if order.world_size == 1 or not (is_drawn or is_random(collate)):
         return False
     ranks = distributed_ranks()

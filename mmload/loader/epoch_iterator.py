@@ -278,7 +278,7 @@ class EpochIterator:
     The files of the split are compared with those that were opened where an epoch begins, and after its last batch.
 
     Raises:
-        DamagedError, StoreError: if one was truncated or written to, or the dataset was replaced by another.
+        DamagedError, StoreError: if one was truncated or written to.
     """
 
     def __init__(

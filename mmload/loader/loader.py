@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Never
 
 import torch
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Sampler, Subset
 
 from mmload.augment.collate import Collate
 from mmload.augment.returns import Form
@@ -52,6 +52,8 @@ from mmload.loader.order import (
     Order,
     OrderContext,
     Sampling,
+    bind_order,
+    check_batches,
     occurrences_of,
     ranks_for,
 )
@@ -65,9 +67,8 @@ from mmload.loader.resume_state import (
     seed_in,
     state_of,
 )
-from mmload.loader.samplers import EpochSampler, SamplerOrder, SkippableBatches
+from mmload.loader.samplers import SamplerOrder
 from mmload.loader.tiers import choose_tier
-from mmload.loader.window_orders import bind_order, check_batches
 from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split
@@ -401,3 +402,61 @@ class Loader:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class SkippableBatches:
+    """Batches of a loader's next epoch for a DataLoader without workers, as Accelerate's ``skip_first_batches`` makes.
+
+    It yields placeholders, of which that function drops the first ones. The DataLoader calls :meth:`make_batch` with
+    each other one, and the loader's threads make the batches.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._batches: Iterator[Any] | None = None
+        self._number = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the loader's next epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._batches, epoch = None, self._loader.epoch
+        for number in range(len(self)):
+            self._number = number
+            yield []
+        if self._batches is None:  # all are skipped
+            self._loader.set_epoch(epoch + 1)
+
+    def make_batch(self, placeholder: object) -> Any:
+        """Returns the next batch; the first one decides how many are skipped."""
+        if self._batches is None:
+            self._batches = self._loader.begin_after(self._number)
+        return next(self._batches)
+
+
+class EpochSampler(Sampler[int]):
+    """Rows of a loader's next epoch on its rank, by their place in ``loader.dataset``."""
+
+    def __init__(self, order: Order, loader: Loader) -> None:
+        self._order, self._loader = order, loader
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+        return self._loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the loader's next epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Returns the number of rows of a complete epoch on this rank."""
+        return self._order.remaining()
+
+    def __iter__(self) -> Iterator[int]:
+        order = self._loader.agreed_order()
+        return iter(order.rows_for(self.epoch).tolist() if isinstance(order, Order) else ())

@@ -1,90 +1,79 @@
 """Order of an epoch, the ranks that share it, the share of each, and occurrences of rows that come several times.
 
-An order is a pure function of (seed, epoch, position), in O(1) memory: it keeps no state between calls and uses no
-generator. Positions of the epoch's order, which does not depend on ranks, are dealt to the ranks in turn, so after any
-number of samples consumed by all ranks together, the rest can be dealt to another number of ranks.
-:mod:`mmload.loader.samplers` is for the orders of users.
+An order is a pure function of (seed, epoch, position) and uses no generator. It takes no memory; an order of blocks or
+chunks takes some 30 bytes for each. Positions of the epoch's order, which does not depend on ranks, are dealt to the
+ranks in turn, so after any number of samples consumed by all ranks together, the rest can be dealt to another number of
+ranks. :mod:`mmload.loader.orders` has the orders that draw, :mod:`mmload.loader.samplers` those of users.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from statistics import fmean
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from mmload.errors import UsageError
-from mmload.runtime.random_words import GOLDEN, Words, key_of, permute_words, signed
+from mmload.errors import UsageError, bytes_text, counted
+from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, permute_words, signed
 from mmload.runtime.resources import local_ranks
 from mmload.store.row_reader import Numbers
 from mmload.store.split_views import View
 
 TAILS = ("exact", "pad", "drop")
 
-_FULL = 1  # purpose of a key
+_FULL, _BLOCKS, _HOLE, _INSIDE, _BATCHES, _PLACE = 1, 2, 3, 4, 11, 12  # purposes of keys
+_AT_ONCE = 1 << 16  # rows of which the chunks are looked up
 
 
-class EpochOrder(Protocol):
-    """Order of an epoch, which does not depend on ranks. A pure function of seed, epoch and position."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows to draw from."""
-
-    @property
-    def length(self) -> int:
-        """Number of positions per epoch."""
-
-    @property
-    def group_size(self) -> int:
-        """Number of successive positions that belong to one rank, as they make a batch; 1: each position by itself."""
-
-    @property
-    def identity(self) -> str:
-        """Text in a loader's state that identifies the order, besides rows and seed."""
-
-    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
-        """Returns the row at each position in [0, length), and a number that distinguishes positions with equal rows.
-
-        Both are uint64 [B]. None instead of numbers: no row comes twice.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredOrder:
-    """All rows in stored order."""
-
-    rows: int
-    group_size = 1
-    identity = "sequential"
-
-    @property
-    def length(self) -> int:
-        """Number of rows, each of which comes once."""
-        return self.rows
-
-    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
-        """Returns the positions themselves."""
-        return positions, None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShuffledOrder(StoredOrder):
-    """Permutation of all rows, a different one in each epoch.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EpochOrder:
+    """Order of an epoch, which does not depend on ranks.
 
     Attributes:
-        seed: 0 to 2**64 - 1; another seed, another order.
+        rows: number of rows to draw from.
+        length: number of positions per epoch.
+        identity: text in a loader's state that identifies the order, besides rows and seed.
+        rows_at: a pure, picklable function: (positions in [0, length), epoch) -> the row at each, and a number that
+            distinguishes positions with equal rows; both uint64 [B]. None instead of numbers: no row comes twice.
+        group_size: number of successive positions that belong to one rank, as they make a batch; 1: each position by
+            itself.
+        is_drawn: whether it depends on the seed.
+        keeps_neighbors: whether a batch has few regions of the stored rows.
     """
 
-    seed: int = 0
-    identity = "full"
+    rows: int
+    length: int
+    identity: str
+    rows_at: Callable[[Words, int], tuple[Words, Words | None]]
+    group_size: int = 1
+    is_drawn: bool = True
+    keeps_neighbors: bool = False
 
-    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
-        """Returns the permuted positions."""
-        return shuffled(positions, self.rows, self.seed, epoch), None
+
+def stored_order(rows: int) -> EpochOrder:
+    """Returns all rows in stored order."""
+    return EpochOrder(rows=rows, length=rows, identity="sequential", rows_at=_stored_rows, is_drawn=False)
+
+
+def _stored_rows(positions: Words, epoch: int) -> tuple[Words, None]:
+    return positions, None
+
+
+def shuffled_order(rows: int, seed: int) -> EpochOrder:
+    """Returns a permutation of all rows, a different one in each epoch."""
+    return EpochOrder(rows=rows, length=rows, identity="full", rows_at=partial(_shuffled_rows, rows, seed))
+
+
+def _shuffled_rows(rows: int, seed: int, positions: Words, epoch: int) -> tuple[Words, None]:
+    return shuffled(positions, rows, seed, epoch), None
 
 
 def shuffled(positions: Words, rows: int, seed: int, epoch: int) -> Words:
@@ -338,3 +327,264 @@ def distributed_ranks() -> tuple[int, int] | None:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return None
+
+
+class _Runs:
+    """Permutation of runs of stored neighbors, with samples permuted within each window of runs.
+
+    The last run may be cut off: it comes at a random place between the others.
+    """
+
+    def __init__(self, edges: Numbers, window: int, seed: int, is_cut: bool) -> None:
+        self._edges, self._window, self._seed, self._is_cut = edges, window, seed, is_cut
+        self._drawn: tuple[int, tuple[Numbers, Numbers, Numbers, Words]] | None = None
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
+        """Returns the rows of permuted runs, permuted within windows."""
+        if not len(positions):
+            return positions, None
+        drawn, starts, firsts, lengths = self._drawn_in(epoch)
+        at = positions.astype(np.int64)
+        windows = np.searchsorted(firsts, at, "right") - 1
+        keys = keys_of(windows.astype(np.uint64), key_of(self._seed, epoch, _INSIDE))
+        inside = permute_words((at - firsts[windows]).view(np.uint64), lengths[windows], keys)
+        at = firsts[windows] + inside.view(np.int64)
+        slots = np.searchsorted(starts, at, "right") - 1
+        return (self._edges[drawn[slots]] + at - starts[slots]).astype(np.uint64), None
+
+    def _drawn_in(self, epoch: int) -> tuple[Numbers, Numbers, Numbers, Words]:
+        """Returns the runs of an epoch in their order, where each begins, and first place and length of each window."""
+        known = self._drawn
+        if known is None or known[0] != epoch:
+            runs = len(self._edges) - 1
+            whole = runs - self._is_cut
+            blocks = np.arange(whole, dtype=np.uint64)
+            drawn = permute_words(blocks, max(1, whole), np.uint64(key_of(self._seed, epoch, _BLOCKS))).view(np.int64)
+            if self._is_cut:  # the upper half of 64 random bits times runs: every place is equally likely
+                drawn = np.insert(drawn, key_of(self._seed, epoch, _HOLE) * runs >> 64, whole)
+            starts = np.concatenate([[0], np.cumsum(np.diff(self._edges)[drawn])])
+            firsts = starts[: -1 : self._window]
+            lengths = np.diff(np.append(firsts, starts[-1])).astype(np.uint64)
+            known = self._drawn = epoch, (drawn, starts, firsts, lengths)
+        return known[1]
+
+
+def block_order(rows: int, seed: int, block_size: int = 64, window: int = 64) -> EpochOrder:
+    """Returns a permutation of blocks of stored neighbors, with samples permuted within each window of blocks.
+
+    Reads stay in few regions of the disk for a long time. A reader that holds a window holds window * block_size rows.
+    """
+    edges = np.append(np.arange(0, rows, block_size), rows)
+    runs = _Runs(edges, window, seed, is_cut=rows % block_size > 0 and rows > block_size)
+    identity = f"block of {block_size} rows, window of {window}"
+    return EpochOrder(rows=rows, length=rows, identity=identity, rows_at=runs.rows_at, keeps_neighbors=True)
+
+
+def chunk_order(edges: Numbers, window: int, seed: int) -> EpochOrder:
+    """Returns a permutation of runs of rows of one chunk, with samples permuted within each window of runs.
+
+    Args:
+        edges: int64 [runs + 1], the first row of each run, and the number of rows.
+        window: runs in a window.
+        seed: another seed, another order.
+    """
+    rows, runs = int(edges[-1]), _Runs(edges, window, seed, is_cut=False)
+    identity = f"chunks {crc32(edges.astype('<i8').tobytes()):08x}, window of {window}"
+    return EpochOrder(rows=rows, length=rows, identity=identity, rows_at=runs.rows_at, keeps_neighbors=True)
+
+
+def order_of_chunks(view: View, seed: int) -> EpochOrder | None:
+    """Returns the order of rows in object storage; None where rows are local, or one window has all of them."""
+    split: Any = view.rows
+    if not hasattr(split, "chunk_numbers"):
+        return None
+    from mmload.remote.chunk_map import WINDOW as CHUNKS
+
+    edges, last = [np.zeros(1, np.int64)], -1
+    for first in range(0, len(view), _AT_ONCE):
+        ids = view.ids(np.arange(first, min(first + _AT_ONCE, len(view))))
+        numbers = split.chunk_numbers(ids)
+        edges.append(first + np.flatnonzero(np.diff(numbers, prepend=last)))
+        last = numbers[-1]
+    joined = np.unique(np.concatenate([*edges, [len(view)]]))
+    if len(joined) - 1 <= CHUNKS:
+        return None
+    return chunk_order(joined, CHUNKS, seed)
+
+
+WINDOW = 64
+"""Batches that are sorted together: a larger window makes batches more alike, and less random."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Buckets:
+    """Rows of another order in batches of similar aspects; the batches of a window are shuffled.
+
+    A smaller batch at the end of the epoch has rows of any aspect.
+
+    Attributes:
+        source: the order.
+        aspects: places in the loader's rows -> width / height, float64 [B].
+        size: rows of a batch.
+        seed: seed of the shuffle; None: batches come from the highest images to the widest.
+    """
+
+    source: EpochOrder
+    aspects: Callable[[Words], NDArray[np.float64]]
+    size: int
+    seed: int | None
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
+        """Returns the rows of the other order, sorted by aspect within windows."""
+        span = self.size * WINDOW
+        windows = positions // np.uint64(span)
+        rows = np.empty_like(positions)
+        occurrences: Words | None = None
+        for window in np.unique(windows).tolist():
+            chosen = np.flatnonzero(windows == window)
+            first, stop = window * span, min((window + 1) * span, self.source.length)
+            sources = self._sources(first, stop, epoch)[positions[chosen] - np.uint64(first)]
+            rows[chosen], again = self.source.rows_at(sources, epoch)
+            if again is not None:
+                occurrences = np.zeros_like(positions) if occurrences is None else occurrences
+                occurrences[chosen] = again
+        return rows, occurrences
+
+    def _sources(self, first: int, stop: int, epoch: int) -> Words:
+        """Returns the position in the other order of each position of a window."""
+        positions = np.arange(first, stop, dtype=np.uint64)
+        places = positions[np.argsort(self.aspects(self.source.rows_at(positions, epoch)[0]), kind="stable")]
+        full, rest = divmod(len(places), self.size)
+        if self.seed is None or not full:
+            return places
+        # The smaller batch is from anywhere: from an end, drop_last would leave out the widest images of all.
+        gap = (key_of(self.seed, epoch, _PLACE) * (full + 1) >> 64) * self.size
+        batches = np.delete(places, slice(gap, gap + rest)).reshape(full, self.size)
+        key = np.uint64(key_of(self.seed ^ first, epoch, _BATCHES))
+        shuffled = batches[permute_words(np.arange(full, dtype=np.uint64), full, key)]
+        return np.concatenate([shuffled.reshape(-1), places[gap : gap + rest]])
+
+
+def bind_order(order: str | Sampling, context: OrderContext) -> EpochOrder:
+    """Returns the order of a name, or the one that a Sampling makes.
+
+    Raises:
+        ValueError, TypeError, UsageError: if there is none, or it does not fit the rows.
+    """
+    if isinstance(order, Sampling):
+        return order.bound(context)
+    rows, seed = len(context.view), context.seed
+    if order in ("shuffled", "block"):
+        stored = order_of_chunks(context.view, seed)
+        if stored is not None:
+            return stored
+    if order in ("shuffled", "full"):
+        return shuffled_order(rows, seed)
+    if order == "block":
+        return block_order(rows, seed)
+    if order == "sequential":
+        return stored_order(rows)
+    raise ValueError(
+        f"order is {order!r}; give 'block', 'full', an order of mmload.loader.orders, rows or a torch Sampler"
+    )
+
+
+def check_batches(order: Order, named: object, view: View, batch_size: int, drop_last: bool) -> None:
+    """Checks that an order, ``named`` in messages, suits the batches; warns if there are none, or of few classes.
+
+    Raises:
+        ValueError: if the order makes batches of another size.
+    """
+    group, rows = order.epoch_order.group_size, order.remaining()
+    if batch_size % group:
+        message = f"batch_size is {batch_size}, and order={named} makes batches of {group}"
+        raise ValueError(f"{message}: give batch_size={group}")
+    if drop_last and 0 < rows < batch_size:
+        message = f"drop_last=True leaves no batch: {counted(rows, 'row')} per rank and epoch, but batch_size is"
+        warnings.warn(f"{message} {batch_size}; use a smaller batch_size or drop_last=False", stacklevel=4)
+    _warn_of_nodes(order, view)
+    if order.epoch_order.keeps_neighbors:
+        _warn_of_similar_samples(order, view, batch_size)
+
+
+def _warn_of_nodes(order: Order, view: View) -> None:
+    """Warns if several machines read rows in object storage: each of them fetches all."""
+    split: Any = view.rows
+    nodes = order.world_size // len(order.ranks_here)
+    if nodes > 1 and hasattr(split, "chunk_numbers"):
+        warnings.warn(
+            f"each of {nodes} nodes fetches all of {view.rows!r} that its cache lacks: {nodes} times "
+            f"{bytes_text(split.record.bytes)} in the first epoch",
+            stacklevel=5,
+        )
+
+
+def _warn_of_similar_samples(order: Order, view: View, batch_size: int) -> None:
+    """Warns if blocks give batches of few classes, as in a dataset that is sorted by class."""
+    targets, mixed = view.rows.fields.get("targets"), shuffled_order(order.rows, seed=0)
+    if targets is None or targets.shape or batch_size < 2 or order.rows < 2:
+        return
+
+    def labels(places: NDArray[np.int64]) -> NDArray[np.integer]:
+        return view.rows.reader.array("targets", view.ids(places))
+
+    orders = (Order(epoch_order=each) for each in (order.epoch_order, mixed))
+    found, best = (effective_classes(each, labels, batch_size) for each in orders)
+    if found < _ENOUGH * best:
+        warnings.warn(
+            f'order="block" over {view.rows!r}: a batch of {batch_size} holds {found:.1f} classes in effect where a '
+            f"full shuffle gives {best:.1f}: the dataset seems to be sorted by class; build it with --shuffle-seed, or "
+            "give the Loader shuffle=True, which reads single rows",
+            stacklevel=5,
+        )
+
+
+_ENOUGH = 0.9  # of the classes of a full shuffle
+_FEWEST, _MOST, _SAMPLES = 8, 64, 1024  # batches to look at; between the two, so many samples
+
+
+def effective_classes(order: Order, labels: Callable[[NDArray[np.int64]], NDArray[np.integer]], size: int) -> float:
+    """Returns the mean number of classes in effect of some batches of the first epoch, spread evenly over it.
+
+    That is the Hill number of order 1, exp of the entropy of a batch's labels: 10 equal classes count 10, one alone 1.
+    """
+    in_epoch = max(1, len(order) // size)
+    count = min(in_epoch, max(_FEWEST, min(_MOST, _SAMPLES // size)))
+    found = []
+    for start in (number * in_epoch // count * size for number in range(count)):
+        rows = order.take(0, start, start + size).rows
+        shares = np.unique(labels(rows), return_counts=True)[1] / len(rows)
+        found.append(math.exp(-float((shares * np.log(shares)).sum())))
+    return fmean(found)
+
+
+def order_by_aspect(source: EpochOrder, context: OrderContext) -> EpochOrder:
+    """Returns the order of :func:`mmload.loader.orders.by_aspect`.
+
+    Raises:
+        ValueError: if the other order makes batches itself.
+        UsageError: if images have one size.
+    """
+    if source.group_size > 1:
+        raise ValueError("by_aspect(order) makes batches, and so does its order; give it one that makes none")
+    split = context.view.rows
+    spec = split.fields.get("images")
+    if spec is None or not spec.variable_size:
+        raise UsageError(f"order=by_aspect(...), but split {split.name!r} has no variable-size images; use its order")
+    return bucket_order(source, partial(_aspects, context.view), context.batch_size, context.seed)
+
+
+def bucket_order(
+    source: EpochOrder, aspects: Callable[[Words], NDArray[np.float64]], size: int, seed: int
+) -> EpochOrder:
+    """Returns the rows of another order in batches of similar aspects, width / height."""
+    identity = f"{source.identity}, batches of {size} by aspect"  # as another size gives another order
+    buckets = _Buckets(source=source, aspects=aspects, size=size, seed=seed if source.is_drawn else None)
+    return replace(source, identity=identity, rows_at=buckets.rows_at, group_size=size, keeps_neighbors=False)
+
+
+def _aspects(view: View, places: Words) -> NDArray[np.float64]:
+    """Returns width / height of the images at places of a view."""
+    located = view.rows.reader.field("images").located(view.ids(places.view(np.int64)))
+    aspects: NDArray[np.float64] = located["width"] / located["height"]
+    return aspects

@@ -7,6 +7,7 @@ that comes several times in an epoch gets random draws of its own each time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,21 +17,21 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset
 
 from mmload.errors import UsageError, choices, counted, shown
-from mmload.loader.drawn_orders import (
-    BalancedOrder,
-    ClassMembers,
-    ClassOrder,
-    ListOrder,
-    MixedOrder,
-    RepeatedOrder,
-    WeightedOrder,
+from mmload.loader.order import (
+    EpochOrder,
+    OrderContext,
+    Sampling,
+    bind_order,
+    occurrences_in,
+    order_by_aspect,
+    shuffled,
 )
-from mmload.loader.order import EpochOrder, OrderContext, Sampling, occurrences_in
-from mmload.loader.window_orders import bind_order, order_by_aspect
-from mmload.runtime.random_words import MAX_ROWS
-from mmload.store.row_numbers import as_integer, row_numbers
+from mmload.runtime.random_words import GOLDEN, MAX_ROWS, Words, key_of, keys_of, mix_word, permute_words
+from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
+from mmload.store.row_reader import Numbers
 from mmload.store.split_views import View
 
+_DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4
 _LABELS_AT_ONCE = 1 << 16
 
 
@@ -175,31 +176,130 @@ def by_aspect(order: str | Sampling = "shuffled") -> Sampling:
     return Sampling(f"by_aspect({order!r})", partial(_by_aspect, order), framed=True)
 
 
-# What each Sampling does when a Loader is made: functions of this module, so that a Sampling can be pickled.
+# What makes the order of each Sampling when a Loader is made, and the rows at its positions: functions of this module,
+# so that both can be pickled.
 
 
 def _weighted(sums: NDArray[np.float64], length: int | None, context: OrderContext) -> EpochOrder:
     rows = len(context.view)
     if rows != len(sums):
         raise ValueError(f"got {counted(len(sums), 'weight')} for {counted(rows, 'row')}; give one each")
-    return WeightedOrder(sums=sums, length=length or rows, seed=context.seed)
+    identity = f"weighted by {rows_digest(sums):016x}, {length or rows} samples"
+    rows_at = partial(_weighted_rows, sums, context.seed)
+    return EpochOrder(rows=rows, length=length or rows, identity=identity, rows_at=rows_at)
+
+
+def _weighted_rows(sums: NDArray[np.float64], seed: int, positions: Words, epoch: int) -> tuple[Words, Words]:
+    """Inverts the cumulative distribution: a row is the first whose cumulative weight exceeds a uniform draw.
+
+    Returns also the positions + 1, because the number of earlier occurrences of a row is unknown without drawing all
+    earlier positions.
+    """
+    drawn = _units(positions, key_of(seed, epoch, _DRAW)) * sums[-1]
+    # A product that is rounded up to the whole belongs to the last row that has a weight.
+    drawn = np.minimum(drawn, np.nextafter(sums[-1:], 0))
+    return np.searchsorted(sums, drawn, "right").astype(np.uint64), positions + np.uint64(1)
+
+
+def _units(positions: Words, key: int) -> NDArray[np.float64]:
+    """Returns a number in [0, 1) for each position, of 53 bits."""
+    words: Words = mix_word(positions * np.uint64(GOLDEN) + np.uint64(key))  # type: ignore[arg-type, assignment]
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassMembers:
+    """Rows of each class that has any.
+
+    Attributes:
+        rows: int64 or int32 [N], the rows of the first class, then of the second, ascending.
+        starts: int64 [C + 1], where each class begins.
+    """
+
+    rows: NDArray[np.signedinteger]
+    starts: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return len(self.starts) - 1
+
+    @property
+    def digest(self) -> int:
+        """Digest of the rows of all classes."""
+        return rows_digest(self.rows) ^ rows_digest(self.starts)
+
+    def drawn(self, classes: Words, numbers: Words, cycles: Words, key: int) -> Words:
+        """Returns row ``numbers`` of each class, in an order that differs by class and cycle."""
+        keys = keys_of(cycles * np.uint64(self.count) + classes, key)
+        places = permute_words(numbers, self.sizes(classes), keys)
+        rows: Words = self.rows[self.starts.view(np.uint64)[classes] + places].astype(np.uint64)
+        return rows
+
+    def sizes(self, classes: Words) -> Words:
+        """Returns the number of rows of each of these classes."""
+        starts = self.starts.view(np.uint64)
+        sizes: Words = starts[classes + np.uint64(1)] - starts[classes]
+        return sizes
 
 
 def _balanced(labels: object, length: int | None, context: OrderContext) -> EpochOrder:
-    members = _members(labels, context.view)
-    return BalancedOrder(members=members, length=length or len(context.view), seed=context.seed)
+    members, rows = _members(labels, context.view), len(context.view)
+    identity = f"balanced over {members.count} classes {members.digest:016x}, {length or rows} samples"
+    rows_at = partial(_balanced_rows, members, context.seed)
+    return EpochOrder(rows=rows, length=length or rows, identity=identity, rows_at=rows_at)
+
+
+def _balanced_rows(members: ClassMembers, seed: int, positions: Words, epoch: int) -> tuple[Words, Words]:
+    """Returns the next row of each position's class, and how often the class has given all of its rows before."""
+    runs, places = np.divmod(positions, np.uint64(members.count))
+    classes = permute_words(places, members.count, keys_of(runs, key_of(seed, epoch, _CLASS)))
+    cycles, numbers = np.divmod(runs, members.sizes(classes))
+    return members.drawn(classes, numbers, cycles, key_of(seed, epoch, _MEMBER)), cycles
 
 
 def _repeated(times: int, context: OrderContext) -> EpochOrder:
-    return RepeatedOrder(rows=len(context.view), seed=context.seed, times=times)
+    rows = len(context.view)
+    rows_at = partial(_repeated_rows, times, rows, context.seed)
+    return EpochOrder(rows=rows, length=rows, identity=f"repeated {times} times", rows_at=rows_at)
+
+
+def _repeated_rows(times: int, rows: int, seed: int, positions: Words, epoch: int) -> tuple[Words, Words]:
+    """Returns the shuffled rows, each at ``times`` positions, and the number of each repetition, from 0."""
+    places, occurrences = np.divmod(positions, np.uint64(times))
+    return shuffled(places, rows, seed, epoch), occurrences
 
 
 def _classes(per_batch: int, each: int, labels: object, batches: int | None, context: OrderContext) -> EpochOrder:
-    members = _members(labels, context.view)
+    members, rows = _members(labels, context.view), len(context.view)
     if members.count < per_batch:
         raise ValueError(f"p is {per_batch}, and the number of classes that have rows is {members.count}; use fewer")
-    many = batches or max(1, len(context.view) // (per_batch * each))
-    return ClassOrder(members=members, per_batch=per_batch, each=each, batches=many, seed=context.seed)
+    size = per_batch * each
+    many = batches or max(1, rows // size)
+    identity = f"{many} batches of {each} of {per_batch} classes, of {members.count} classes {members.digest:016x}"
+    rows_at = partial(_class_rows, members, per_batch, each, context.seed)
+    return EpochOrder(rows=rows, length=many * size, identity=identity, rows_at=rows_at, group_size=size)
+
+
+def _class_rows(
+    members: ClassMembers, per_batch: int, per_class: int, seed: int, positions: Words, epoch: int
+) -> tuple[Words, Words]:
+    """Returns rows of each position's class, and how often the class has given all of its rows before.
+
+    Within a cycle no class comes twice; classes that do not fill a batch at its end are left out. So are the rows of a
+    class that remain when it has given as many ``per_class`` as it has. A class with fewer rows gives them several
+    times.
+    """
+    groups, places = np.divmod(positions, np.uint64(per_class))
+    usable = members.count // per_batch * per_batch
+    cycles, numbers = np.divmod(groups, np.uint64(usable))
+    classes = permute_words(numbers, members.count, keys_of(cycles, key_of(seed, epoch, _CLASS)))
+    sizes, each = members.sizes(classes), np.uint64(per_class)
+    rounds, turns = np.divmod(cycles, np.maximum(sizes // each, np.uint64(1)))
+    again, numbers = np.divmod(turns * each + places, sizes)
+    rows = members.drawn(classes, numbers, rounds, key_of(seed, epoch, _MEMBER))
+    per_round = (each + sizes - np.uint64(1)) // sizes
+    return rows, rounds * per_round + again
 
 
 def _mixed(
@@ -224,14 +324,76 @@ def _mixed(
     sizes = tuple(len(part) for part in parts)
     if 0 in sizes:
         raise ValueError(f"part {sizes.index(0)} of the ConcatDataset has no rows; leave it out")
-    normal = tuple((shares / shares.sum()).tolist())
-    return MixedOrder(sizes=sizes, shares=normal, length=length or len(context.view), seed=context.seed)
+    ranges = _Ranges(sizes=sizes, shares=tuple((shares / shares.sum()).tolist()), seed=context.seed)
+    rows = len(context.view)
+    listed = ", ".join(f"{share:g} of {size}" for share, size in zip(ranges.shares, sizes, strict=True))
+    identity = f"mixed {listed}, {length or rows} samples"
+    return EpochOrder(rows=rows, length=length or rows, identity=identity, rows_at=ranges.rows_at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ranges:
+    """Ranges of rows in fixed shares, exact in every run of ``run`` positions but for one row.
+
+    A range gives all of its rows, shuffled, before it gives one of them again, in a different order each time.
+
+    Attributes:
+        sizes: rows of each range.
+        shares: share of each range; they sum to 1.
+        seed: seed of the loader.
+    """
+
+    sizes: tuple[int, ...]
+    shares: tuple[float, ...]
+    seed: int
+
+    @property
+    def run(self) -> int:
+        """Number of positions per run, so that each range has three or more of them."""
+        return max(64, *(int(4 / share) for share in self.shares))
+
+    def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words]:
+        """Returns the next row of each position's range, and how often the range has given all of its rows before."""
+        parts, numbers = self._places(positions, epoch)
+        sizes = np.array(self.sizes, dtype=np.uint64)
+        firsts = np.cumsum(sizes) - sizes
+        keys = np.array([key_of(self.seed, epoch, _OF_PART, part) for part in range(len(sizes))], dtype=np.uint64)
+        cycles, places = np.divmod(numbers, sizes[parts])
+        return permute_words(places, sizes[parts], keys_of(cycles, keys[parts])) + firsts[parts], cycles
+
+    def _places(self, positions: Words, epoch: int) -> tuple[NDArray[np.int64], Words]:
+        """Returns the range of each position, and how many positions the range had before it."""
+        runs, places = np.divmod(positions, np.uint64(self.run))
+        places = permute_words(places, self.run, keys_of(runs, key_of(self.seed, epoch, _PART)))
+        before = self._positions_below(runs)
+        within = self._positions_below(runs + np.uint64(1)) - before
+        parts = (places >= within[1:-1]).sum(0)
+        each = np.arange(len(positions))
+        numbers: Words = before[parts + 1, each] - before[parts, each] + places - within[parts, each]
+        return parts, numbers
+
+    def _positions_below(self, runs: Words) -> Words:
+        """Returns the positions of all ranges below each one in so many runs, uint64 [ranges + 1, B]."""
+        below = np.array([0.0, *np.cumsum(self.shares[:-1]), 1.0])
+        positions: Words = np.floor(runs.astype(np.float64) * self.run * below[:, None] + 0.5).astype(np.uint64)
+        return positions
 
 
 def _subset(rows: object, context: OrderContext) -> EpochOrder:
     count = len(context.view)
-    numbers = row_numbers(rows, count, "the loader's dataset")
-    return ListOrder(rows=count, listed=numbers, occurrences=occurrences_in(numbers, count), seed=context.seed)
+    listed = row_numbers(rows, count, "the loader's dataset")
+    identity = f"subset {rows_digest(listed):016x}, shuffled"
+    rows_at = partial(_listed_rows, listed, occurrences_in(listed, count), context.seed)
+    return EpochOrder(rows=count, length=len(listed), identity=identity, rows_at=rows_at)
+
+
+def _listed_rows(
+    listed: Numbers, occurrences: Numbers | None, seed: int, positions: Words, epoch: int
+) -> tuple[Words, Words | None]:
+    """Returns the listed rows at the shuffled positions, and their occurrences in the list."""
+    places = shuffled(positions, len(listed), seed, epoch)
+    again = None if occurrences is None else occurrences[places].view(np.uint64)
+    return listed[places].view(np.uint64), again
 
 
 def _by_aspect(order: str | Sampling, context: OrderContext) -> EpochOrder:

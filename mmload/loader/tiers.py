@@ -136,7 +136,7 @@ class StoredRows(NamedTuple):
         lines = self._arriving(library, at_once)
         if not at_once:
             return lines
-        bring(lines.arrival, len(self.rows))
+        bring(lines, len(self.rows))
         return self.missing(lines) or lines._replace(arrival=PRESENT)
 
     def missing(self, lines: ImageLines) -> ImageLines | None:
@@ -167,9 +167,6 @@ class StoredRows(NamedTuple):
         prepared, group = self.prepared, self._group
         arrival = Arrival(
             address=address_of(arrive, ARRIVE),
-            first=0,
-            memory=self.memory,
-            places=places,
             ranges=NO_FILES if prepared is None else prepared.map.ranges,
             files=nothing if prepared is None else prepared.files[group],
             absent=nothing if prepared is None else prepared.absent[group],
@@ -179,7 +176,6 @@ class StoredRows(NamedTuple):
             needed=self.needed,
             rooms=rooms,
             channels=channels,
-            decoded=decoded,
             spare=spare,
             decoder=PRESENT.decoder if library is None else _decoder_of_thread(library).state,
             failed=np.array([-1, 0]),
@@ -488,7 +484,7 @@ def _chunk_map(rows: Rows) -> ChunkMap | None:
     """Returns the map of rows in object storage; None where they are local, as lists are."""
     if not isinstance(rows, FieldRows) or rows.split_files.is_local or rows.spec.is_list:
         return None
-    from mmload.remote.cached_reader import CachedFiles
+    from mmload.remote.cached_dataset import CachedFiles
 
     return rows.split_files.chunk_map(rows.name) if isinstance(rows.split_files, CachedFiles) else None
 

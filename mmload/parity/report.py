@@ -19,7 +19,7 @@ import torch
 import torchvision
 
 import mmload
-from mmload.builder.version_commit import write_card
+from mmload.builder.dataset_change import write_card
 from mmload.errors import one_line
 
 Progress = Callable[[str, int, int], None]
@@ -115,7 +115,7 @@ def table(report: ParityReport) -> str:
     return "\n".join(lines)
 
 
-def record(folder: str | Path, report: ParityReport) -> None:
+def record(folder: Path, report: ParityReport) -> None:
     """Writes a report to the card of a dataset's manifest; replaces an earlier report.
 
     Args:
@@ -123,9 +123,9 @@ def record(folder: str | Path, report: ParityReport) -> None:
         report: the report to keep.
 
     Raises:
-        StoreError: if there is no finished dataset, it is not the checked one, or it cannot be written.
+        StoreError: if it is not the dataset that was checked, or cannot be written.
     """
-    write_card(folder, "parity", report.as_json(), report.contents)
+    write_card(Path(folder), "parity", report.as_json(), report.contents)
 
 
 def _lines(verdict: Verdict, part: int, width: int) -> list[str]:

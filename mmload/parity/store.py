@@ -21,7 +21,7 @@ from mmload.errors import SampleError, SourceError, StoreError, counted
 from mmload.parity.differences import Tally, apart
 from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
 from mmload.parity.report import Progress, Verdict
-from mmload.runtime.random_words import permute
+from mmload.runtime.random_words import permuted
 from mmload.runtime.regular_files import read_regular
 from mmload.runtime.resources import available_cores, single_op_pool
 from mmload.sources import SourceSplit
@@ -80,7 +80,7 @@ def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     names = _ids(split, SAMPLES_NAME)
     left_out = set(_ids(split, SKIPPED_NAME)) if split.record.skipped_count else set()
     seed, count = recipe["store"].get("shuffle_seed"), len(source)
-    order = range(count) if seed is None else permute(torch.arange(count, device="cpu"), count, seed).tolist()
+    order = range(count) if seed is None else permuted(range(count), count, seed)
     expected = [index for index in order if source.id(index) not in left_out]
     index_of = {source.id(index): index for index in expected}
     found = [index_of.get(name, -1) for name in names]

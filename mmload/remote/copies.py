@@ -2,13 +2,14 @@
 
 A push writes the manifest last, so a dataset that was pushed in part is never read; meanwhile the object
 ``dataset.pushing`` names the dataset. A pull works in ``.DIR.pulling`` beside the destination, and renames that when
-everything is complete and durable. A file arrives in parts; a table beside it records which, so an interrupted pull
-continues with the next part.
+everything is complete and durable. A file arrives in parts, and has its name when it is complete, so an interrupted
+pull continues with the files that it lacks.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,22 +18,23 @@ from typing import BinaryIO
 
 import msgspec
 
-from mmload.errors import MmloadError, RemoteMissingError, StoreError, UsageError
-from mmload.remote.arriving_file import ArrivingFile
+from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreError, UsageError
 from mmload.remote.layout import SUFFIX, checksums_of_file, chunks_of, manifest_at, parse_checksums
-from mmload.remote.object_store import Objects, check_parallel, in_parallel
+from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.durable_files import (
+    begin_sync,
     folder_lock,
     is_partial,
     lock,
     open_lock,
     remove,
-    sync_everything,
     sync_folder,
     write_atomically,
 )
-from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_folder
+from mmload.runtime.regular_files import open_regular, write_at
+from mmload.store.checksum import file_crc32
+from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_again, open_folder
 from mmload.store.manifest import FILE_NAME, Manifest, loads, read
 from mmload.store.manifest_text import VERSIONS
 from mmload.store.versions import kept_manifests, versions_of
@@ -97,7 +99,7 @@ def push(
     pushed = in_parallel(lambda file: _push_file(objects, root, file), missing, parallel)
     copied = _copied(files, missing, pushed, progress)
     if not complete:
-        folder.check()
+        open_again(root, manifest.version, manifest.contents)
         now = _manifest_there(objects)
         if now is None or now.contents != manifest.contents:  # else another push of this version has ended
             if (now and now.contents) != (there and there.contents):
@@ -210,6 +212,7 @@ def _reading(root: Path) -> Iterator[None]:
 
 
 _LOCK, _CONTENTS, _DATASET = "lock", "contents", "dataset"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def pull(
@@ -251,7 +254,7 @@ def pull(
             here = _dataset_at(place, kept)
             copied = _fetch_missing(objects, work, None if here is None else place, files, parallel, progress)
             write_atomically(work / FILE_NAME, manifest.dumps())
-            sync_everything()  # a rename may reach the disk before what was written earlier
+            os.sync()  # a rename may reach the disk before what was written earlier
             if here is not None:
                 _add_files(work, place, here, manifest, files)
             else:
@@ -287,9 +290,46 @@ def _fetch_missing(
         check_no_links(place, (file.name for file in files if not _has(place, file)))
     for folder in {(work / file.name).parent for file in missing}:
         folder.mkdir(parents=True, exist_ok=True)
-    arriving = (ArrivingFile(objects, work, file) for file in missing)
+    arriving = (_ArrivingFile(objects, work, file) for file in missing)
     parts = ((file, index) for file in arriving for index in range(file.count))
     return _copied(files, missing, in_parallel(lambda part: part[0].fetch(part[1]), parts, parallel), progress)
+
+
+class _ArrivingFile:
+    """File that arrives in parts, beside its place until it is complete."""
+
+    def __init__(self, objects: Objects, folder: Path, file: DatasetFile) -> None:
+        self._objects, self._file, self._path = objects, file, folder / file.name
+        self._partial = self._path.with_name(f"{self._path.name}.partial")
+        self.count = self._missing = max(1, -(-file.record.bytes // PART_BYTES))
+        self._lock = threading.Lock()
+
+    def fetch(self, index: int) -> int:
+        """Fetches one part and completes the file with the last one; returns the bytes of the part."""
+        file, start = self._file, index * PART_BYTES
+        if file.content is not None:
+            write_atomically(self._path, file.content)
+            return file.record.bytes
+        length = min(PART_BYTES, file.record.bytes - start)
+        data = self._objects.get_range(file.name, start, length)
+        with open(open_regular(self._partial, os.O_WRONLY | os.O_CREAT | _NO_LINK), "wb", buffering=0) as opened:
+            write_at(opened.fileno(), data, start)
+            begin_sync(opened.fileno(), start, length)
+        with self._lock:
+            self._missing -= 1
+            is_last = self._missing == 0
+        if is_last:
+            self._finish()
+        return length
+
+    def _finish(self) -> None:
+        """Checks the file and renames it."""
+        if (got := file_crc32(self._partial)) != self._file.record.crc32:
+            raise DamagedError(
+                f"{self._objects.url_of(self._file.name)} has the checksum {got}, the manifest says "
+                f"{self._file.record.crc32}: its bytes have changed; remove that object, and push the dataset again"
+            )
+        self._partial.replace(self._path)
 
 
 def _has(folder: Path, file: DatasetFile) -> bool:

@@ -46,6 +46,6 @@ def open(
             f"{path} is in object storage: give cache=, a folder on a local disk for what is read of it, and "
             'cache_limit=, such as "200GB"'
         )
-    from mmload.remote.cached_reader import open_cached
+    from mmload.remote.cached_dataset import open_cached
 
     return open_cached(str(path), Path(cache).absolute(), cache_limit, parallel, version)

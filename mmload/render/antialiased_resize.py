@@ -36,7 +36,7 @@ class Taps(NamedTuple):
         firsts: int64 [n], first input line of each output line.
         counts: int64 [n], number of its input lines.
         weights: int32 [n, >= counts].
-        bits: bits of a weight of one.
+        bits: bits of a weight that is one.
     """
 
     firsts: Numbers
@@ -73,29 +73,22 @@ def _weight(x: float, reach: int) -> float:
 
 
 @called
-def taps(length: int, wanted: int, reach: int, begin: int, end: int, arena: Arena) -> Taps:
+def taps(start: int, length: int, wanted: int, reach: int, shrink: int, begin: int, end: int, arena: Arena) -> Taps:
     """Returns the weights of an axis, as ``_compute_index_ranges_int16_weights`` in ATen's UpSampleKernel.cpp does.
 
+    The axis may be a window of one that was made ``shrink`` times shorter: ``start`` and ``length`` of the window are
+    in lines of the original axis, input lines are counted from the beginning of the shorter one; those that the window
+    does not touch weigh nothing. All output lines decide on the bits of the weights.
+
     Args:
-        length: length of the axis.
-        wanted: its length after the resize.
+        start: first line.
+        length: number of lines.
+        wanted: their number after the resize.
         reach: one of :data:`REACHES`.
+        shrink: number of times.
         begin: first output line whose weights are returned.
         end: one past the last.
         arena: memory for them.
-    """
-    return window_taps(0, length, wanted, reach, 1, begin, end, arena)
-
-
-@called
-def window_taps(
-    start: int, length: int, wanted: int, reach: int, shrink: int, begin: int, end: int, arena: Arena
-) -> Taps:
-    """Returns the weights of a window of an axis that was made ``shrink`` times shorter.
-
-    ``start`` and ``length`` of the window are in lines of the original axis, input lines are counted from the beginning
-    of the shorter one; those that the window does not touch weigh nothing. All output lines decide on the bits of the
-    weights; only those from ``begin`` to ``end`` are returned.
     """
     first_line, least, after = start / shrink, start // shrink, (start + length + shrink - 1) // shrink
     scale = length / (wanted * shrink)
@@ -212,9 +205,10 @@ def _blend(lines: _Lines, taps: Taps, at: int, wide: int, sums: Sums, out: Bytes
 @called
 def _transpose(source: Bytes, out: Bytes) -> None:
     """Transposes bytes [32 a, 16 b] into [16 b, 32 a]."""
-    for y in range(0, source.shape[0], TRANSPOSED_ROWS):
-        for x in range(0, source.shape[1], TRANSPOSED_COLUMNS):
-            transpose(source, _U(y), _U(x), out, _U(x), _U(y))
+    (high, wide), given, made = source.shape, reshaped(source, source.size), reshaped(out, out.size)
+    for y in range(_U(0), _U(high), _U(TRANSPOSED_ROWS)):
+        for x in range(_U(0), _U(wide), _U(TRANSPOSED_COLUMNS)):
+            transpose(given, y * _U(wide) + x, _U(wide), made, x * _U(high) + y, _U(high))
 
 
 @inlined
@@ -288,8 +282,8 @@ def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach:
         arena: working memory.
     """
     count, height, width, channels = planes.shape
-    over = taps(height, high, reach, top, top + out.shape[2], arena)
-    aside = taps(width, wide, reach, left, left + out.shape[3], arena)
+    over = taps(0, height, high, reach, 1, top, top + out.shape[2], arena)
+    aside = taps(0, width, wide, reach, 1, left, left + out.shape[3], arena)
     for p in range(_U(count)):
         lines = reshaped(planes[p], (height, width * channels))
         resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0), arena)

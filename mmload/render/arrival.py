@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.jpeg_strips import WORTH, cut_strip
-from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, UNREADABLE, Arrival
+from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, UNREADABLE, Arrival, ImageLines
 from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import CallBy, CallC, called, inlined
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resident_pages import bring_in
 from mmload.runtime.turbojpeg import DECODE, DESTROY, GRAY, HANDLE, HEADER, INIT, MOST_COLORS, RGB
 
-_arrive = CallBy((ARRIVE,))
+_arrive = CallBy(ARRIVE)
 _INIT = CallC("uintp()")
 _DESTROY = CallC("int32(uintp)")
 _HEADER = CallC("int32(uintp, uintp, uintp, uintp, uintp, uintp, uintp)")
@@ -27,14 +27,13 @@ _I = np.int32
 
 
 @inlined
-def is_there(arrival: Arrival, row: int, arena: Arena) -> bool:
+def is_there(lines: ImageLines, row: int, arena: Arena) -> bool:
     """Waits until a row is in memory, decoded; returns False if it cannot be read or decoded."""
-    if arrival.address:
+    if lines.arrival.address:
         begun = arena[USED]
-        _arrive(arrival.address, (arrival, row, arena))
+        _arrive(lines.arrival.address, (lines, row, arena))
         arena[USED] = begun
-        return bool(arrival.failed[0] < 0)
-    return True
+    return bool(lines.arrival.failed[0] < 0)
 
 
 @called
@@ -49,26 +48,27 @@ def _is_jpeg(arrival: Arrival, address: int, size: int, high: int, wide: int, ar
 
 
 @called
-def _is_decoded(arrival: Arrival, row: int, arena: Arena) -> bool:
+def _is_decoded(lines: ImageLines, row: int, arena: Arena) -> bool:
     """Decodes the lines of a JPEG that are needed, and perhaps others; returns False if it is no sound JPEG."""
-    place, needed, decoder = arrival.places[row], arrival.needed[row], arrival.decoder
+    arrival, memory, place = lines.arrival, lines.memory, lines.places[row]
+    needed, decoder = arrival.needed[row], arrival.decoder
     start, size = arrival.starts[row], arrival.lengths[row]
-    address = arrival.memory.ctypes.data + start
+    address = memory.ctypes.data + start
     if not _is_jpeg(arrival, address, size, place.height, place.width, arena):
         return False
-    first, lines = 0, place.height
-    if needed.stop - needed.first < WORTH * lines:
+    first, count = 0, place.height
+    if needed.stop - needed.first < WORTH * count:
         part = carve(arena, 2, np.int64)
-        used = cut_strip(arrival.memory[start : start + size], needed.first, needed.stop, arrival.spare, part)
+        used = cut_strip(memory[start : start + size], needed.first, needed.stop, arrival.spare, part)
         if used:
-            address, size, first, lines = arrival.spare.ctypes.data, used, part[0], part[1]
-            if not _is_jpeg(arrival, address, size, lines, place.width, arena):
+            address, size, first, count = arrival.spare.ctypes.data, used, part[0], part[1]
+            if not _is_jpeg(arrival, address, size, count, place.width, arena):
                 return False
     shrink = needed.shrink
-    high, wide = (lines + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
+    high, wide = (count + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
     room = arrival.rooms[row]
-    into = np.uintp(arrival.decoded.ctypes.data + room)
-    if room + high * wide * arrival.channels > len(arrival.decoded):
+    into = np.uintp(lines.decoded.ctypes.data + room)
+    if room + high * wide * arrival.channels > len(lines.decoded):
         return False
     source = decoder[HANDLE], np.uintp(address), np.uintp(size), into
     color = RGB if arrival.channels == 3 else GRAY
@@ -79,13 +79,14 @@ def _is_decoded(arrival: Arrival, row: int, arena: Arena) -> bool:
 
 
 @numba_compiled(ARRIVE)
-def arrive(arrival: Arrival, row: int, arena: Arena) -> None:
+def arrive(lines: ImageLines, row: int, arena: Arena) -> None:
     """Waits until a row is in memory, and decodes it if it is a JPEG.
 
     After a JPEG that is refused the decoder is made anew, as its state is undefined.
     """
+    arrival = lines.arrival
     if arrival.absent[row]:
-        base, start, length = arrival.memory.ctypes.data, arrival.starts[row], arrival.lengths[row]
+        base, start, length = lines.memory.ctypes.data, arrival.starts[row], arrival.lengths[row]
         if not bring_in(base, arrival.ranges, arrival.files[row], start, length, arena):
             arrival.failed[0], arrival.failed[1] = row, UNREADABLE
             return
@@ -94,15 +95,15 @@ def arrive(arrival: Arrival, row: int, arena: Arena) -> None:
     decoder = arrival.decoder
     if not decoder[HANDLE]:
         decoder[HANDLE] = _INIT(decoder[INIT], ())
-    if not _is_decoded(arrival, row, arena):
+    if not _is_decoded(lines, row, arena):
         arrival.failed[0], arrival.failed[1] = row, REFUSED
         _DESTROY(decoder[DESTROY], (decoder[HANDLE],))
         decoder[HANDLE] = 0
 
 
 @numba_compiled(BRING)
-def bring(arrival: Arrival, stop: int, arena: Arena) -> None:
+def bring(lines: ImageLines, stop: int, arena: Arena) -> None:
     """Waits for the rows before ``stop``, or until one cannot arrive."""
-    for row in range(arrival.first, stop):
-        if not is_there(arrival, row, arena):
+    for row in range(stop):
+        if not is_there(lines, row, arena):
             break

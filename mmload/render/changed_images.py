@@ -32,7 +32,7 @@ from mmload.runtime.intrinsics import reshaped
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
 
-_run = CallBy((RUN,))
+_run = CallBy(RUN)
 
 
 def complete_images(sizes: Numbers) -> Places:

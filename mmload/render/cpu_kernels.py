@@ -2,7 +2,7 @@
 
 They take uint8 images as stored and write pixels into the caller's memory, without the interpreter lock. Subtraction
 and multiplication are separate, in float32, as in torch: no fused multiply-add, so the bits do not depend on the
-position in a line. Nothing is checked here: :mod:`mmload.render.cpu_rendering` does.
+position in a line. Nothing is checked here.
 
 Indices are unsigned in inner loops (``_U``): negative indices count from the end, and code for them keeps a loop from
 being vectorized, which takes twice as long.
@@ -28,7 +28,6 @@ from mmload.render.kernel_arguments import (
     Numbers,
     Paint,
     Pixels,
-    compiled_for,
     crop_signature,
     outputs,
 )
@@ -114,15 +113,13 @@ def find_sources(span: Span, length: int, mode: int, sources: Numbers) -> None:
         sources[_U(i)] = reflected(position, length, mode)
 
 
+@inlined
 def lines_at_once(height: int, line_bytes: int) -> int:
     """Returns how many lines are streamed at a time: they end with a cache line, and take a band if possible."""
     aligned = 1
     while aligned * line_bytes % LINE:
         aligned *= 2
     return min(height, aligned * max(1, _BAND // (aligned * line_bytes)))
-
-
-_lines_at_once = inlined(lines_at_once)
 
 
 @inlined
@@ -155,7 +152,7 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
     shift, scale, streamed = paint.shift, paint.scale, paint.streamed
     count, channels, height, width = out.shape
-    lines = _lines_at_once(height, width * out.itemsize) if streamed else height
+    lines = lines_at_once(height, width * out.itemsize) if streamed else height
     flat, band = reshaped(out, out.size), carve(arena, lines * width if streamed else 0, out.dtype)
     target, holes = band if streamed else flat, paint.holes
     row_sources, column_sources = carve(arena, height, np.int64), carve(arena, width, np.int64)
@@ -210,8 +207,8 @@ def fill(out: Floats, value: float, arena: Arena) -> None:
 
 
 @inlined
-def interleave(images: Bytes, index: Index, row: Index, columns: Span, lines: Bytes, at: Index) -> None:
-    """Copies a row's columns inside of the image into a line of w * C values, which begins at ``at``.
+def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: Bytes) -> None:
+    """Copies a row's columns inside of the image into a line of w * C values.
 
     Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
     three took 1.8 times as long. Three channels have loops of their own, as a constant stride is quick.
@@ -220,19 +217,19 @@ def interleave(images: Bytes, index: Index, row: Index, columns: Span, lines: By
     origin = _U(columns.origin)
     if channels == 3 and columns.flipped:
         for x in range(_U(columns.begin), _U(columns.end)):
-            lines[at + _U(3) * x] = images[index, 0, row, origin - x]
-            lines[at + _U(3) * x + _U(1)] = images[index, 1, row, origin - x]
-            lines[at + _U(3) * x + _U(2)] = images[index, 2, row, origin - x]
+            line[_U(3) * x] = images[index, 0, row, origin - x]
+            line[_U(3) * x + _U(1)] = images[index, 1, row, origin - x]
+            line[_U(3) * x + _U(2)] = images[index, 2, row, origin - x]
     elif channels == 3:
         for x in range(_U(columns.begin), _U(columns.end)):
-            lines[at + _U(3) * x] = images[index, 0, row, origin + x]
-            lines[at + _U(3) * x + _U(1)] = images[index, 1, row, origin + x]
-            lines[at + _U(3) * x + _U(2)] = images[index, 2, row, origin + x]
+            line[_U(3) * x] = images[index, 0, row, origin + x]
+            line[_U(3) * x + _U(1)] = images[index, 1, row, origin + x]
+            line[_U(3) * x + _U(2)] = images[index, 2, row, origin + x]
     else:
         for c in range(_U(channels)):
             for x in range(_U(columns.begin), _U(columns.end)):
                 value = images[index, c, row, origin - x if columns.flipped else origin + x]
-                lines[at + x * _U(channels) + c] = value
+                line[x * _U(channels) + c] = value
 
 
 @numba_compiled(*map(crop_signature, outputs(3)))
@@ -243,7 +240,7 @@ def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> N
     count, height, across = out.shape
     channels = images.shape[1]
     width = across // channels
-    lines = _lines_at_once(height, across * out.itemsize) if streamed else height
+    lines = lines_at_once(height, across * out.itemsize) if streamed else height
     flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
     target, line = band if streamed else flat, carve(arena, across, np.uint8)
     # The color map is repeated for every value of a line, so that the last pass is one plain loop.
@@ -266,7 +263,7 @@ def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> N
                 shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
                 row = _U(row_sources[y])
                 if shown:
-                    interleave(images, index, row, columns, line, _U(0))
+                    _interleave(images, index, row, columns, line)
                 left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
                 # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the
                 # rest of the body once for each kind and does not vectorize the last pass, which took twice as long.
@@ -288,9 +285,9 @@ def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> N
         finish_streams()
 
 
-def crop_into(out: Pixels) -> Callable[..., None]:
-    """Returns :func:`crop` or :func:`crop_interleaved` for an output."""
-    return compiled_for(out, crop if out.ndim == 4 else crop_interleaved, crop_signature)
+def crop_of(ndim: int) -> Callable[..., None]:
+    """Returns the crop to outputs of so many dimensions."""
+    return crop if ndim == 4 else crop_interleaved
 
 
 KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {

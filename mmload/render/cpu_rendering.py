@@ -1,34 +1,29 @@
 """Renders uint8 images on a CPU by the compiled kernels: some samples or a batch, with the same bits.
 
 Samples may be rendered from any number of threads, as working memory belongs to the thread; those of a plan that mixes
-them in order, by one thread.
+them, or composes them of tiles, in order, by one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.render import cpu_kernels as kernels
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
-from mmload.render.cpu_kernels import KERNEL_DTYPES, written
-from mmload.render.cpu_ordered import CpuCanvas, CpuMixing, targets
-from mmload.render.holes import holes_of
+from mmload.render.cpu_kernels import crop_of, written
+from mmload.render.holes import holes_of, no_holes
 from mmload.render.kernel_arguments import (
-    ANYWHERE,
     FLIPPED_X,
     FLIPPED_Y,
-    IN_PLACE,
-    INSIDE,
+    NOWHERE,
     RESIZED,
+    TILE,
     WINDOW,
-    Arrival,
     Bytes,
-    Calls,
     Composed,
     Crops,
     Floats,
@@ -41,286 +36,159 @@ from mmload.render.kernel_arguments import (
     Places,
     Records,
     Resizes,
+    compiled_for,
+    crop_signature,
+    mix_signature,
 )
 from mmload.render.plan import Plan
-from mmload.render.plan_parts import PADDING_MODES, Padding, Resampling
-from mmload.render.torch_rendering import Placed, on_canvas_of, placements
-from mmload.render.torch_sampling import Window, chunks, windows
+from mmload.render.plan_parts import PADDING_MODES, Canvas, Mixing, Padding, Resampling
+from mmload.render.sample_kernels import calls_for, operations_of, render
+from mmload.render.torch_rendering import on_canvas_of, placements
+from mmload.render.torch_sampling import windows
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.memory_pool import past_caches, scratch
+from mmload.runtime.memory_pool import MemoryPool, past_caches, scratch
 
-CHANGED_BYTES = 700_000
-"""Bytes of levels that operations change before they are colored: they stay in cache."""
-
-RESIZED_BYTES = 700_000
-"""Bytes of resized windows before they are colored: they stay in cache."""
-
-ColorMap = tuple[Floats, Floats]
-"""Shift and scale, float32 [C] each: a value becomes (x - shift) * scale."""
+_POOL = MemoryPool(spare=4)
+"""Memory for the levels of batches that are being rendered, each by calls in order."""
 
 
 class CpuRendering:
     """Plan of uint8 images as numpy arrays, ready for the kernels; shift and scale of colors are float32 [C]."""
 
-    def __init__(self, plan: Plan, dtype: torch.dtype, shift: Floats | None, scale: Floats | None) -> None:
-        self._plan, self._dtype, self._shift, self._scale = plan, dtype, shift, scale
-
-    def render_rows(self, first: int, images: Tensor, indices: Tensor, out: Tensor) -> None:
-        """Renders samples from ``first`` on into ``out`` [b, C, h, w].
-
-        Images are contiguous uint8 [N, C, H, W], of which each sample has one, by indices int64 [b].
-
-        Raises:
-            IndexError: if there is no such image, or sample.
-            ValueError: if the images or the output have another shape than the plan, or the plan mixes samples and
-                those before ``first`` are missing.
-        """
-        if images.shape[1:] != self._plan.source:
-            raise ValueError(f"images {tuple(images.shape)} are not what was planned")
-        if images.dtype != torch.uint8 or not images.is_contiguous():
-            raise ValueError(f"images are {images.dtype} of strides {images.stride()}, expected contiguous uint8")
-        if indices.dtype != torch.int64:
-            raise ValueError(f"indices are {indices.dtype}, expected int64")
-        self.render_lines(first, ImageLines.of_batch(images, indices.numpy()), out)
+    def __init__(self, plan: Plan, shift: Floats | None, scale: Floats | None) -> None:
+        self._plan = plan
+        channels = plan.source[0]
+        self._shift = np.zeros(channels, np.float32) if shift is None else shift
+        self._scale = np.ones(channels, np.float32) if scale is None else scale
 
     @property
     def waits(self) -> bool:
         """Whether images may arrive while they are rendered, each when it is needed."""
         resampling = self._plan.resampling
-        return self._mixing is None and (resampling is None or is_by_kernel(resampling))
-
-    def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
-        """Renders samples from ``first`` on into ``out`` [b, C, h, w], from the lines of their images.
-
-        The output may be an array in the layout that kernels write: see :func:`~mmload.render.cpu_kernels.written`.
-
-        Of variable-size images, at least the lines of :attr:`needed` are there. Lines arrive meanwhile only if the
-        rendering :attr:`waits`; the samples from one on that cannot arrive are not rendered.
-
-        Raises:
-            IndexError: if there is no such sample, or its window needs other lines.
-            ValueError: if the images have another size than in the plan, or the output another shape; or the plan mixes
-                samples and those before ``first`` are missing.
-        """
-        plan, samples = self._plan, slice(first, first + len(lines.places))
-        self._check_output(samples, out)
-        if plan.sizes is not None:
-            if plan.resampling is None:
-                raise ValueError("variable-size images are not resized")
-            lines.check_complete(self.needed[samples], plan.sizes[samples], plan.source[0])
-            self._resize(samples, lines, plan.resampling, out)
-            return
-        images, indices = lines.batch(plan.source)
-        if plan.resampling is not None:
-            self._resize(samples, lines, plan.resampling, out)
-            return
-        crops = self._crops(samples, images)
-        crops.windows["index"] = indices
-        origin = INSIDE if self._are_inside else ANYWHERE
-        if lines.arrival.address:
-            self._store(samples, lines.arrival, crops, origin, out)
-        else:
-            self._change(samples, crops, origin, out)
-
-    def render_tiles(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
-        """Paints tiles from ``first`` on, and finishes the samples of which the last tile is painted.
-
-        At least the lines of :attr:`needed` are there; ``out`` [B, C, h, w] is that of all samples.
-
-        Raises:
-            IndexError, ValueError: as :meth:`render_lines` does, or if tiles before ``first`` are missing.
-        """
-        if self._canvas is None:
-            raise ValueError("the images are not composed of tiles")
-        self._check_output(slice(0, self._plan.count), out)
-        from mmload.render.sample_kernels import calls_for, render_composed
-
-        samples, composed = self._canvas.take(first, lines)
-        done = out[samples]
-        pixels, full = written(done), composed.levels[:1]
-        own = pixels is not None
-        if pixels is None:
-            pixels = scratch("composed", done.shape, np.float32)
-        calls = calls_for(pixels, render_composed, changing=self._operations is not None)
-        source, streamed = (composed, lines.arrival), own and self._streams(out)
-        self._finish_at_once(render_composed, source, samples, full, streamed, calls, pixels)
-        if not own and isinstance(done, Tensor):
-            done.copy_(torch.from_numpy(pixels))
+        return resampling is None or is_by_kernel(resampling)
 
     @lazy_property
     def needed(self) -> Places:
         """Lines that each window needs of its image, or each tile: :data:`~mmload.render.kernel_arguments.NEEDED`."""
         return needed_lines(self._plan) if self._plan.canvas is None else self._plan.canvas.needed
 
-    def _check_output(self, samples: slice, out: Tensor | Pixels) -> None:
-        """Checks that memory has the shape and dtype of the plan's samples."""
-        count, (_, channels, height, width) = samples.stop - samples.start, self._plan.shape
-        shapes: list[tuple[int, ...]] = [(count, channels, height, width)]
-        is_array = isinstance(out, np.ndarray)
-        if is_array:
-            shapes.append((count, height, width * channels))
-        if out.shape not in shapes or out.dtype != (KERNEL_DTYPES[self._dtype] if is_array else self._dtype):
-            raise ValueError(f"{count} samples into {out.dtype} {tuple(out.shape)} are not what was planned")
-        if samples.start < 0 or samples.stop > self._plan.count:
-            raise IndexError(f"samples {samples.start} to {samples.stop - 1} are wanted, there are {self._plan.count}")
+    def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
+        """Renders samples (of canvases: tiles) from ``first`` on into ``out`` [B, C, h, w], the memory of all samples.
 
-    def _resize(self, samples: slice, lines: ImageLines, resampling: Resampling, out: Tensor | Pixels) -> None:
-        """Renders by way of a resize: one sample after the other, or if no kernel can a few at a time, in cache."""
-        shape = self._plan.source[0], resampling.height, resampling.width
-        by_kernel = is_by_kernel(resampling)
-        if by_kernel and self._mixing is None:
-            from mmload.render.sample_kernels import calls_for, render_resized
+        Of variable-size images, at least the lines of :attr:`needed` are there. Lines arrive meanwhile only if the
+        rendering :attr:`waits`; the samples from one on that cannot arrive are not rendered. Samples of which the last
+        tile is painted are finished. Samples that are mixed are written when the last of the batch is rendered.
 
-            full = scratch("resized", (1, *shape))
-            for part, pixels, is_own in targets(out):
-                here = slice(samples.start + part.start, samples.start + part.stop)
-                own = lines.part(part)
-                source = self._resizes(here, own, resampling), own.arrival
-                calls = calls_for(pixels, render_resized, changing=self._operations is not None)
-                streamed = is_own and self._streams(out)
-                self._finish_at_once(render_resized, source, here, full, streamed, calls, pixels)
-            return
-        for part in chunks(len(out), shape, RESIZED_BYTES):
-            full = scratch("resized", (part.stop - part.start, *shape))
-            here = slice(samples.start + part.start, samples.start + part.stop)
-            if by_kernel:
-                from mmload.render.resized_windows import resize  # compiled only by those who resize
-
-                resize(self._resizes(here, lines.part(part), resampling), full)
-            else:
-                for k, target in enumerate(torch.from_numpy(full)):
-                    image, sample = lines.image(part.start + k, shape[0]), here.start + k
-                    window, placed = self._windows[sample], self._placed[sample]
-                    target.copy_(on_canvas_of(image, window, resampling, self._plan.padding, placed))
-            crops = self._crops(here, full)
-            crops.windows["index"] = np.arange(len(full))
-            self._change(here, crops, self._origin, out[part])
-
-    def _finish_at_once(
-        self,
-        kernel: Callable[..., None],
-        source: tuple[Resizes | Composed, Arrival],
-        samples: slice,
-        full: Bytes,
-        streamed: bool,
-        calls: Calls,
-        out: Pixels,
-    ) -> None:
-        """Makes samples, each in the image ``full``, cuts them out, changes and colors them by one call."""
-        from mmload.render.sample_kernels import changes_of, no_operations
-
-        origin = self._origin
-        levels = full if origin == IN_PLACE else scratch("levels", (1, *self._plan.shape[1:]))
-        operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
-        kernel(
-            *source,
-            self._crops(samples, full),
-            self._paint(samples, streamed),
-            changes_of(operations, samples, levels, origin),
-            calls,
-            Output.of_pixels(out),
-        )
-
-    def _resizes(self, samples: slice, lines: ImageLines, resampling: Resampling) -> Resizes:
-        placed = resampling.placement
-        ground = self._fill if placed is None else _levels(placed.fill, self._plan.source[0])
-        windows, reach = self._resized_windows[samples], REACHES[resampling.mode]
-        return Resizes(*lines[:3], windows, self._fill, self._mode, ground, reach)
-
-    @property
-    def _origin(self) -> int:
-        """Origin of levels on a canvas or after a resize: they change where they lie unless a crop follows."""
-        part = self._plan.resampling or self._plan
-        if part.top is None and part.left is None and self._whole_sides == self._plan.shape[2:]:
-            return IN_PLACE
-        return INSIDE if self._are_inside else ANYWHERE
-
-    @property
-    def _whole_sides(self) -> tuple[int, int]:
-        """Height and width of the images that windows are cut out of."""
-        resampling, (_, height, width) = self._plan.resampling, self._plan.source
-        return (height, width) if resampling is None else (resampling.height, resampling.width)
-
-    def _crops(self, samples: slice, images: Bytes) -> Crops:
-        """Returns samples' windows in images; their indices are 0, and the windows may be written to."""
-        windows = np.frombuffer(bytearray(self._crop_windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
-        return Crops(images, windows, self._fill, self._mode)
-
-    def _paint(self, samples: slice, streamed: bool) -> Paint:
-        holes = self._holes._replace(sides=self._holes.sides[samples])
-        return Paint(*self._color_map, holes, streamed)
-
-    def _change(self, samples: slice, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
-        """Runs samples' operations on their levels and colors them; flips wait for that, unless a warp needs them."""
-        operations = self._operations
-        if self._mixing is not None:
-            self._mix(self._mixing, samples, crops, origin, out)
-            return
-        for part, pixels, is_own in targets(out):
-            here = slice(samples.start + part.start, samples.start + part.stop)
-            own, paint = crops._replace(windows=crops.windows[part]), self._paint(here, is_own and self._streams(out))
-            if operations is None:
-                kernels.crop_into(pixels)(own, paint, pixels)
-                continue
-            from mmload.render.sample_kernels import calls_for, changes_of, render_changed
-
-            changes = changes_of(operations, here, scratch("levels", (1, *self._plan.shape[1:])), origin)
-            calls = calls_for(pixels, render_changed, changing=True)
-            render_changed(own, paint, changes, calls, Output.of_pixels(pixels))
-
-    def _store(self, samples: slice, arrival: Arrival, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
-        """Renders samples as :meth:`_change` does, each when its image has arrived."""
-        from mmload.render.sample_kernels import calls_for, changes_of, no_operations, render_stored
-
-        operations = self._operations or no_operations(self._plan.count, self._plan.source[0])
-        room = scratch("levels", (1, *self._plan.shape[1:]))
-        for part, pixels, is_own in targets(out):
-            here = slice(samples.start + part.start, samples.start + part.stop)
-            render_stored(
-                arrival._replace(first=arrival.first + part.start),
-                crops._replace(windows=crops.windows[part]),
-                self._paint(here, is_own and self._streams(out)),
-                changes_of(operations, here, room, origin),
-                calls_for(pixels, render_stored, changing=self._operations is not None),
-                Output.of_pixels(pixels),
-            )
-
-    def _mix(self, mixing: CpuMixing, samples: slice, crops: Crops, origin: int, out: Tensor | Pixels) -> None:
-        """Runs samples' operations on their levels, some samples at a time, and mixes them with the samples before."""
-        operations = self._operations
-        if operations is None:
-            mixing.mix(samples.start, crops, out)
-            return
-        from mmload.render.sample_kernels import calls_for, changes_of, render_changed
-
-        for part in chunks(len(out), self._plan.shape[1:], CHANGED_BYTES):
-            first, count = samples.start + part.start, part.stop - part.start
-            room = scratch("levels", (count, *self._plan.shape[1:]))
-            here = crops._replace(windows=crops.windows[part])
-            changes = changes_of(operations, slice(first, first + count), room, origin)
-            calls = calls_for(None, render_changed, changing=True)
-            render_changed(here, changes.plain, changes, calls, _NO_OUTPUT)
-            if origin != IN_PLACE:
-                here = here._replace(images=room)
-                here.windows["index"] = np.arange(count)
-            here.windows["top"] = here.windows["left"] = 0
-            mixing.mix(first, here, out[part])
-
-    def _streams(self, out: Tensor | Pixels) -> bool:
-        """Returns whether a batch is written past the caches: it, and each sample, is too large to stay there."""
-        count, channels, height, width = self._plan.shape
-        if isinstance(out, np.ndarray):
-            address, is_interleaved = out.ctypes.data, out.ndim == 3
+        The output may be an array in the layout that kernels write: see :func:`~mmload.render.cpu_kernels.written`.
+        """
+        pixels = written(out)
+        if pixels is None:
+            work = scratch("pixels", out.shape, np.float32)
+            self.render_lines(first, lines, work)
+            out[:] = torch.from_numpy(work)
+        elif self._plan.mixing is None:
+            self._render(first, lines, pixels)
         else:
-            address, is_interleaved = out.data_ptr(), not out.is_contiguous()
-        values = height * width * (channels if is_interleaved else 1)  # that a kernel writes band by band
-        aligned = values * out.itemsize % LINE == 0 and address % LINE == 0
-        return aligned and past_caches(count, channels * height * width * out.itemsize)
+            self._render_mixed(self._plan.mixing, first, lines, pixels)
+
+    def _render_mixed(self, mixing: Mixing, first: int, lines: ImageLines, out: Pixels) -> None:
+        """Renders levels, and mixes them into ``out`` when those of the whole batch are there."""
+        own = self._levels.reshape(out.shape)
+        self._render(first, lines, own)
+        canvas, count = self._plan.canvas, self._plan.count
+        if first + len(lines.places) < (count if canvas is None else len(canvas.samples)):
+            return
+        from mmload.render.mixing_kernels import mix  # compiled only by those who have such steps
+
+        shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
+        boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
+        levels, mixed = (one[:, None] if one.ndim == 3 else one for one in (own, out))
+        paint = Paint(self._shift, self._scale, holes_of(self._plan), streams(out))
+        compiled_for(mixed, mix, mix_signature)(levels, paint, shares, boxes, mixed)
+
+    def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
+        """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
+        plan, samples = self._plan, slice(first, first + len(lines.places))
+        resizes, composed, indices = _NO_RESIZES, _NO_TILES, np.zeros(1, np.int64)
+        resampling, is_made = plan.resampling, True
+        if plan.canvas is not None:
+            samples, composed = self._composed(plan.canvas, first, lines)
+            images = composed.canvases[:1]
+        elif resampling is None:
+            (images, indices), is_made = lines.batch(plan.source), False
+        elif is_by_kernel(resampling):
+            resizes = self._resizes(resampling, samples)
+            images = scratch("resized", (1, plan.source[0], resampling.height, resampling.width))
+        else:
+            images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(len(lines.places))
+            is_made = False
+        shown = np.frombuffer(bytearray(self._windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
+        shown["index"] = indices
+        crops, operations, pixels = Crops(images, shown, self._fill, self._mode), self._operations, out[samples]
+        holes = self._holes._replace(sides=self._holes.sides[samples])
+        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
+        if operations is None and not is_made and not lines.arrival.address:
+            compiled_for(pixels, crop_of(pixels.ndim), crop_signature)(crops, paint, pixels)
+            return
+        runs = operations is not None
+        cuts = runs and not (is_made and self._is_whole)
+        kinds = {"resizes": resizes is not _NO_RESIZES, "paints": composed is not _NO_TILES, "runs": runs, "cuts": cuts}
+        levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
+        own = _NO_OPERATIONS if operations is None else operations.part(samples)
+        calls = calls_for(out.dtype, out.ndim, **kinds)
+        render(lines, resizes, composed, crops, paint, own, levels, calls, Output.of_pixels(pixels))
+
+    def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
+        """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
+        channels = self._plan.source[0]
+        full = scratch("resized", (len(lines.places), channels, resampling.height, resampling.width))
+        own = zip(torch.from_numpy(full), windows(self._plan)[samples], placements(self._plan)[samples], strict=True)
+        for k, (target, window, placed) in enumerate(own):
+            image = lines.image(k, channels)
+            target.copy_(on_canvas_of(image, window, resampling, self._plan.padding, placed))
+        return full
+
+    def _composed(self, canvas: Canvas, first: int, lines: ImageLines) -> tuple[slice, Composed]:
+        """Returns the samples whose last tile is among those from ``first`` on, and what these are painted by."""
+        stop = first + len(lines.places)
+        ends = np.flatnonzero(np.diff(canvas.samples, append=-1)[first:stop]) + 1
+        starts = np.concatenate(([0], ends, [stop - first]))
+        begin = int(canvas.samples[first]) if stop > first else 0
+        done = slice(begin, begin + len(ends))
+        shares = np.append(canvas.shares[done], np.float32(np.nan))
+        ground = _filled(canvas.fill, self._plan.source[0])
+        return done, Composed(canvas.tiles[first:stop], starts, ground, self._canvases, shares)
+
+    def _resizes(self, resampling: Resampling, samples: slice) -> Resizes:
+        placed = resampling.placement
+        ground = self._fill if placed is None else _filled(placed.fill, self._plan.source[0])
+        return Resizes(self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether nothing is cropped from a canvas, or after a resize."""
+        plan, resampling = self._plan, self._plan.resampling
+        if resampling is None:
+            return plan.top is None and plan.left is None and plan.source[1:] == plan.shape[2:]
+        whole = resampling.height, resampling.width
+        return resampling.top is None and resampling.left is None and whole == plan.shape[2:]
 
     @lazy_property
-    def _crop_windows(self) -> Records:
+    def _levels(self) -> Bytes:
+        """Levels of samples that are mixed when the batch is complete."""
+        return _POOL.array((math.prod(self._plan.shape),))
+
+    @lazy_property
+    def _canvases(self) -> Bytes:
+        """Canvases of the sample that is being painted, whose tiles may come by several calls."""
+        channels, canvas = self._plan.source[0], self._plan.canvas
+        layers = 1 if canvas is None else 1 + int(canvas.tiles["layer"].max(initial=0))
+        return _POOL.array((layers, channels, *self._plan.source[1:]))
+
+    @lazy_property
+    def _windows(self) -> Records:
         """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
         plan, resampling = self._plan, self._plan.resampling
         cut = zeros(plan.count, WINDOW)
@@ -331,13 +199,6 @@ class CpuRendering:
             if flip is not None:
                 cut["flips"] += flip * np.uint8(bit)
         return cut
-
-    @lazy_property
-    def _are_inside(self) -> bool:
-        """Whether all windows lie inside of the images that they are cut out of."""
-        starts = (self._crop_windows[name].view(np.uint64) for name in ("top", "left"))  # negative ones become large
-        last = (side - size for side, size in zip(self._whole_sides, self._plan.shape[2:], strict=True))
-        return all(start.max(initial=0) <= most for start, most in zip(starts, last, strict=True))
 
     @lazy_property
     def _resized_windows(self) -> Records:
@@ -356,23 +217,9 @@ class CpuRendering:
         return resizes
 
     @lazy_property
-    def _canvas(self) -> CpuCanvas | None:
-        canvas = self._plan.canvas
-        return None if canvas is None else CpuCanvas(canvas, _levels(canvas.fill, self._plan.source[0]))
-
-    @lazy_property
-    def _mixing(self) -> CpuMixing | None:
-        mixing = self._plan.mixing
-        return None if mixing is None else CpuMixing(self._plan, mixing, self._color_map, self._streams)
-
-    @lazy_property
     def _operations(self) -> Operations | None:
         program = self._plan.complete_program()
-        if program is None:
-            return None
-        from mmload.render.sample_kernels import operations_of
-
-        return operations_of(program, self._plan.source[0])
+        return None if program is None else operations_of(program, self._plan.source[0])
 
     @lazy_property
     def _mode(self) -> int:
@@ -380,33 +227,28 @@ class CpuRendering:
 
     @lazy_property
     def _fill(self) -> Bytes:
-        return _levels((self._plan.padding or Padding()).fill, self._plan.source[0])
-
-    @lazy_property
-    def _color_map(self) -> ColorMap:
-        channels = self._plan.source[0]
-        return (
-            np.zeros(channels, np.float32) if self._shift is None else self._shift,
-            np.ones(channels, np.float32) if self._scale is None else self._scale,
-        )
-
-    @lazy_property
-    def _windows(self) -> list[Window]:
-        return windows(self._plan)
-
-    @lazy_property
-    def _placed(self) -> Sequence[Placed | None]:
-        return placements(self._plan)
+        return _filled((self._plan.padding or Padding()).fill, self._plan.source[0])
 
     @lazy_property
     def _holes(self) -> Holes:
-        return holes_of(self._plan)
+        """Holes of samples that are not mixed later."""
+        return holes_of(self._plan) if self._plan.mixing is None else no_holes(self._plan.count, self._plan.source[0])
 
 
-_NO_OUTPUT = Output(0, 0, 0, 0, 0, 0)
+_NO_RESIZES = Resizes(np.empty(0, RESIZED), NOWHERE, 0, NOWHERE, 0)
+_NO_CANVAS: Bytes = np.empty((0, 0, 0, 0), np.uint8)
+_NO_TILES = Composed(np.empty(0, TILE), np.empty(0, np.int64), NOWHERE, _NO_CANVAS, np.empty(0, np.float32))
+_NO_OPERATIONS = Operations(np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.int64))
 
 
 @lru_cache(maxsize=64)
-def _levels(fill: tuple[float, ...], channels: int) -> Bytes:
+def _filled(fill: tuple[float, ...], channels: int) -> Bytes:
     """Returns a fill as the kernels take it, uint8 [C], shared by all who ask for the same."""
     return np.full(channels, fill, np.uint8)
+
+
+def streams(out: Pixels) -> bool:
+    """Returns whether a batch is written past the caches: it, and each sample, is too large to stay there."""
+    together = math.prod(out.shape[-2:]) * out.itemsize  # that a kernel writes band by band
+    is_aligned = together % LINE == 0 and out.ctypes.data % LINE == 0
+    return is_aligned and past_caches(len(out), math.prod(out.shape[1:]) * out.itemsize)

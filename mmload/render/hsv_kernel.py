@@ -15,40 +15,82 @@ from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Floats
 from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import HSV_BITS, HSV_BLOCK, HUES, change_hsv_block
+from mmload.runtime.declarations import called
+from mmload.runtime.intrinsics import fma, select, stack_array
 from mmload.runtime.memory_pool import constant
 
-Planes = tuple[Bytes, Bytes, Bytes]
+HUES = 180
+"""Number of hues of uint8 HSV."""
 
-_U = np.uintp
-_F = np.float32
-_HALF_UNIT = 1 << (HSV_BITS - 1)
+_BITS, _BLOCK = 12, 64
+"""Bits behind the point of OpenCV's tables, and pixels of a block."""
+
+_U, _F, _B, _S, _I = np.uintp, np.float32, np.uint8, np.int16, np.int32
+_HALF_UNIT = 1 << (_BITS - 1)
 _PER_LEVEL = float(_F(1.0 / 255.0))
+_HALF, _ONE, _WHITE, _TURN = _F(0.5), _F(1), _F(255), _F(2 * HUES)
+_ROUND = _F(1.5 * 2 ** (23 - _BITS))
+"""A float32 that is added and subtracted rounds to ``_BITS``."""
+
+_SIXTH, _PER_THIRD, _PER_WHITE = _F(HUES / 6), _F(3 / HUES), _F(_PER_LEVEL)
+_ENDS = tuple(_B(end) for end in range(HUES // 6, HUES, HUES // 6))
+"""Hues at which a sixth of the color circle ends."""
 
 
 def _quotients(dividend: int, factor: int) -> npt.NDArray[np.int32]:
     """Returns ``dividend / (factor * level)`` as fixed-point numbers, int32 [256]; 0 for level 0."""
     levels = np.arange(256) * factor
-    return np.rint(np.divide(dividend << HSV_BITS, levels, where=levels > 0, out=np.zeros(256))).astype(np.int32)
+    return np.rint(np.divide(dividend << _BITS, levels, where=levels > 0, out=np.zeros(256))).astype(np.int32)
 
 
 _PER_VALUE, _PER_REACH = _quotients(255, 1), _quotients(HUES, 6)
 
 
-@inlined
-def _color_at(planes: Planes, at: np.uintp) -> np.int64:
-    return np.int64(planes[0][at]) << 16 | np.int64(planes[1][at]) << 8 | np.int64(planes[2][at])
-
-
 @called
-def _is_constant(planes: Planes, at: np.uintp) -> bool:
-    """Returns whether the pixels of a block have one color."""
-    (red, green, blue), other = planes, np.uint8(0)
-    r, g, b = red[at], green[at], blue[at]
-    for i in range(_U(HSV_BLOCK)):
-        other |= (red[at + i] ^ r) | (green[at + i] ^ g) | (blue[at + i] ^ b)
-    return bool(other == 0)
+def _change_block(
+    red: Bytes, green: Bytes, blue: Bytes, at: np.uintp, turn: np.float32, stronger: np.float32, brighter: np.float32
+) -> None:
+    """Changes the pixels of a block in place; ``turn`` leaves hues from 0 to 359.
+
+    A step is a loop over some vectors, from one array to others on the stack. One loop for all of it took 1.5 times as
+    long: a processor looks only some 64 vector operations ahead, so it waits in the long chain of one vector for each
+    result. A quotient by 0 is infinite, and makes a gray pixel's hue and a black pixel's saturation no number.
+    Comparisons take a number in place of that: a gray pixel's hue does not count, and a black pixel's colors are 0
+    times it.
+    """
+    most, reach, sector = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _S)
+    for i in range(_U(_BLOCK)):
+        r, g, b = red[at + i], green[at + i], blue[at + i]
+        top = max(r, max(g, b))
+        far = _S(_S(top) - _S(min(r, min(g, b))))  # hues are less times that, in sixths of a turn
+        of_red, of_green = _S(_S(g) - _S(b)), _S(_S(_S(b) - _S(r)) + _S(2) * far)
+        most[i], reach[i] = top, _B(far)
+        sector[i] = of_red if top == r else (of_green if top == g else _S(_S(_S(r) - _S(g)) + _S(4) * far))
+    hue, high, sixths = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _F)
+    value, strength = stack_array(_BLOCK, _F), stack_array(_BLOCK, _F)
+    for i in range(_U(_BLOCK)):
+        top, far = _F(most[i]), _F(reach[i])
+        per_value, per_reach = fma(_ONE / top, _WHITE, _ROUND) - _ROUND, fma(_ONE / far, _SIXTH, _ROUND) - _ROUND
+        strong = np.floor(fma(far, per_value, _HALF)) * stronger
+        strength[i] = np.floor(strong if strong < _WHITE else _WHITE) * _PER_WHITE
+        turned = fma(_F(sector[i]), per_reach, turn)
+        whole, level = _I(turned if turned < _TURN else _TURN), _I(top * brighter)
+        whole, level = _I(whole - _I(HUES)) if whole >= _I(HUES) else whole, level if level < _I(255) else _I(255)
+        hue[i], high[i] = _B(whole), _B(level)
+        sixths[i], value[i] = _F(whole) * _PER_THIRD, _F(level) * _PER_WHITE
+    low, between = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B)
+    for i in range(_U(_BLOCK)):
+        share = np.abs(fma(sixths[i] - np.floor(sixths[i]), _F(-2), _ONE))
+        low[i] = _B(_I(value[i] * (_ONE - strength[i]) * _WHITE))
+        between[i] = _B(_I(value[i] * (_ONE - strength[i] * share) * _WHITE))
+    for i in range(_U(_BLOCK)):
+        h = hue[i]
+        first, second, third = h < _ENDS[0], h < _ENDS[1], h < _ENDS[2]
+        fourth, fifth = h < _ENDS[3], h < _ENDS[4]
+        p, q, m = high[i], low[i], between[i]
+        red[at + i] = select(fourth, select(first, p, select(second, m, q)), select(fifth, m, p))
+        green[at + i] = select(first, m, select(third, p, select(fourth, m, q)))
+        blue[at + i] = select(second, q, select(third, m, select(fifth, p, m)))
 
 
 @called
@@ -65,29 +107,18 @@ def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats, arena: Ar
     """
     # Hues are from -30 to 150: after this turn they are from 0 to 359, and half of one rounds them to the nearest.
     turn = numbers[0] + (_F(HUES) if numbers[0] < _F(HUES / 6) else _F(0)) + _F(0.5)
-    stronger, brighter, planes = numbers[1], numbers[2], (red, green, blue)
-    size, last = _U(red.size), _U(HSV_BLOCK - 1)
-    at, color, changed = _U(0), np.int64(-1), np.int64(-1)  # color of the last run, and what it became
-    while at + last < size:
-        # The first and the last pixel tell it of most that have several: a call for each took 0.1 of the time.
-        is_run = red[at] == red[at + last] and _is_constant(planes, at)
-        if is_run and _color_at(planes, at) == color:
-            for i in range(at, at + _U(HSV_BLOCK)):
-                red[i], green[i], blue[i] = np.uint8(changed >> 16), np.uint8(changed >> 8), np.uint8(changed)
-        else:
-            before = _color_at(planes, at)
-            change_hsv_block(red, green, blue, at, turn, stronger, brighter)
-            if is_run:
-                color, changed = before, _color_at(planes, at)
-        at += _U(HSV_BLOCK)
-    if at < size:
-        rest = carve(arena, (3, HSV_BLOCK), np.uint8)
-        rest[:] = 0
-        for i in range(size - at):
-            rest[0, i], rest[1, i], rest[2, i] = red[at + i], green[at + i], blue[at + i]
-        change_hsv_block(rest[0], rest[1], rest[2], _U(0), turn, stronger, brighter)
-        for i in range(size - at):
-            red[at + i], green[at + i], blue[at + i] = rest[0, i], rest[1, i], rest[2, i]
+    stronger, brighter = numbers[1], numbers[2]
+    size = _U(red.size)
+    whole = size // _U(_BLOCK) * _U(_BLOCK)
+    for at in range(_U(0), whole, _U(_BLOCK)):
+        _change_block(red, green, blue, at, turn, stronger, brighter)
+    rest = carve(arena, (3, _BLOCK), np.uint8)
+    rest[:] = 0
+    for i in range(size - whole):
+        rest[0, i], rest[1, i], rest[2, i] = red[whole + i], green[whole + i], blue[whole + i]
+    _change_block(rest[0], rest[1], rest[2], _U(0), turn, stronger, brighter)
+    for i in range(size - whole):
+        red[whole + i], green[whole + i], blue[whole + i] = rest[0, i], rest[1, i], rest[2, i]
 
 
 def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -115,8 +146,8 @@ def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:
             constant(tuple(table.tolist()), torch.int64, images.device) for table in (_PER_VALUE, _PER_REACH)
         )
         whole = reach.to(torch.int64)
-        strength = (whole * per_value[most.to(torch.int64)] + _HALF_UNIT) >> HSV_BITS
-        hue = (sector.to(torch.int64) * per_reach[whole] + _HALF_UNIT) >> HSV_BITS
+        strength = (whole * per_value[most.to(torch.int64)] + _HALF_UNIT) >> _BITS
+        hue = (sector.to(torch.int64) * per_reach[whole] + _HALF_UNIT) >> _BITS
     sixths = (hue + turn).remainder(HUES).to(torch.float32) * (6.0 / HUES)
     strength, value = (strength * stronger).clamp(max=top), (most * brighter).clamp(max=top)
     if white != 1:

@@ -52,27 +52,21 @@ UNREADABLE, REFUSED = 1, 2
 NOWHERE: Bytes = np.empty(0, np.uint8)
 """No memory."""
 
-_NO_PLACES: Places = np.empty(0, PLACE)
-
 
 class Arrival(NamedTuple):
-    """Rows that are to arrive in memory: before a kernel renders a sample, it calls another one that waits for its row.
+    """How rows arrive in memory: before a kernel renders a sample, it calls another one that waits for its row.
 
     Attributes:
         address: that kernel, :func:`mmload.render.arrival.arrive`; 0: all rows are there.
-        first: the row of the first sample of a call.
-        memory: uint8 [n], where the rows are as they are stored.
-        places: :data:`PLACE` [B]. Those of JPEGs get their start, lines and layout when they arrive.
-        ranges: files that ``memory`` maps.
+        ranges: files that the memory of the rows maps.
         files: int64 [B], the file of each row.
         absent: int64 [B], what :func:`~mmload.runtime.resident_pages.announce` returns: 0: a row is in memory.
         jpeg: bool [B], which rows are JPEGs.
-        starts: int64 [B], the first byte of each row in ``memory``.
+        starts: int64 [B], the first byte of each row in memory.
         lengths: int64 [B], the bytes of each row.
         needed: :data:`NEEDED` [B], the lines that are decoded at least, and how many times smaller.
         rooms: int64 [B], the first byte of ``decoded`` that each JPEG is decoded to.
         channels: number of channels.
-        decoded: uint8 [m], memory for pixels.
         spare: uint8, two bytes more than a JPEG has: working memory.
         decoder: uintp, a :attr:`mmload.runtime.turbojpeg.TurboDecoder.state`.
         failed: int64 [2], the row that cannot arrive, or -1; and :data:`UNREADABLE` or :data:`REFUSED`. No later row is
@@ -80,9 +74,6 @@ class Arrival(NamedTuple):
     """
 
     address: int
-    first: int
-    memory: Bytes
-    places: Places
     ranges: FileRanges
     files: Numbers
     absent: Numbers
@@ -92,7 +83,6 @@ class Arrival(NamedTuple):
     needed: Places
     rooms: Numbers
     channels: int
-    decoded: Bytes
     spare: Bytes
     decoder: Addresses
     failed: Numbers
@@ -102,9 +92,6 @@ _NO_NUMBERS: Numbers = np.empty(0, np.int64)
 
 PRESENT = Arrival(
     address=0,
-    first=0,
-    memory=NOWHERE,
-    places=_NO_PLACES,
     ranges=NO_FILES,
     files=_NO_NUMBERS,
     absent=_NO_NUMBERS,
@@ -114,7 +101,6 @@ PRESENT = Arrival(
     needed=np.empty(0, NEEDED),
     rooms=_NO_NUMBERS,
     channels=0,
-    decoded=NOWHERE,
     spare=NOWHERE,
     decoder=np.empty(0, np.uintp),
     failed=np.array([-1, 0]),
@@ -127,9 +113,10 @@ class ImageLines(NamedTuple):
 
     Attributes:
         memory: uint8 [n], contiguous.
-        places: :data:`PLACE` [B]. In the layout :data:`PLANES` all lines are there, and in the original size.
+        places: :data:`PLACE` [B]. In the layout :data:`PLANES` all lines are there, and in the original size. Those of
+            JPEGs get their start, lines and layout when they arrive.
         decoded: uint8 [m], contiguous: where images of the layout :data:`PIXELS` are.
-        arrival: what brings the images there; the place of a JPEG is that of the lines to decode until it arrives.
+        arrival: what brings the images there.
     """
 
     memory: Bytes
@@ -140,7 +127,10 @@ class ImageLines(NamedTuple):
     @classmethod
     def of_batch(cls, images: Tensor, indices: Numbers) -> ImageLines:
         """Returns all lines of some of ``images``, contiguous uint8 [N, C, H, W]."""
-        return cls(images.view(-1).numpy(), _places_in_batch(indices, tuple(images.shape[1:])))
+        _, channels, height, width = images.shape
+        places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(len(indices))
+        np.multiply(indices, channels * height * width, out=places["start"])
+        return cls(images.view(-1).numpy(), places)
 
     @classmethod
     def of_images(cls, images: Sequence[Tensor]) -> ImageLines:
@@ -158,53 +148,10 @@ class ImageLines(NamedTuple):
         return cls(flat.numpy(), places)
 
     def batch(self, shape: tuple[int, int, int]) -> tuple[Bytes, Numbers]:
-        """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B].
-
-        Raises:
-            IndexError: if an image is not in memory.
-            ValueError: if an image has another size, or does not begin at a multiple of its bytes.
-        """
+        """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B]."""
         size = math.prod(shape)
         images = self.memory[: len(self.memory) // size * size].reshape(-1, *shape)
-        indices: Numbers = self.places["start"] // size
-        whole = _places_in_batch(indices, shape)
-        if not np.array_equal(whole.view(np.int64), np.ascontiguousarray(self.places).view(np.int64)):
-            raise ValueError(f"the images are not {tuple(shape)}, as was planned")
-        if len(indices) and indices.view(np.uint64).max() >= len(images):  # negative ones are above 2**63
-            raise IndexError(f"images {int(indices.min())} to {int(indices.max())} are wanted, there are {len(images)}")
-        return images, indices
-
-    def check_complete(self, needed: Places, sizes: Numbers, channels: int) -> None:
-        """Checks that kernels, which check nothing, find all lines that they will read, some once they have arrived.
-
-        Args:
-            needed: :data:`NEEDED` [B], of each image.
-            sizes: int64 [B, 2], height and width of each image.
-            channels: number of channels of all images.
-
-        Raises:
-            IndexError: if a line is missing.
-            ValueError: if an image has another size.
-        """
-        start, first, count, height, width, layout, shrink = (self.places[name] for name in _PLACE)
-        if (np.stack((height, width), 1) != sizes).any():
-            raise ValueError("the images have other sizes than in the plan")
-        if ((shrink < 1) | (shrink > needed["shrink"])).any():
-            raise ValueError("an image was decoded smaller than its window allows")
-        room = np.where(layout == PIXELS, len(self.decoded), len(self.memory))
-        inside = (start >= 0) & (start + count * channels * -(-width // shrink) <= room)
-        more = np.where(shrink > 1, shrink, 0)
-        begin, stop = np.maximum(needed["first"] - more, 0), np.minimum(needed["stop"] + more, height)
-        present = (first * shrink <= begin) & (np.minimum((first + count) * shrink, height) >= stop)
-        present &= (first >= 0) & (first + count <= -(-height // shrink))
-        complete = (layout != PLANES) | ((count == height) & (shrink == 1))
-        if not (inside & present & complete).all():
-            raise IndexError("a window needs lines of its image that are not in memory")
-
-    def part(self, images: slice) -> ImageLines:
-        """Returns the lines of some of the images; the slice has a start."""
-        arrival = self.arrival._replace(first=self.arrival.first + images.start)
-        return self._replace(places=self.places[images], arrival=arrival)
+        return images, self.places["start"] // size
 
     def image(self, k: int, channels: int) -> Tensor:
         """Returns the lines of image ``k`` as a view, uint8 [C, lines, W]."""
@@ -219,19 +166,8 @@ class ImageLines(NamedTuple):
         return flat.view(count, width, channels).permute(2, 0, 1)
 
 
-def _places_in_batch(indices: Numbers, shape: tuple[int, ...]) -> Places:
-    """Returns the places of images in a batch of this shape, [C, H, W] each: :data:`PLACE` [B]."""
-    _, height, width = shape
-    places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(len(indices))
-    np.multiply(indices, math.prod(shape), out=places["start"])
-    return places
-
-
 FLIPPED_X, FLIPPED_Y = 1, 2
 """Bits of a sample's flips: left to right, upside down."""
-
-IN_PLACE, INSIDE, ANYWHERE = range(3)
-"""Origins of levels that operations change: the images themselves; windows inside of the images; windows anywhere."""
 
 WINDOW = np.dtype([("index", np.int64), ("top", np.int64), ("left", np.int64), ("flips", np.uint8)], align=True)
 """Window of a sample that keeps its size.
@@ -301,9 +237,8 @@ class Paint(NamedTuple):
     """Color map of pixels, and what is overwritten after it.
 
     Attributes:
-        shift: float32 [C]; a value becomes (x - shift) * scale. Where samples are mixed, repeated for every value of
-            some lines: [P, l * V].
-        scale: float32, as shift.
+        shift: float32 [C]; a value becomes (x - shift) * scale.
+        scale: float32 [C].
         holes: holes of the samples.
         streamed: whether lines bypass the caches, as :data:`~mmload.runtime.intrinsics.stream` writes them.
     """
@@ -327,67 +262,41 @@ class Operations(NamedTuple):
     numbers: Floats
     fills: Numbers
 
-
-class Changes(NamedTuple):
-    """Operations on levels, with all that their kernel needs.
-
-    Attributes:
-        operations: operations of the samples.
-        levels: uint8 [n, C, h, w], memory for the levels of one sample after the other.
-        still: :data:`WINDOW` [1] of zeros, working memory: the window that shows levels as they are.
-        plain: changes no color and overwrites nothing.
-        origin: origin of the levels: :data:`IN_PLACE`, :data:`INSIDE` or :data:`ANYWHERE`.
-    """
-
-    operations: Operations
-    levels: Bytes
-    still: Records
-    plain: Paint
-    origin: int
+    def part(self, samples: slice) -> Operations:
+        """Returns the operations of some samples."""
+        return self._replace(codes=self.codes[samples], numbers=self.numbers[samples])
 
 
 class Calls(NamedTuple):
-    """Addresses of the kernels that others call for a sample; 0: it is not called.
+    """Addresses of the kernels that :func:`~mmload.render.sample_kernels.render` calls for a sample; 0: it does not.
 
     Attributes:
-        cut: :func:`~mmload.render.level_kernels.copy_windows`.
-        pad: a crop to bytes.
-        run: :func:`~mmload.render.level_kernels.run_operations`.
-        change: :func:`~mmload.render.sample_kernels.render_changed` to the output.
         color: a crop to the output.
+        cut: a crop to bytes.
+        run: :func:`~mmload.render.level_kernels.run_operations`.
         resize: :func:`~mmload.render.resized_windows.resize`.
         paint: :func:`~mmload.render.canvas_kernels.paint`.
-        blend: :func:`~mmload.render.canvas_kernels.blend`.
     """
 
+    color: int
     cut: int = 0
-    pad: int = 0
     run: int = 0
-    change: int = 0
-    color: int = 0
     resize: int = 0
     paint: int = 0
-    blend: int = 0
 
 
 class Resizes(NamedTuple):
     """Windows of images in another size.
 
     Attributes:
-        memory: uint8 [n], where the images are.
-        places: :data:`PLACE` [B]. All lines that a window needs are there. In an image
-            smaller than the original the window is inside, and shrinks as much at least.
-        decoded: uint8 [m], where those of the layout :data:`PIXELS` are.
-        windows: :data:`RESIZED` [B].
+        windows: :data:`RESIZED` [B]. All lines that they need of their images are there. In an image smaller than the
+            original the window is inside, and shrinks as much at least.
         fill: uint8 [C], the constant outside of the image.
         mode: padding outside of the image, an index of :data:`~mmload.render.plan_parts.PADDING_MODES`.
         ground: uint8 [C], the canvas beside the resized window.
         reach: one of :data:`~mmload.render.antialiased_resize.REACHES`.
     """
 
-    memory: Bytes
-    places: Places
-    decoded: Bytes
     windows: Records
     fill: Bytes
     mode: int
@@ -399,23 +308,17 @@ class Composed(NamedTuple):
     """Tiles of some samples, in order, perhaps with some of the next sample.
 
     Attributes:
-        memory: uint8 [n], where the tiles' images are.
-        places: :data:`PLACE` [T], the image of each tile. All lines that it needs are there.
-        decoded: uint8 [m], where those of the layout :data:`PIXELS` are.
-        tiles: :data:`TILE` [T].
-        starts: int64 [B + 1], the first tile of each sample, and of the next.
+        tiles: :data:`TILE` [T]. All lines that they need of their images are there.
+        starts: int64 [B + 2], the first tile of each sample, and of the next, and T.
         ground: uint8 [C], the canvas beside the tiles.
-        levels: uint8 [L, C, H, W], a canvas for each layer of one sample after the other.
-        shares: float32 [B], the share of the first of two layers; NaN: there is one.
+        canvases: uint8 [L, C, H, W], a canvas for each layer of one sample after the other.
+        shares: float32 [B + 1], the share of the first of two layers; NaN: there is one.
     """
 
-    memory: Bytes
-    places: Places
-    decoded: Bytes
     tiles: Records
     starts: Numbers
     ground: Bytes
-    levels: Bytes
+    canvases: Bytes
     shares: Floats
 
 
@@ -446,24 +349,6 @@ class Output(NamedTuple):
         return cls(pixels.ctypes.data, count, first, second, third, step)
 
 
-class Mixtures(NamedTuple):
-    """Settings of a mixing of samples, and the levels that are cached from call to call.
-
-    Attributes:
-        shares: float32 [B], the share that a sample keeps of itself where it is blended; 1: it is not.
-        boxes: int64 [B, 4], x1 y1 x2 y2 of the rectangle that is pasted; empty: none.
-        levels: uint8 [SLOTS * C * h * w], samples before they are colored.
-        first: number of the first sample of a call in the batch.
-        last: whether all levels are there, and only the batch's first sample is to be mixed, with the last one.
-    """
-
-    shares: Floats
-    boxes: Numbers
-    levels: Bytes
-    first: int
-    last: bool
-
-
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 """Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
 
@@ -481,20 +366,14 @@ _NUMBERS = "int64[::1]"
 _HOLES = tuple_type(Holes, RecordArray(HOLE, 2), "float32[:, ::1]")
 _CROPS = tuple_type(Crops, BYTES, _WINDOWS, _BYTES, "int64")
 _PAINT = tuple_type(Paint, _FLOATS, _FLOATS, _HOLES, "boolean")
-_LINE_PAINT = tuple_type(Paint, "float32[:, ::1]", "float32[:, ::1]", _HOLES, "boolean")
 _OPERATIONS = tuple_type(Operations, "int64[:, ::1]", "float32[:, :, ::1]", "int64[:, ::1]")
-_CHANGES = tuple_type(Changes, _OPERATIONS, BYTES, _WINDOWS, _PAINT, "int64")
 _CALLS = tuple_type(Calls, *["uintp"] * len(Calls._fields))
-_STORED = _BYTES, RecordArray(PLACE), _BYTES
 _OUTPUT = tuple_type(Output, "uintp", *["int64"] * 5)
-_RESIZES = tuple_type(Resizes, *_STORED, RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
-_COMPOSED = tuple_type(Composed, *_STORED, RecordArray(TILE), _NUMBERS, _BYTES, BYTES, _FLOATS)
+_RESIZES = tuple_type(Resizes, RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
+_COMPOSED = tuple_type(Composed, RecordArray(TILE), _NUMBERS, _BYTES, BYTES, _FLOATS)
 _ARRIVAL = tuple_type(
     Arrival,
     "uintp",
-    "int64",
-    _BYTES,
-    RecordArray(PLACE),
     RANGES,
     _NUMBERS,
     _NUMBERS,
@@ -505,24 +384,17 @@ _ARRIVAL = tuple_type(
     _NUMBERS,
     "int64",
     _BYTES,
-    _BYTES,
     _ADDRESSES,
     _NUMBERS,
 )
-_MIXTURES = tuple_type(Mixtures, _FLOATS, "int64[:, ::1]", _BYTES, "int64", "boolean")
+_LINES = tuple_type(ImageLines, _BYTES, RecordArray(PLACE), _BYTES, _ARRIVAL)
 
-ARRIVE = void(_ARRIVAL, "int64", ARENA)
-BRING = void(_ARRIVAL, "int64", ARENA)
-PAINT = void(*_STORED, _ARRIVAL, "int64", RecordArray(TILE), _BYTES, BYTES, ARENA)
-BLEND = void(BYTES, "float32")
-COPY_WINDOWS = void(BYTES, _WINDOWS, BYTES)
+ARRIVE = BRING = void(_LINES, "int64", ARENA)
+PAINT = void(_LINES, "int64", RecordArray(TILE), _BYTES, BYTES, "float32", ARENA)
 RUN = void(BYTES, _WINDOWS, _OPERATIONS, ARENA)
-RESIZE = void(_RESIZES, BYTES, ARENA)
+RESIZE = void(_LINES, "int64", _RESIZES, BYTES, ARENA)
 COLOR = void(_CROPS, _PAINT, ARENA, _OUTPUT)
-CHANGE = void(_CROPS, _PAINT, _CHANGES, _CALLS, ARENA, _OUTPUT)
-FINISH_STORED = void(_ARRIVAL, *CHANGE.arguments)
-FINISH_RESIZED = void(_RESIZES, _ARRIVAL, *CHANGE.arguments)
-FINISH_COMPOSED = void(_COMPOSED, _ARRIVAL, *CHANGE.arguments)
+RENDER = void(_LINES, _RESIZES, _COMPOSED, _CROPS, _PAINT, _OPERATIONS, BYTES, _CALLS, ARENA, _OUTPUT)
 
 _Signatures = Callable[[Type], Signature]
 
@@ -545,9 +417,9 @@ def _before_output(*arguments: Type) -> _Signatures:
 
 
 crop_signature = _before_output(_CROPS, _PAINT)
-mix_signature = _before_output(_CROPS, _LINE_PAINT, _MIXTURES)
+mix_signature = _before_output(BYTES, _PAINT, _FLOATS, "int64[:, ::1]")
 
 
 def outputs(ndim: int) -> list[str]:
-    """Returns the types of outputs of as many dimensions."""
+    """Returns the types of outputs of so many dimensions."""
     return [kind for (_, dimensions), kind in OUTPUTS.items() if dimensions == ndim]

@@ -11,15 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.hsv_kernel import change_hsv
-from mmload.render.kernel_arguments import (
-    COPY_WINDOWS,
-    RUN,
-    Bytes,
-    Floats,
-    Numbers,
-    Operations,
-    Records,
-)
+from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, RUN, Bytes, Floats, Numbers, Operations, Records
 from mmload.render.level_program import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
@@ -47,7 +39,7 @@ from mmload.render.level_program import (
 )
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.plan_parts import LUMA_WEIGHTS
-from mmload.render.warp_kernels import flip, mirror, upside_down, warp_bilinear, warp_nearest
+from mmload.render.warp_kernels import flip, warp_bilinear, warp_nearest
 from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import fma, reshaped
@@ -233,10 +225,9 @@ def _add_to_mixture(levels: Bytes, share: np.float32, original: Bytes, mixture: 
 
 
 @called
-def _end_mixture(levels: Bytes, share: np.float32, mixture: Floats) -> None:
-    """Adds the last image and ends the mixture, which is then read once more, not written and read."""
+def _end_mixture(levels: Bytes, mixture: Floats) -> None:
     for i in range(_U(levels.size)):
-        levels[i] = clamped_level(mixture[i] + share * _F(levels[i]))
+        levels[i] = clamped_level(mixture[i])
 
 
 @inlined
@@ -289,12 +280,10 @@ def _move(code: int, image: Bytes, numbers: Floats, fill: Numbers, arena: Arena)
                 sharpen(image[c], numbers[1], arena)
             else:
                 blur(image[c], int(numbers[0]), int(numbers[1]), numbers[2], arena)
-    elif code == FLIP_X:
-        mirror(image, arena)
-    elif code == FLIP_Y:
-        upside_down(image, arena)
+    elif code in (FLIP_X, FLIP_Y):
+        flip(image, FLIPPED_X if code == FLIP_X else FLIPPED_Y, arena)
     elif code in (AFFINE_NEAREST, PERSPECTIVE_NEAREST):
-        warp_nearest(image, numbers, code == PERSPECTIVE_NEAREST, fill, arena)
+        warp_nearest(image, numbers, code == PERSPECTIVE_NEAREST, True, fill, arena)
     else:
         warp_bilinear(image, numbers, code == PERSPECTIVE_BILINEAR, fill, arena)
 
@@ -306,18 +295,6 @@ def _warps(codes: Numbers) -> bool:
     for code in codes:
         found |= AFFINE_NEAREST <= code <= PERSPECTIVE_BILINEAR
     return found
-
-
-@numba_compiled(COPY_WINDOWS)
-def copy_windows(images: Bytes, windows: Records, out: Bytes) -> None:
-    """Copies windows that lie inside of their images, without flips: 6 us where a crop, through floats, takes 15."""
-    count, channels, height, width = out.shape
-    for k in range(_U(count)):
-        index, top, left = _U(windows[k].index), _U(windows[k].top), _U(windows[k].left)
-        for c in range(_U(channels)):
-            for y in range(_U(height)):
-                for x in range(_U(width)):
-                    out[k, c, y, x] = images[index, c, top + y, left + x]
 
 
 @numba_compiled(RUN)
@@ -338,7 +315,6 @@ def run_operations(images: Bytes, windows: Records, operations: Operations, aren
         if windows[k].flips and _warps(codes[k]):
             flip(image, windows[k].flips, arena)
             windows[k].flips = 0
-        has_ended = False
         for place in range(_U(codes.shape[1])):
             code, own = codes[k, place], numbers[k, place]
             arena[USED] = begun
@@ -347,14 +323,9 @@ def run_operations(images: Bytes, windows: Records, operations: Operations, aren
             if code == MIX_BEGIN:
                 _begin_mixture(levels, own[0], original, mixture)
             elif code == MIX_ADD:
-                has_ended = bool(place + _U(1) < _U(codes.shape[1]) and codes[k, place + _U(1)] == MIX_END)
-                if has_ended:
-                    _end_mixture(levels, own[0], mixture)
-                else:
-                    _add_to_mixture(levels, own[0], original, mixture)
+                _add_to_mixture(levels, own[0], original, mixture)
             elif code == MIX_END:
-                if not has_ended:
-                    _end_mixture(levels, _NOTHING, mixture)
+                _end_mixture(levels, mixture)
             elif code <= EQUALIZE or code == PERMUTE:
                 _color(code, planes, levels, own, arena)
             else:

@@ -8,22 +8,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mmload.render import level_program as levels
-from mmload.render.kernel_arguments import Bytes, Floats, Numbers
+from mmload.render.cpu_kernels import CONSTANT, reflected
+from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.render.torch_sampling import Axis, axes_of
-from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import ARENA, called, tuple_type, void
+from mmload.render.warp_kernels import flip, warp_nearest
+from mmload.runtime.arena import USED, Arena, carve
+from mmload.runtime.declarations import ARENA, called, inlined, tuple_type, void
 from mmload.runtime.intrinsics import reshaped
 from mmload.runtime.numba_compile import numba_compiled
-
-_CONSTANT, _EDGE, _REFLECT, _SYMMETRIC = range(len(PADDING_MODES))
-
-Offsets = npt.NDArray[np.int32]
 
 _U = np.uintp
 
@@ -62,7 +59,7 @@ def moved_masks(memory: Bytes, starts: Numbers, plan: Plan) -> Bytes:
         raise IndexError(f"masks of the sizes of their images end behind their {len(memory)} pixels")
     padding, resampling = plan.padding, plan.resampling
     placed = None if resampling is None else resampling.placement
-    mode = _EDGE if padding is None else PADDING_MODES.index(padding.mode)
+    mode = PADDING_MODES.index("edge" if padding is None else padding.mode)
     fills = (0 if padding is None else padding.mask_fill, 0 if placed is None else placed.mask_fill)
     out = np.empty((plan.count, plan.height, plan.width), np.uint8)
     over, across = (_side(axis, sizes[:, place], plan.count) for place, axis in enumerate(axes_of(plan)))
@@ -90,21 +87,12 @@ def _warps_of(program: Program) -> tuple[Numbers, Floats, Numbers]:
     return codes, numbers, np.array([slot.mask_fill for slot in program.slots], np.int64)
 
 
-@called
+@inlined
 def _inside(position: int, length: int, mode: int) -> int:
     """Returns the position in an axis that a position in or outside of it shows, or ``_PADDED``."""
-    if 0 <= position < length:
-        return position
-    if mode == _CONSTANT:
+    if mode == CONSTANT and not 0 <= position < length:
         return _PADDED
-    if mode == _REFLECT:
-        period = max(2 * length - 2, 1)
-        position %= period
-        return min(position, min(period - position, length - 1))
-    if mode == _SYMMETRIC:
-        position %= 2 * length
-        return min(position, 2 * length - 1 - position)
-    return min(max(position, 0), length - 1)
+    return reflected(position, length, mode)
 
 
 @called
@@ -123,54 +111,6 @@ def _find_sources(side: Any, k: int, mode: int, middle: bool, found: Numbers) ->
             place = min(np.int64(np.floor((np.float32(place) + half) * step)), size - 1)
             place = size - 1 - place if side.mirror[k] else place
         found[number] = _inside(place + side.start[k], side.source[k], mode)
-
-
-@called
-def _copy(mask: Bytes, source: Bytes) -> None:
-    for y in range(len(mask)):
-        for x in range(mask.shape[1]):
-            source[y, x] = mask[y, x]
-
-
-@called
-def _warp(mask: Bytes, is_perspective: bool, numbers: Floats, fill: int, source: Bytes, offsets: Offsets) -> None:
-    """Warps a mask [h, w] in place to the nearest pixels, with a copy of it as working memory.
-
-    Coordinates are those of torch's operations in :mod:`mmload.render.torch_levels`, in their order, without fused
-    products.
-    """
-    (height, width), zero, one, half = mask.shape, np.float32(0), np.float32(1), np.float32(0.5)
-    wide, high = np.float32(width), np.float32(height)
-    half_wide, half_high = np.float32(0.5 * width), np.float32(0.5 * height)
-    a, b, c = numbers[0] / half_wide, numbers[1] / half_wide, numbers[2] / half_wide
-    d, e, f = numbers[3] / half_high, numbers[4] / half_high, numbers[5] / half_high
-    left = half if is_perspective else np.float32((1.0 - width) * 0.5)
-    top = half if is_perspective else np.float32((1.0 - height) * 0.5)
-    _copy(mask, source)
-    pixels = reshaped(source, height * width)
-    for y in range(height):
-        down = np.float32(y) + top
-        for x in range(_U(width)):  # a loop by itself: the one that picks pixels is not vectorized
-            along = np.float32(np.int32(x)) + left
-            across, over = a * along + b * down + c, d * along + e * down + f
-            if is_perspective:
-                below = numbers[6] * along + numbers[7] * down + one
-                across, over = across / below - one, over / below - one
-            column = np.rint(((across + one) * wide - one) * half)
-            row = np.rint(((over + one) * high - one) * half)
-            inside = (column >= zero) & (column < wide) & (row >= zero) & (row < high)  # no number is not
-            offsets[x] = np.int32(row) * np.int32(width) + np.int32(column) if inside else np.int32(-1)
-        for x in range(_U(width)):
-            mask[y, x] = pixels[_U(offsets[x])] if offsets[x] >= 0 else np.uint8(fill)
-
-
-@called
-def _mirror(mask: Bytes, source: Bytes, code: int) -> None:
-    height, width = mask.shape
-    _copy(mask, source)
-    for y in range(height):
-        for x in range(width):
-            mask[y, x] = source[y, width - 1 - x] if code == levels.FLIP_X else source[height - 1 - y, x]
 
 
 _SIDE = tuple_type(_Side, *["int64[::1]"] * 5, "boolean[::1]", "boolean[::1]")
@@ -192,7 +132,7 @@ def _move(
     """
     count, height, width = out.shape
     rows, columns = carve(arena, height, np.int64), carve(arena, width, np.int64)
-    source, offsets = carve(arena, (height, width), np.uint8), carve(arena, width, np.int32)
+    begun = arena[USED]
     for k in range(count):
         _find_sources(over, k, mode, middle, rows)
         _find_sources(across, k, mode, middle, columns)
@@ -209,10 +149,11 @@ def _move(
                 nearer = min(rows[y], columns[x])
                 outside = ground if nearer == _BESIDE else fill
                 out[k, y, x] = memory[line + columns[x]] if nearer >= 0 else np.uint8(outside)
+        mask = reshaped(out[k], (1, height, width))
         for place in range(codes.shape[1]):
-            code = codes[k, place]
+            code, arena[USED] = codes[k, place], begun
             if code in (levels.FLIP_X, levels.FLIP_Y):
-                _mirror(out[k], source, code)
+                flip(mask, FLIPPED_X if code == levels.FLIP_X else FLIPPED_Y, arena)
             elif levels.AFFINE_NEAREST <= code <= levels.PERSPECTIVE_BILINEAR:
                 is_perspective = code >= levels.PERSPECTIVE_NEAREST
-                _warp(out[k], is_perspective, numbers[k, place], fills[place], source, offsets)
+                warp_nearest(mask, numbers[k, place], is_perspective, False, fills[place : place + 1], arena)

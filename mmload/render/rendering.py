@@ -38,7 +38,7 @@ class Rendering:
         self.dtype = dtype
         self._colors = _color_map(plan, dtype)
         self._copy: Copy | None = None  # on a device, after copy_to
-        self.on_cpu = CpuRendering(plan, dtype, *self._colors)
+        self.on_cpu = CpuRendering(plan, *self._colors)
 
     @property
     def needed(self) -> Places:
@@ -55,12 +55,9 @@ class Rendering:
     def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
         """Renders samples (of canvases: tiles) from ``first`` on from wherever their lines are, on a CPU.
 
-        Of variable-size images, the lines are at least those :attr:`needed`. ``out`` is [b, C, h, w]; of canvases, all
-        of the batch.
+        Of variable-size images, the lines are at least those :attr:`needed`. ``out`` is [B, C, h, w], the memory of all
+        samples.
         """
-        if self.plan.canvas is not None:
-            self.on_cpu.render_tiles(first, lines, out)
-            return
         if self.plan.first_program is not None:
             lines = changed_images(self.plan.first_program, first, lines, self.plan.source[0])
         self.on_cpu.render_lines(first, lines, out)

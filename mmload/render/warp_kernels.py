@@ -1,6 +1,6 @@
 """Affine and perspective warps and flips of one image, compiled.
 
-Warps have the coordinates of torchvision's grids in float32.
+Warps have the coordinates of torchvision's grids in float32. Nothing is checked here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers, Words
 from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import array_at, fma, never_inline, pair
+from mmload.runtime.intrinsics import array_at, fma, never_inline, pair, reshaped
 
 _U = np.uintp
 _F = np.float32
@@ -25,8 +25,17 @@ _WHOLE = 1024
 """Pixels of a side up to which a move by whole pixels is a copy: a grid in float32 is exact to 1.3e-4 of a pixel."""
 
 
+@inlined
+def _sum(along: np.float32, a: np.float32, down: np.float32, b: np.float32, is_fused: bool) -> np.float32:
+    """Returns ``along * a + down * b``, the last product and sum as one operation where torch's kernels fuse them."""
+    first = along * a
+    return fma(down, b, first) if is_fused else first + down * b
+
+
 @called
-def _coordinates(numbers: Floats, is_perspective: bool, y: int, height: int, width: int, u: Floats, v: Floats) -> None:
+def _coordinates(
+    numbers: Floats, is_perspective: bool, is_fused: bool, y: int, height: int, width: int, u: Floats, v: Floats
+) -> None:
     """Computes the position in the image of each pixel of a line: columns into ``u``, lines into ``v``.
 
     The order is torchvision's: the matrix is divided by half of the size, a grid from -1 to 1 is made of it, and that
@@ -40,39 +49,69 @@ def _coordinates(numbers: Floats, is_perspective: bool, y: int, height: int, wid
         down = _F(y) + _HALF
         for x in range(_U(width)):
             along = _F(np.int32(x)) + _HALF
-            below = fma(down, numbers[7], along * numbers[6]) + _ONE
-            u[x] = ((fma(down, b, along * a) + c) / below - _ONE + _ONE) * wide
-            v[x] = ((fma(down, e, along * d) + f) / below - _ONE + _ONE) * high
+            below = _sum(along, numbers[6], down, numbers[7], is_fused) + _ONE
+            u[x] = ((_sum(along, a, down, b, is_fused) + c) / below - _ONE + _ONE) * wide
+            v[x] = ((_sum(along, d, down, e, is_fused) + f) / below - _ONE + _ONE) * high
     else:
         down = _F(y) + _F((1.0 - height) * 0.5)
         first = _F((1.0 - width) * 0.5)
         for x in range(_U(width)):
             along = _F(np.int32(x)) + first
-            u[x] = (fma(down, b, along * a) + c + _ONE) * wide
-            v[x] = (fma(down, e, along * d) + f + _ONE) * high
+            u[x] = (_sum(along, a, down, b, is_fused) + c + _ONE) * wide
+            v[x] = (_sum(along, d, down, e, is_fused) + f + _ONE) * high
     for x in range(_U(width)):
         u[x], v[x] = (u[x] - _ONE) * _HALF, (v[x] - _ONE) * _HALF
 
 
 @called
-def _pack(image: Bytes, first: int, packed: Words) -> None:
-    """Packs up to four channels from ``first`` on into one word per pixel, in a frame of one pixel of zeros.
+def pack_words(
+    memory: Bytes, base: int, steps: tuple[int, int, int], part: tuple[int, int, int, int], channels: int, out: Words
+) -> None:
+    """Packs up to four channels of a part of an image into one word per pixel, in a frame of one pixel of zeros.
 
     A warp then reads one word per pixel and not three or four bytes, by gathers, and checks no bounds.
+
+    Args:
+        memory: uint8 [n].
+        base: byte of the image's first pixel.
+        steps: bytes from channel to channel, line to line, and pixel to pixel.
+        part: the part: top, left, rows, columns.
+        channels: number of channels.
+        out: uint32 [(rows + 2) * (columns + 2)].
     """
-    channels, height, width = image.shape
-    pitch = _U(width + 2)
+    beside, below, after = steps
+    top, left, rows, columns = part
+    pitch = _U(columns + 2)
     for x in range(pitch):
-        packed[x], packed[_U(height + 1) * pitch + x] = _EMPTY, _EMPTY
-    for y in range(_U(height)):
-        line = (y + _U(1)) * pitch
-        packed[line], packed[line + pitch - _U(1)] = _EMPTY, _EMPTY
-        for x in range(_U(width)):
-            packed[line + _U(1) + x] = np.uint32(image[first, y, x])
-        for c in range(_U(first + 1), _U(min(first + 4, channels))):
-            shift = _W(8 * (c - first)) & _W(31)
-            for x in range(_U(width)):
-                packed[line + _U(1) + x] |= _W(_W(image[c, y, x]) << shift)
+        out[x], out[_U(rows + 1) * pitch + x] = _EMPTY, _EMPTY
+    for y in range(_U(rows)):
+        line, place = (y + _U(1)) * pitch + _U(1), _U(base + left * after) + (y + _U(top)) * _U(below)
+        second, third = place + _U(beside), place + _U(2 * beside)
+        if channels == 3 and after == 1:
+            for x in range(_U(columns)):
+                word = _W(memory[place + x]) | _W(_W(memory[second + x]) << _W(8))
+                out[line + x] = _W(word | _W(_W(memory[third + x]) << _W(16)))
+        elif channels == 3 and after == 3 and beside == 1:
+            for x in range(_U(columns)):
+                at = place + _U(3) * x
+                word = _W(memory[at]) | _W(_W(memory[at + _U(1)]) << _W(8))
+                out[line + x] = _W(word | _W(_W(memory[at + _U(2)]) << _W(16)))
+        else:
+            for x in range(_U(columns)):
+                word = _EMPTY
+                for c in range(_U(channels)):
+                    level = _W(memory[place + c * _U(beside) + x * _U(after)])
+                    word = _W(word | _W(level << _W(_U(8) * c)))
+                out[line + x] = word
+        out[line - _U(1)], out[line + _U(columns)] = _EMPTY, _EMPTY
+
+
+@called
+def _pack(image: Bytes, first: int, packed: Words) -> None:
+    """Packs up to four channels from ``first`` on of an image [C, H, W]."""
+    channels, height, width = image.shape
+    size, pixels = height * width, reshaped(image, image.size)
+    pack_words(pixels, first * size, (size, width, 1), (0, 0, height, width), min(channels - first, 4), packed)
 
 
 @called
@@ -114,13 +153,16 @@ def _move(image: Bytes, across: int, down: int, fill: Numbers, arena: Arena) -> 
 
 
 @called
-def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numbers, arena: Arena) -> None:
+def warp_nearest(
+    image: Bytes, numbers: Floats, is_perspective: bool, is_fused: bool, fill: Numbers, arena: Arena
+) -> None:
     """Warps an image [C, H, W] in place to the nearest pixels.
 
     Args:
         image: uint8 [C, H, W].
         numbers: float32 [8], as :mod:`mmload.render.level_program` has them.
         is_perspective: whether the warp is perspective; else it is affine.
+        is_fused: whether coordinates are those of torch's kernels for images; else of its operations, as of masks.
         fill: levels [C] outside of the image; -1: 0.
         arena: working memory.
     """
@@ -139,7 +181,7 @@ def warp_nearest(image: Bytes, numbers: Floats, is_perspective: bool, fill: Numb
         for c in range(first, min(first + 4, channels)):  # the frame's corner is what lies outside
             packed[0] |= _W(_W(max(fill[c], 0)) << (_W(8 * (c - first)) & _W(31)))
         for y in range(height):
-            _coordinates(numbers, is_perspective, y, height, width, u, v)
+            _coordinates(numbers, is_perspective, is_fused, y, height, width, u, v)
             for x in range(_U(width)):
                 column, row = np.rint(u[x]), np.rint(v[x])
                 inside = (column >= _NOTHING) & (column < wide) & (row >= _NOTHING) & (row < high)
@@ -212,7 +254,7 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Num
         _pack(image, first, packed)
         for line in range(height):
             y = _U(line)
-            _coordinates(numbers, is_perspective, line, height, width, u, v)
+            _coordinates(numbers, is_perspective, True, line, height, width, u, v)
             if is_filled:
                 _find_shares(u, v, wide, high, shares)
             for x in range(_U(width)):
@@ -228,58 +270,32 @@ def warp_bilinear(image: Bytes, numbers: Floats, is_perspective: bool, fill: Num
             for x in range(_U(width)):
                 corners[0, x], corners[1, x] = _W(pairs[0, x]), _W(pairs[0, x] >> np.uint64(32))
                 corners[2, x], corners[3, x] = _W(pairs[1, x]), _W(pairs[1, x] >> np.uint64(32))
-            if channels == 3:  # at once: 0.87 of the time
-                red, green, blue = _F(fill[0]), _F(fill[1]), _F(fill[2])
+            for channel in range(first, min(first + 4, channels)):
+                blank = _F(fill[channel])
                 for x in range(_U(width)):
                     a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
-                    right, low, share = u[x], v[x], shares[x]
-                    image[0, y, x] = _blended(_mean(a, b, c, d, right, low), red, share, is_filled)
-                    a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                    image[1, y, x] = _blended(_mean(a, b, c, d, right, low), green, share, is_filled)
-                    a, b, c, d = _W(a >> _W(8)), _W(b >> _W(8)), _W(c >> _W(8)), _W(d >> _W(8))
-                    image[2, y, x] = _blended(_mean(a, b, c, d, right, low), blue, share, is_filled)
-            else:
-                for channel in range(first, min(first + 4, channels)):
-                    blank = _F(fill[channel])
-                    for x in range(_U(width)):
-                        a, b, c, d = corners[0, x], corners[1, x], corners[2, x], corners[3, x]
-                        image[_U(channel), y, x] = _blended(_mean(a, b, c, d, u[x], v[x]), blank, shares[x], is_filled)
-                        corners[0, x], corners[1, x] = _W(a >> _W(8)), _W(b >> _W(8))
-                        corners[2, x], corners[3, x] = _W(c >> _W(8)), _W(d >> _W(8))
-
-
-@called
-def mirror(image: Bytes, arena: Arena) -> None:
-    """Mirrors an image left to right, by way of a copy of each line: a loop that swaps pixels is not vectorized."""
-    channels, height, width = image.shape
-    line, last = carve(arena, width, np.uint8), _U(width - 1)
-    for c in range(_U(channels)):
-        for y in range(_U(height)):
-            for x in range(_U(width)):
-                line[x] = image[c, y, x]
-            for x in range(_U(width)):
-                image[c, y, x] = line[last - x]
-
-
-@called
-def upside_down(image: Bytes, arena: Arena) -> None:
-    """Turns an image upside down, by way of a copy of each line, too."""
-    channels, height, width = image.shape
-    line, last = carve(arena, width, np.uint8), _U(height - 1)
-    for c in range(_U(channels)):
-        for y in range(_U(height // 2)):
-            for x in range(_U(width)):
-                line[x] = image[c, y, x]
-            for x in range(_U(width)):
-                image[c, y, x] = image[c, last - y, x]
-            for x in range(_U(width)):
-                image[c, last - y, x] = line[x]
+                    image[_U(channel), y, x] = _blended(_mean(a, b, c, d, u[x], v[x]), blank, shares[x], is_filled)
+                    corners[0, x], corners[1, x] = _W(a >> _W(8)), _W(b >> _W(8))
+                    corners[2, x], corners[3, x] = _W(c >> _W(8)), _W(d >> _W(8))
 
 
 @called
 def flip(image: Bytes, flips: int, arena: Arena) -> None:
-    """Flips an image as the bits ``FLIPPED_X`` and ``FLIPPED_Y`` say."""
-    if flips & FLIPPED_X:
-        mirror(image, arena)
-    if flips & FLIPPED_Y:
-        upside_down(image, arena)
+    """Flips an image as the bits ``FLIPPED_X`` and ``FLIPPED_Y`` say.
+
+    That is by way of a copy: a loop that swaps pixels is not vectorized.
+    """
+    channels, height, width = image.shape
+    copy, last, lowest = carve(arena, image.shape, np.uint8), _U(width - 1), _U(height - 1)
+    source, pixels = reshaped(image, image.size), reshaped(copy, copy.size)
+    for i in range(_U(image.size)):
+        pixels[i] = source[i]
+    for c in range(_U(channels)):
+        for y in range(_U(height)):
+            line = lowest - y if flips & FLIPPED_Y else y
+            if flips & FLIPPED_X:
+                for x in range(_U(width)):
+                    image[c, y, x] = copy[c, line, last - x]
+            else:
+                for x in range(_U(width)):
+                    image[c, y, x] = copy[c, line, x]

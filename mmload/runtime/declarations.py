@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,9 +32,7 @@ class RecordArray:
     ndim: int = 1
 
     def __str__(self) -> str:
-        fields = ((name, *self.dtype.fields[name][:2]) for name in self.dtype.names or ()) if self.dtype.fields else ()
-        shown = ", ".join(f"{name}: {kind.str} at {offset}" for name, kind, offset in fields)
-        return f"{{{shown}; {self.dtype.itemsize}}}[{self.ndim}]"
+        return f"{self.dtype.descr}[{self.ndim}]"
 
 
 @dataclass(frozen=True)
@@ -113,85 +111,51 @@ class Part:
 
 def inlined(function: F) -> F:
     """Marks a function that is inlined into compiled ones."""
-    return _part(function, inline="always")
+    part: Any = Part(function, inline="always")
+    return part  # type: ignore[no-any-return]
 
 
 def called(function: F) -> F:
     """Marks a function that compiled ones call: compiled once for all of them, which saves time for long functions."""
-    return _part(function)
+    part: Any = Part(function)
+    return part  # type: ignore[no-any-return]
 
 
 def fused(function: F) -> F:
     """Acts as :func:`called`, but lets a product and a sum be rounded once: for floats that are exact integers."""
-    return _part(function, fastmath={"contract"})
+    part: Any = Part(function, fastmath={"contract"})
+    return part  # type: ignore[no-any-return]
 
 
-def _part(function: F, **options: Any) -> F:
-    part: Any = Part(function, **options)
-    marked: F = part
-    return marked
-
-
-@dataclass(frozen=True)
-class External:
-    """Function of the C library that kernels call.
-
-    Attributes:
-        name: its name.
-        signature: in numba's notation.
-    """
-
-    name: str
-    signature: str
-
-    def __call__(self, *arguments: Any) -> Any:
-        raise RuntimeError(f"{self.name} is called by compiled functions only")
-
-
-@dataclass(frozen=True)
-class CallC:
-    """In compiled functions, ``call(address, arguments)`` calls the C function at an address.
-
-    So kernels call functions of libraries that are found at run time; the others are an :class:`External`.
-
-    Attributes:
-        signature: in numba's notation.
-    """
-
-    signature: str
-
-    def __call__(self, address: Any, arguments: Any) -> Any:
-        raise RuntimeError("C functions are called by address by compiled functions only")
-
-
-@dataclass(frozen=True)
-class CallBy:
-    """In compiled functions, ``call(address, arguments)`` calls a kernel of one of the signatures.
-
-    Kernels that call each other by address are not compiled anew into each other. A function that calls another is
-    compiled together with it, each time for several seconds if that one is large. An address is an argument at run
-    time, so it costs nothing to compile. The types of the arguments must be those of a signature; the caller must make
-    sure that a kernel of this signature is at the address.
-
-    Attributes:
-        signatures: of the kernels.
-    """
-
-    signatures: tuple[Signature, ...]
-
-    def __call__(self, address: Any, arguments: Any) -> Any:
-        raise RuntimeError("kernels are called by address by compiled functions only")
-
-
-@dataclass(frozen=True)
 class Intrinsic:
-    """Function of :mod:`mmload.runtime.numba_intrinsics`, whose code is generated, that kernels call.
+    """Function that only kernels can call: one of :mod:`mmload.runtime.numba_intrinsics`, or made by one of it.
 
-    Attributes:
+    Args:
         name: its name there.
+        parts: arguments of the function that makes it; none: it is there as it is.
     """
 
-    name: str
+    def __init__(self, name: str, *parts: Any) -> None:
+        self.name, self.parts = name, parts
 
     def __call__(self, *arguments: Any) -> Any:
-        raise RuntimeError(f"{self.name} is called by compiled functions only")
+        raise RuntimeError(f"{self.name} is for compiled functions only")
+
+
+External = partial(Intrinsic, "external")
+"""``External(name, signature)`` is a function of the C library; the signature is in numba's notation."""
+
+CallC = partial(Intrinsic, "call_c")
+"""``call = CallC(signature)`` lets kernels call the C function at an address: ``call(address, arguments)``.
+
+So they call functions of libraries that are found at run time.
+"""
+
+CallBy = partial(Intrinsic, "call_by")
+"""``call = CallBy(signature, ...)`` lets kernels call a kernel of one of the signatures: ``call(address, arguments)``.
+
+Kernels that call each other by address are not compiled anew into each other. A function that calls another is compiled
+together with it, each time for several seconds if that one is large. An address is an argument at run time, so it costs
+nothing to compile. The types of the arguments must be those of a signature; the caller must make sure that a kernel of
+this signature is at the address.
+"""

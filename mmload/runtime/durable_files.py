@@ -14,16 +14,15 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from mmload.runtime.regular_files import open_regular
 
 _AT_FDCWD = -100
-_SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
+_RENAME_EXCHANGE = 2
 TOKEN_BYTES = 8
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system without locks
 
@@ -71,11 +70,6 @@ def sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def sync_everything() -> None:
-    """Makes all files of the system durable: for thousands of files, much faster than one by one."""
-    os.sync()
-
-
 def begin_sync(handle: int, start: int, length: int) -> None:
     """Starts writing these bytes of a file to the disk, without waiting, so that a later sync finds them there."""
     if sys.platform == "linux":  # there this advice writes what is not on the disk yet, which it cannot drop
@@ -94,8 +88,7 @@ def sync_folder(folder: Path) -> None:
 def remove(path: Path) -> None:
     """Deletes a file or a complete folder if it exists; for a link, never its target.
 
-    Only for entries created by this program, in a folder of its own. For a dataset:
-    :func:`mmload.builder.staging.remove_dataset`.
+    Only for entries created by this program, in a folder of its own.
     """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -104,29 +97,15 @@ def remove(path: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Exchanges two files or folders atomically: both names exist at all times.
+    """Exchanges two files or folders atomically, by ``renameat2`` of Linux: both names exist at all times.
 
     Returns:
         Whether they were exchanged; False, with no change, if the system or the file system does not support it.
     """
-    function = _system_exchange()
-    return function is not None and function(os.fsencode(first), os.fsencode(second)) == 0
-
-
-@cache
-def _system_exchange() -> Callable[[bytes, bytes], int] | None:
-    """Returns ``renameat2`` of Linux or ``renamex_np`` of macOS; None if neither exists."""
-    library = ctypes.CDLL(None)
-    name, number = ctypes.c_char_p, ctypes.c_uint
-    if sys.platform == "linux" and hasattr(library, "renameat2"):
-        linux = library.renameat2
-        linux.argtypes = (ctypes.c_int, name, ctypes.c_int, name, number)
-        return lambda one, other: int(linux(_AT_FDCWD, one, _AT_FDCWD, other, _SWAP))
-    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
-        macos = library.renamex_np
-        macos.argtypes = (name, name, number)
-        return lambda one, other: int(macos(one, other, _SWAP))
-    return None
+    library, names = ctypes.CDLL(None), (os.fsencode(first), os.fsencode(second))
+    if not hasattr(library, "renameat2"):
+        return False
+    return bool(library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
 
 
 def lock(file: BinaryIO, *, shared: bool = False) -> bool:

@@ -6,12 +6,13 @@ The functions are those of the C library. They keep the interpreter lock: they t
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmload.runtime.declarations import called
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_compile import filled, numba_compiled
 
 Floats = NDArray[np.float64]
 
@@ -19,31 +20,13 @@ Floats = NDArray[np.float64]
 _EXP, _SIN, _COS, _TAN = range(4)
 
 
-def exp(values: Floats) -> Floats:
-    """Returns the exponentials of float64 values of any shape."""
-    return _each(_EXP, values)
-
-
-def sin(values: Floats) -> Floats:
-    """Returns the sines of float64 angles of any shape, in radians."""
-    return _each(_SIN, values)
-
-
-def cos(values: Floats) -> Floats:
-    """Returns the cosines of float64 angles of any shape, in radians."""
-    return _each(_COS, values)
-
-
-def tan(values: Floats) -> Floats:
-    """Returns the tangents of float64 angles of any shape, in radians."""
-    return _each(_TAN, values)
-
-
 def _each(function: int, values: Floats) -> Floats:
     flat = np.ascontiguousarray(values, np.float64).reshape(-1)
-    out = np.empty_like(flat)
-    _write(function, flat, out)
-    return out.reshape(np.shape(values))
+    return filled(_write, len(flat), np.float64, function, flat).reshape(np.shape(values))
+
+
+exp, sin, cos, tan = (partial(_each, function) for function in (_EXP, _SIN, _COS, _TAN))
+"""Functions of float64 values of any shape, angles in radians, that return an array of that shape."""
 
 
 @numba_compiled("void(int64, float64[::1], float64[::1])", nogil=False)

@@ -7,28 +7,34 @@ indexing of several dimensions, and operations on more than 500 elements.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_compile import filled, numba_compiled
 
 Numbers = NDArray[np.int64]
+
+_library = ctypes.PyDLL(None)  # whose calls keep the lock
+_memset, _memmove = _library.memset, _library.memmove
+_memset.argtypes = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+_memmove.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """Returns an array of zeros, of numbers or records."""
     made = np.empty(shape, dtype)
-    _clear(made.reshape(-1).view(np.uint8))
+    _memset(made.ctypes.data, 0, made.nbytes)
     return made
 
 
 def copied(array: NDArray[Any]) -> NDArray[Any]:
     """Returns a copy of a contiguous array."""
     made = np.empty_like(array)
-    _copy(array.reshape(-1).view(np.uint8), made.reshape(-1).view(np.uint8))
+    _memmove(made.ctypes.data, array.ctypes.data, array.nbytes)
     return made
 
 
@@ -53,12 +59,6 @@ def _bytes_of(values: NDArray[Any]) -> NDArray[np.uint8]:
     return values.reshape(-1).view(np.uint8).reshape(*values.shape[:2], size)
 
 
-@numba_compiled("void(uint8[::1], uint8[::1])", nogil=False)
-def _copy(memory: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    for k in range(len(memory)):
-        out[k] = memory[k]
-
-
 @numba_compiled(
     "void(uint8[:, :, ::1], uint8[:, :, ::1], int64[:, ::1], boolean[:, ::1], uint8[:, :, ::1])", nogil=False
 )
@@ -75,17 +75,9 @@ def _take(
                 out[k, n, place] = values[k, sources[k, n], place] if real[k, n] else empty[0, 0, place]
 
 
-@numba_compiled("void(uint8[::1])", nogil=False)
-def _clear(memory: NDArray[np.uint8]) -> None:
-    for k in range(len(memory)):
-        memory[k] = 0
-
-
 def sections_of(rows: Numbers, starts: Numbers) -> Numbers:
     """Returns the section of each row, int64 [B], by the first row of each section, ascending, int64 [S]."""
-    sections = np.empty(len(rows), np.int64)
-    _find(rows, starts, sections)
-    return sections
+    return filled(_find, len(rows), np.int64, rows, starts)
 
 
 @numba_compiled("void(int64[::1], int64[::1], int64[::1])", nogil=False)

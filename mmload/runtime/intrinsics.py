@@ -1,10 +1,12 @@
-"""Functions that kernels call and whose code is generated; :mod:`mmload.runtime.numba_intrinsics` generates it."""
+"""What kernels call where loops cannot say it; :mod:`mmload.runtime.numba_intrinsics` generates the code."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mmload.runtime.declarations import Intrinsic
+import numpy as np
+
+from mmload.runtime.declarations import Intrinsic, inlined
 
 LINE = 64
 """Bytes of a cache line."""
@@ -15,22 +17,26 @@ TRANSPOSED_ROWS, TRANSPOSED_COLUMNS = 32, 16
 NEIGHBORS, NEAR_WORDS = 16, 64
 """Values that ``blend_neighbors`` computes, and numbers of a line that it reads for them."""
 
-LINE_BLOCK = 32
-"""Values that ``blend_lines`` computes."""
-
-HSV_BLOCK, HUES, HSV_BITS = 64, 180, 12
-"""Pixels that ``change_hsv_block`` changes, number of hues of uint8 HSV, and bits behind the point of its tables."""
-
 MEAN_BITS, MEAN_HALF = 22, (1 << 21) + (1 << 14)
 """Bits by which it shifts a weighted sum, and what it adds before: half of a level, and of a unit of the numbers."""
 
 fma: Any = Intrinsic("fma")
 """In compiled functions, ``fma(a, b, c)`` is a * b + c of float32, rounded once, as torch's kernels round it."""
 
-pair: Any = Intrinsic("pair")
-"""In compiled functions, ``pair(words, at)`` reads two neighbors of a flat uint32 array by one load.
 
-The first is in the lower half. ``at`` + 1 must be inside of the array.
+@inlined
+def pair(words: Any, at: np.uintp) -> np.uint64:
+    """Reads two neighbors of a uint32 array, by one load of LLVM's; the first is in the lower half."""
+    return np.uint64(words[at]) | np.uint64(words[at + np.uintp(1)]) << np.uint64(32)
+
+
+select: Any = Intrinsic("select")
+"""In compiled functions, ``select(condition, first, second)`` chooses without a branch, which may not vectorize."""
+
+stack_array: Any = Intrinsic("stack_array")
+"""In compiled functions, ``stack_array(size, dtype)`` is an uninitialized array on the stack, of a constant size.
+
+LLVM knows that nothing else refers to it: between two loops over a few vectors, values stay in registers.
 """
 
 never_inline: Any = Intrinsic("never_inline")
@@ -51,24 +57,31 @@ The shape is a number or a tuple.
 reshaped: Any = Intrinsic("reshaped")
 """In compiled functions, ``reshaped(array, shape)`` is the memory of a contiguous array in another shape."""
 
-stream: Any = Intrinsic("stream")
-"""In compiled functions, ``stream(source, out, at, count)`` copies with stores that bypass the caches.
+_stream_line: Any = Intrinsic("stream_line")
 
-A store into a cache first reads the memory that it replaces: half of the traffic, if the output is too large to stay in
-the cache. Both arrays are flat and have the same dtype; the values, and the offset ``at``, are multiples of a cache
-line. Other threads see the values after ``finish_streams()``.
-"""
+
+@inlined
+def stream(source: Any, out: Any, at: np.uintp, count: np.uintp) -> None:
+    """Copies ``count`` values to ``out`` from ``at`` on, with stores that bypass the caches.
+
+    A store into a cache first reads the memory that it replaces: half of the traffic, if the output is too large to
+    stay in the cache. Both arrays are flat and have the same dtype; the values, and the offset ``at``, are multiples of
+    a cache line. Other threads see the values after ``finish_streams()``.
+    """
+    for i in range(np.uintp(0), np.uintp(count), np.uintp(LINE // source.itemsize)):
+        _stream_line(source, i, out, np.uintp(at) + i)
+
 
 finish_streams: Any = Intrinsic("finish_streams")
 """In compiled functions, ``finish_streams()`` is a fence after which all streamed values are visible."""
 
 transpose: Any = Intrinsic("transpose")
-"""In compiled functions, ``transpose(source, row, column, out, line, place)`` transposes a block of bytes.
+"""In compiled functions, ``transpose(source, corner, pitch, out, place, across)`` transposes a block of bytes.
 
-The block of ``TRANSPOSED_ROWS`` x ``TRANSPOSED_COLUMNS`` at ``source[row, column]`` goes to ``out[line, place]``. Both
-arrays are contiguous uint8 in two dimensions, indices are unsigned. A block takes 64 shuffles of vectors. Words of
-eight bytes that exchange bytes, pairs and fours by shifts and masks took seven times as long: half of the time of a
-resize.
+The block of ``TRANSPOSED_ROWS`` x ``TRANSPOSED_COLUMNS`` begins at ``source[corner]``, and its transpose at
+``out[place]``. Both arrays are flat uint8; ``pitch`` and ``across`` are the lengths of their lines, all numbers are
+unsigned. A block takes 64 shuffles of vectors. Words of eight bytes that exchange bytes, pairs and fours by shifts and
+masks took seven times as long: half of the time of a resize.
 """
 
 rounded: Any = Intrinsic("rounded")
@@ -87,33 +100,17 @@ It is float32, rounded as ``rounded`` does. Outputs of uint8 have no color map: 
 which a crop of 640 x 640 took 100 us in place of 30.
 """
 
-blend_lines: Any = Intrinsic("blend_lines")
-"""In compiled functions, ``blend_lines(memory, first, second, low, out, at)`` mixes ``LINE_BLOCK`` levels with others.
-
-It writes ``memory[first]`` + ``low`` / 2^14 of the way to ``memory[second]``, and those after them, to a flat int16
-array, in units of 1/128, rounded down. ``low``, int16, is from 0 to 2^14. LLVM has no vectors of 16 bits for products
-that need 32, except where only their upper half is kept.
-"""
-
 blend_neighbors: Any = Intrinsic("blend_neighbors")
 """In compiled functions, it writes ``NEIGHBORS`` weighted means of two numbers for each channel, as bytes.
 
-``blend_neighbors(line, (base, pitch), picks, weights, at, out, (place, size), channels, near)`` takes numbers from a
+``blend_neighbors(line, (base, pitch), picks, weights, at, out, (place, size), channels)`` takes numbers from a
 flat int16 array: 1/128 of a level, rounded down. Those of channel c are counted from ``base`` + c ``pitch`` on. Each of
 the sums ``line[picks[i]] * weights[i]`` + ``line[picks[i + 1]] * weights[i + 1]`` for i = 2 ``at``, 2 ``at`` + 2, ...
-is negated and rounded to a level, from ``out[place + c * size]`` on. Picks, flat uint16, are below ``near``, at most
-``NEAR_WORDS``, and as many numbers are there; weights, flat int16, are negative, so that 2^15 is one of them. AVX-512
-picks numbers by one instruction, and by a faster one if they are among half of them. Without it (``picks_any_pair``)
-the second pick of each pair must be the number after the first: both are one load.
+is negated and rounded to a level, from ``out[place + c * size]`` on. Picks, flat uint16, are below ``NEAR_WORDS``, and
+as many numbers are there; weights, flat int16, are negative, so that 2^15 is one of them. AVX-512 picks numbers by one
+instruction. Without it (``picks_any_pair``) the second pick of each pair must be the number after the first: both are
+one load.
 """
 
 picks_any_pair: Any = Intrinsic("picks_any_pair")
 """In compiled functions, it tells whether there may be other numbers between those of a pair of ``blend_neighbors``."""
-
-change_hsv_block: Any = Intrinsic("change_hsv_block")
-"""In compiled functions, it changes hue, saturation and value of ``HSV_BLOCK`` pixels in place.
-
-``change_hsv_block(red, green, blue, at, turn, stronger, brighter)`` takes flat uint8 arrays, in which the pixels begin
-at ``at``, and float32 numbers: the rotation in 180ths of a turn and a half, by which hues from -30 to 150 become hues
-from 0 to 359, and the factors of saturation and value.
-"""

@@ -8,6 +8,7 @@ checked, and must be in the C library.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -16,22 +17,9 @@ from llvmlite import binding
 from numba import types
 
 from mmload.runtime import numba_intrinsics
-from mmload.runtime.declarations import (
-    ARENA,
-    CallBy,
-    CallC,
-    External,
-    Intrinsic,
-    Part,
-    RecordArray,
-    Signature,
-    TupleType,
-    Type,
-    array_of,
-)
+from mmload.runtime.declarations import Intrinsic, Part, Signature
 
 _numba: Any = numba  # it is only partially typed
-_types: Any = types
 
 _OPTIONS = {"_nrt": False, "error_model": "numpy"}
 """Arrays count no references, so that none can be allocated, and divisions by 0 do not raise."""
@@ -47,13 +35,13 @@ C_LIBRARY = frozenset(
 _PASSES = "ipsccp", "dead_arg_elimination", "simplify_cfg", "global_dead_code_eliminate"
 
 
-def compile_object(function: Callable[..., Any], signature: Signature, name: str) -> bytes:
+def compile_object(kernel: Part, signature: Signature, name: str) -> bytes:
     """Returns an object file with the C function of a kernel under a name.
 
     Raises:
         RuntimeError: if it refers to a function that is not in the C library, as where it may raise an error.
     """
-    compiled = c_function(function, signature)
+    compiled = c_function(kernel, signature)
     module: Any = binding.parse_assembly(compiled.inspect_llvm())
     for value in (*module.functions, *module.global_variables):
         if value.name == compiled.native_name:
@@ -73,10 +61,10 @@ def compile_object(function: Callable[..., Any], signature: Signature, name: str
     return code
 
 
-def c_function(function: Callable[..., Any], signature: Signature) -> Any:
+def c_function(part: Part, signature: Signature) -> Any:
     """Compiles a kernel by ``numba.cfunc``, whose ``address`` this process may call."""
-    kernel = _compiled_part(function)
-    arguments_of = numba_intrinsics.arguments_of(tuple(map(numba_type, signature.arguments)))
+    kernel = _compiled(part)
+    arguments_of = numba_intrinsics.arguments_of(signature)
 
     def write(record: int) -> int:
         kernel(*arguments_of(record))
@@ -86,7 +74,7 @@ def c_function(function: Callable[..., Any], signature: Signature) -> Any:
         return kernel(*arguments_of(record))  # type: ignore[no-any-return]
 
     chosen = write if signature.result == "void" else compute
-    return _numba.cfunc(_types.int64(_types.uintp), nopython=True, **_OPTIONS)(chosen)
+    return _numba.cfunc(types.int64(types.uintp), nopython=True, **_OPTIONS)(chosen)
 
 
 def _machine() -> Any:
@@ -97,23 +85,6 @@ def _machine() -> Any:
     features = ",".join(numba_intrinsics.features())
     target = binding.Target.from_triple(binding.get_process_triple())
     return target.create_target_machine(name, features, opt=3, reloc="pic")
-
-
-def numba_type(kind: Type) -> Any:
-    """Returns numba's type."""
-    if isinstance(kind, TupleType):
-        return _types.BaseTuple.from_types([numba_type(field) for field in kind.fields], kind.kind)
-    if isinstance(kind, RecordArray):
-        return _types.Array(_numba.from_dtype(kind.dtype), kind.ndim, "C")
-    dtype, ndim, is_contiguous = array_of("int64[::1]" if kind == ARENA else kind)
-    found = getattr(_types, dtype)
-    return _types.Array(found, ndim, "C" if is_contiguous else "A") if ndim else found
-
-
-def _signature(text: str) -> Any:
-    """Returns numba's signature of a C function."""
-    signature = Signature.parsed(text)
-    return numba_type(signature.result)(*map(numba_type, signature.arguments))
 
 
 def _resolved(function: Callable[..., Any]) -> FunctionType:
@@ -134,24 +105,13 @@ def _names(code: CodeType) -> set[str]:
 
 def _resolve(value: Any) -> Any:
     if isinstance(value, Part):
-        return _compiled_part(value.function, **value.options)
+        return _compiled(value)
     if isinstance(value, Intrinsic):
-        return getattr(numba_intrinsics, value.name)
-    if isinstance(value, External):
-        return _types.ExternalFunction(value.name, _signature(value.signature))
-    if isinstance(value, CallC):
-        return numba_intrinsics.call_c(_signature(value.signature))
-    if isinstance(value, CallBy):
-        declared = [tuple(map(numba_type, signature.arguments)) for signature in value.signatures]
-        return numba_intrinsics.call_by(tuple(declared))
+        found = getattr(numba_intrinsics, value.name)
+        return found(*value.parts) if value.parts else found
     return value
 
 
-_parts: dict[Callable[..., Any], Any] = {}
-
-
-def _compiled_part(function: Callable[..., Any], **options: Any) -> Any:
-    made = _parts.get(function)
-    if made is None:
-        made = _parts[function] = _numba.njit(**_OPTIONS, **options)(_resolved(function))
-    return made
+@cache
+def _compiled(part: Part) -> Any:
+    return _numba.njit(**_OPTIONS, **part.options)(_resolved(part.function))

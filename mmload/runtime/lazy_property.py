@@ -6,31 +6,20 @@ thread holds it deadlocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 Value = TypeVar("Value")
 
 
-class lazy_property(Generic[Value]):  # noqa: N801  # a decorator
+class lazy_property(cached_property[Value]):  # noqa: N801  # a decorator
     """Computes a value on first use and stores it in the instance. Threads may compute it twice: it must be pure."""
 
-    def __init__(self, compute: Callable[[Any], Value]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
+    if not TYPE_CHECKING:  # its type is that of the other
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> lazy_property[Value]: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> Value: ...
-
-    def __get__(self, instance: object, owner: type) -> lazy_property[Value] | Value:
-        if instance is None:
-            return self
-        value = self._compute(instance)
-        vars(instance)[self._name] = value
-        return value
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            """Returns the value, or the property itself for a class."""
+            if instance is None:
+                return self
+            value = vars(instance)[self.attrname] = self.func(instance)
+            return value

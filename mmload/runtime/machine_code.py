@@ -2,9 +2,8 @@
 
 The package's libraries are in ``machine_code``, one for each kind of processor; ``scripts/machine_code`` makes them of
 object files, one per kernel. A kernel is found by a symbol that has a digest of all that it was made from, so that no
-code of another source is run. What a library does not have is compiled, and the object files are cached, each beginning
-with the digest of its content: a damaged one is compiled again. llvmlite links them in memory, where no other linker is
-needed.
+code of another source is run. What a library does not have is compiled, and its object file is cached. llvmlite links
+it in memory, where no other linker is needed.
 
 The cache is beside the source, or in the user's cache folder if that is not writable (``NUMBA_CACHE_DIR`` overrides
 both); if neither is writable, each process compiles for itself. A cache that other users can write to is not used, as
@@ -14,7 +13,6 @@ whoever writes there has code run.
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import hashlib
 import mmap
@@ -23,8 +21,6 @@ import pkgutil
 import platform
 import re
 import sys
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -32,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError, choices
+from mmload.runtime.durable_files import remove_partials, write_atomically
 from mmload.runtime.resources import processor_name
 
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
@@ -50,8 +47,6 @@ _FLAGS = {"abm": "lzcnt", "bmi1": "bmi", "sse4_2": "sse4.2"}
 _COMPILER = "kernel_compiler", "numba_intrinsics"
 _IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
 _SETTINGS = "NUMBA_BOUNDSCHECK", "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
-_DIGEST = hashlib.sha256().digest_size
-_PATIENCE_S, _POLL_S = 60.0, 0.01  # the largest kernel compiles in some seconds
 
 
 def load(symbol: str, compile_: Callable[[], bytes]) -> int:
@@ -62,21 +57,22 @@ def load(symbol: str, compile_: Callable[[], bytes]) -> int:
     for library in map(_shipped_library, levels()):
         if library is not None and hasattr(library, symbol):
             return ctypes.cast(library[symbol], ctypes.c_void_p).value or 0
-    folder, name = cache_folder(), f"{symbol}.{_processor()}.o"
+    folder = cache_folder()
     if folder is None or "<locals>" in symbol:  # what it is made from cannot be told
         _announce()
         return _link(compile_(), symbol)
-    found = read_code(folder / name)
-    if found is None:
-        with _locked(folder, name):
-            found = read_code(folder / name)
-            if found is None:
+    path = folder / f"{symbol}.{_processor()}.o"
+    if not path.exists():
+        with _locked(path):
+            if not path.exists():
                 _announce()
-                found = compile_()
-                with suppress(OSError):  # a full disk: later processes compile again
-                    _remove_unfinished(folder / name)
-                    write_code(folder / name, found)
-    return _link(found, symbol)
+                remove_partials(path)
+                code = compile_()
+                try:
+                    write_atomically(path, code)
+                except OSError:  # a full disk: later processes compile again
+                    return _link(code, symbol)
+    return _link(path.read_bytes(), symbol)
 
 
 def symbol_of(function: Callable[..., Any], signature: str) -> str:
@@ -152,34 +148,6 @@ def _user_caches() -> list[Path]:
     return [] if chosen.startswith("~") else [Path(chosen)]
 
 
-def read_code(path: Path) -> bytes | None:
-    """Returns the machine code in a file; None if there is no such file, or it is damaged."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    digest, code = content[:_DIGEST], content[_DIGEST:]
-    return code if digest == hashlib.sha256(code).digest() else None
-
-
-def write_code(path: Path, code: bytes) -> None:
-    """Writes a file atomically, as seen by concurrent readers."""
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}")
-    try:
-        temporary.write_bytes(hashlib.sha256(code).digest() + code)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Removes what killed processes left while they wrote a file; the caller holds its lock."""
-    for left in path.parent.glob(f"{path.name}.*"):
-        left.unlink(missing_ok=True)
-
-
 @cache
 def _processor() -> str:
     """Returns the digest of the processor that numba compiles for, and of its level of optimization."""
@@ -211,43 +179,20 @@ def _source(module: str) -> bytes:
 
 
 @contextmanager
-def _locked(folder: Path, name: str) -> Iterator[None]:
-    """Keeps other processes from compiling the same: a byte of one file is locked for each name.
-
-    A process that was stopped while it compiles keeps them for :data:`_PATIENCE_S`.
-    """
-    try:
-        file = open(folder / "mmload.lock", "ab")  # noqa: SIM115  # closed below
-    except OSError:
-        yield
-        return
-    byte, until = int(hashlib.sha256(name.encode()).hexdigest()[:7], 16), time.monotonic() + _PATIENCE_S
-    with file:
-        while time.monotonic() < until:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks
-                    break
-                time.sleep(_POLL_S)
-            else:
-                break
+def _locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from compiling the same: a byte of one file of the folder is locked for each name."""
+    with open(path.with_name("mmload.lock"), "ab") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(hashlib.sha256(path.name.encode()).hexdigest()[:7], 16))
         yield
 
 
 @cache
 def _announce() -> None:
     """Says once per process why it takes time."""
-    own = next((name for name in ("MMLOAD_MACHINE_CODE", *_SETTINGS) if os.environ.get(name)), None)
-    if any(map(_shipped_library, levels())):
-        why = "a kernel has changed"
-    elif own is not None and not levels():
-        why = f"{own} is {os.environ[own]:.40}"
-    else:
-        why = "an installed package brings it"
     sys.stderr.write(
         f"mmload: compiling machine code for this processor ({processor_name()}), once: about 6 s for a crop, 20 s for "
-        f"a resized crop, a minute for color operations ({why})\n"
+        "a resized crop, a minute for color operations (an installed package brings it)\n"
     )
 
 

@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
 from mmload.runtime.declarations import Part, Signature
 from mmload.runtime.machine_code import BOUNDS_CHECK, load, symbol_of
 from mmload.runtime.records import packer
@@ -61,7 +64,7 @@ class Kernel(Part):
         began = time.perf_counter()
         from mmload.runtime.kernel_compiler import compile_object  # imports numba
 
-        code = compile_object(self.function, self.signature, self.symbol)
+        code = compile_object(self, self.signature, self.symbol)
         _spent.append(time.perf_counter() - began)
         return code
 
@@ -79,24 +82,8 @@ class Kernel(Part):
         """Compiles it with bounds checks, which say what they find on stderr, by numba's own linker."""
         from mmload.runtime.kernel_compiler import c_function
 
-        self._checked = c_function(self.function, self.signature)
+        self._checked = c_function(self, self.signature)
         return int(self._checked.address)
-
-
-class _Kernels(Part):
-    """Kernel of several signatures: a call takes the first that fits its arguments."""
-
-    def __init__(self, function: Callable[..., Any], kernels: list[Kernel]) -> None:
-        super().__init__(function)
-        self._kernels = kernels
-
-    def __call__(self, *arguments: Any) -> Any:
-        for kernel in self._kernels[:-1]:
-            try:
-                return kernel(*arguments)
-            except TypeError:  # nothing has been run
-                continue
-        return self._kernels[-1](*arguments)
 
 
 _kernels: dict[tuple[Callable[..., Any], Signature], Kernel] = {}
@@ -114,7 +101,7 @@ def numba_compiled(*signatures: Signature | str, nogil: bool = True) -> Callable
     nothing and raises nothing: arrays of its own are carved out of an :mod:`~mmload.runtime.arena`.
 
     Args:
-        signatures: such as ``"void(uint8[::1], float32)"``, or :class:`Signature`.
+        signatures: such as ``"void(uint8[::1], float32)"``; :func:`variant` takes one of several.
         nogil: whether it releases the interpreter lock; functions that take microseconds should keep it, as another
             thread may acquire it before this one gets it back.
     """
@@ -123,9 +110,16 @@ def numba_compiled(*signatures: Signature | str, nogil: bool = True) -> Callable
     def declare(function: Callable[..., R]) -> Callable[..., R]:
         kernels = [Kernel(function, signature, nogil) for signature in parsed]
         _kernels.update({(function, kernel.signature): kernel for kernel in kernels})
-        return kernels[0] if len(kernels) == 1 else _Kernels(function, kernels)
+        return kernels[0] if len(kernels) == 1 else Part(function)
 
     return declare
+
+
+def filled(kernel: Callable[..., Any], shape: int | tuple[int, ...], dtype: DTypeLike, *arguments: Any) -> NDArray[Any]:
+    """Returns a new array that a kernel fills, which takes it after the arguments."""
+    out = np.empty(shape, dtype)
+    kernel(*arguments, out)
+    return out
 
 
 def variant(kernel: F, signature: Signature) -> F:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmload.runtime.declarations import inlined
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_compile import filled, numba_compiled
 
 GOLDEN = 0x9E3779B97F4A7C15
 """The odd increment of splitmix64, 2**64 over the golden ratio."""
@@ -110,35 +110,10 @@ def permute_words(x: Words, n: int | Words, key: Words | np.uint64) -> Words:
     return out
 
 
-def permute(positions: Tensor, n: int, key: int) -> Tensor:
-    """Returns the image of each position under a keyed permutation of range(n), in O(1) memory and O(1) time each.
-
-    Args:
-        positions: int64 [B] on the CPU, each in [0, n).
-        n: the size of the permuted range, 1 to 2**61.
-        key: selects the permutation, 0 to 2**64 - 1; neighboring keys select unrelated permutations.
-
-    Returns:
-        int64 [B], each in [0, n), distinct where the positions are.
-
-    Raises:
-        TypeError: if positions is not int64.
-        ValueError: if n, key or a position is out of range.
-    """
-    check_integer("n", n, 1, MAX_ROWS)
-    check_integer("key", key, 0, 2**64 - 1)
-    if positions.dtype != torch.int64:
-        raise TypeError(f"positions are {positions.dtype}, expected torch.int64")
-    x = positions.numpy()
-    if x.size and not 0 <= x.min() <= x.max() < n:
-        raise ValueError(f"positions lie in [{x.min()}, {x.max()}], expected [0, {n - 1}]")
-    return torch.from_numpy(permute_words(x.view(np.uint64), n, np.uint64(key_of(key))).view(np.int64))
-
-
-def check_integer(name: str, value: int, low: int, high: int) -> None:
-    """Checks that the value is an integer from low to high; raises ValueError otherwise."""
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} is {value!r}, expected an integer from {low} to {high}")
+def permuted(positions: Sequence[int], n: int, key: int) -> list[int]:
+    """Returns the image of each position under a permutation of range(n); any two keys select unrelated ones."""
+    images: list[int] = permute_words(np.array(positions, np.uint64), n, np.uint64(key_of(key))).tolist()
+    return images
 
 
 _11 = np.uint64(11)
@@ -146,18 +121,12 @@ _11 = np.uint64(11)
 
 def mixed(value: Numbers) -> Numbers:
     """Applies the finalizer of splitmix64 to every element of an int64 array; products wrap around."""
-    words = as_words(value)
-    out = np.empty_like(words)
-    _write_mixed(words, out)
-    return out.view(np.int64).reshape(value.shape)
+    return filled(_write_mixed, value.size, np.uint64, as_words(value)).view(np.int64).reshape(value.shape)
 
 
 def unit(bits: Numbers) -> NDArray[np.float64]:
     """Converts the upper 53 bits of int64 words to float64 in [0, 1)."""
-    words = as_words(bits)
-    out = np.empty(len(words))
-    _write_units(words, out)
-    return out.reshape(bits.shape)
+    return filled(_write_units, bits.size, np.float64, as_words(bits)).reshape(bits.shape)
 
 
 def check_words(value: object, kind: type = np.ndarray) -> None:
@@ -207,9 +176,7 @@ def _write_units(words: Words, out: NDArray[np.float64]) -> None:
 
 def seeded(ids: Words, run: int) -> Words:
     """Returns a word for each id, derived from the id and the run."""
-    out = np.empty_like(ids)
-    _write_seeded(ids, run, out)
-    return out
+    return filled(_write_seeded, len(ids), np.uint64, ids, run)
 
 
 @numba_compiled("void(uint64[::1], uint64, uint64[::1])", nogil=False)
@@ -226,9 +193,7 @@ def _drawn(seed: np.uint64, step: Any, number: Any) -> np.uint64:
 
 def counted(seeds: Words, step: int, first: int, count: int) -> Words:
     """Returns words [B, count]: draws ``first``, ``first`` + 1 ... of a step, for each seed."""
-    out = np.empty((len(seeds), count), np.uint64)
-    _write_counted(seeds, step, first, out)
-    return out
+    return filled(_write_counted, (len(seeds), count), np.uint64, seeds, step, first)
 
 
 @numba_compiled("void(uint64[::1], uint64, uint64, uint64[:, ::1])", nogil=False)
@@ -240,9 +205,7 @@ def _write_counted(seeds: Words, step: int, first: int, out: Words) -> None:
 
 def drawn_chances(seeds: Words, step: int, first: int, p: float) -> NDArray[np.bool_]:
     """Returns whether draw ``first`` of a step, as a number in [0, 1), is below ``p``, for each seed."""
-    out = np.empty(len(seeds), np.bool_)
-    _write_chances(seeds, step, first, p, out)
-    return out
+    return filled(_write_chances, len(seeds), np.bool_, seeds, step, first, p)
 
 
 @numba_compiled("void(uint64[::1], uint64, uint64, float64, boolean[::1])", nogil=False)
@@ -253,10 +216,8 @@ def _write_chances(seeds: Words, step: int, first: int, p: float, out: NDArray[n
 
 def drawn_integers(seeds: Words, step: int, first: int, ranges: Sequence[tuple[int, int]]) -> list[NDArray[np.int64]]:
     """Converts draws ``first``, ``first`` + 1 ... of a step to integers in ranges, both ends included: [B] for each."""
-    out = np.empty((len(ranges), len(seeds)), np.int64)
-    for number, (low, high) in enumerate(ranges):
-        _write_integers(seeds, step, first + number, low, high, out[number])
-    return list(out)
+    numbered = enumerate(ranges, first)
+    return [filled(_write_integers, len(seeds), np.int64, seeds, step, number, *ends) for number, ends in numbered]
 
 
 @numba_compiled("void(uint64[::1], uint64, uint64, int64, int64, int64[::1])", nogil=False)
@@ -267,9 +228,7 @@ def _write_integers(seeds: Words, step: int, number: int, low: int, high: int, o
 
 def drawn_orders(seeds: Words, step: int, first: int, count: int) -> NDArray[np.int64]:
     """Returns a random order of ``count`` things for each seed, int64 [B, count]: that of draws from ``first`` on."""
-    out = np.empty((len(seeds), count), np.int64)
-    _write_orders(seeds, step, first, out)
-    return out
+    return filled(_write_orders, (len(seeds), count), np.int64, seeds, step, first)
 
 
 @numba_compiled("void(uint64[::1], uint64, uint64, int64[:, ::1])", nogil=False)

@@ -12,7 +12,6 @@ it, ranges are read by their descriptor once before they are faulted in, which h
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import sys
@@ -56,14 +55,12 @@ _ANNOUNCED_BYTES = 128 * 2**10
 system."""
 
 _READ_BYTES = 2**20
-_CHUNK_BYTES = 8 * 2**20
-_CHUNKS_AHEAD = 3
+_CHUNK_BYTES = 16 * 2**20
 _MADVISE = External("madvise", "int32(uintp, uintp, int32)")
 _MINCORE = External("mincore", "int32(uintp, uintp, uintp)")
 _READ = External("pread", "int64(int32, uintp, uintp, int64)")
 _FADVISE = External("posix_fadvise", "int32(int32, int64, int64, int32)")
 _FADVISE_DONTNEED = getattr(os, "POSIX_FADV_DONTNEED", -1)  # -1: macOS, where the call does not exist
-_TRIES = 3
 _CACHED = 8
 """One in so many rows that are read again stays cached, so that memory that becomes free is used: one in 16 or 32 has
 the same rate, one in 4 has 0.85 of it."""
@@ -88,12 +85,8 @@ def can_populate() -> bool:
 def advise(address: int, length: int, advice: int) -> int:
     """Calls ``madvise`` for whole pages; returns 0, or the number of the error."""
     start = address // _PAGE * _PAGE
-    for _ in range(_TRIES):
-        if _c_library().madvise(ctypes.c_size_t(start), ctypes.c_size_t(address + length - start), advice) == 0:
-            return 0
-        if ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
-            break
-    return ctypes.get_errno()
+    failed = _c_library().madvise(ctypes.c_size_t(start), ctypes.c_size_t(address + length - start), advice)
+    return ctypes.get_errno() if failed else 0
 
 
 def file_type(handle: int) -> int | None:
@@ -118,19 +111,13 @@ def populate(address: int, length: int, handle: int | None = None) -> int:
         length: bytes.
         handle: the file, if :func:`needs_reads`.
     """
-    chunks = range(0, length, _CHUNK_BYTES)
-    for at in chunks[:_CHUNKS_AHEAD]:
-        _prefetch(address + at, min(_CHUNK_BYTES, length - at))
     spare = np.empty(_READ_BYTES if handle is not None else 0, np.uint8)
-    for at in chunks:
-        ahead = at + _CHUNKS_AHEAD * _CHUNK_BYTES
-        if ahead < length:
-            _prefetch(address + ahead, min(_CHUNK_BYTES, length - ahead))
+    for at in range(0, length, _CHUNK_BYTES):
         size = min(_CHUNK_BYTES, length - at)
+        _prefetch(address + at, min(2 * _CHUNK_BYTES, length - at))
         if handle is not None:
             _read(handle, at, size, spare)
-        error = advise(address + at, size, POPULATE_READ)
-        if error:
+        if error := advise(address + at, size, POPULATE_READ):
             return error
     return 0
 
@@ -187,8 +174,11 @@ def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers,
         int64 [B], the bytes of the pages of each part that are not in memory, and that :func:`bring_in` waits for.
     """
     absent: Numbers = zeros(len(starts), np.int64)
-    if len(starts) > _LOOKED_AT or not _are_resident(memory.ctypes.data, ranges, files, starts, lengths):
-        _announce(memory.ctypes.data, ranges, files, starts, lengths, absent)
+    parts = memory.ctypes.data, ranges, files, starts, lengths, absent
+    # A look does not give the lock away, as it waits for nothing: 64 rows take 70 us, of the first that is absent it
+    # knows enough. To await the lock afterwards cost crops of 224, two threads, a twelfth of their rate.
+    if len(starts) > _LOOKED_AT or not _look(*parts, True):
+        _request(*parts, False)
     return absent
 
 
@@ -252,93 +242,80 @@ def _read(handle: int, offset: int, length: int, spare: Flags) -> None:
         done += more
 
 
-# It does not give the lock away, as it waits for nothing: 64 rows take 70 us, of the first that is absent it knows
-# enough. To await the lock afterwards cost crops of 224, two threads, a twelfth of their rate.
-@numba_compiled(Signature("boolean", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, ARENA)), nogil=False)
-def _are_resident(
-    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, arena: Arena
+@called
+def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int, int, int, int]:
+    """Returns where the complete pages of a part begin and its last byte ends; with ``known``, its segments.
+
+    Then come the numbers of its first segment and of the one after its last; the same without ``known``.
+    """
+    if not len(ranges.known):
+        return start // _PAGE * _PAGE, start + length, 0, 0
+    first, segment = ranges.firsts[file], ranges.segments[file]
+    at, last = (start - first) // SEGMENT_BYTES, (start + length - 1 - first) // SEGMENT_BYTES + 1
+    return (
+        first + at * SEGMENT_BYTES,
+        min(ranges.ends[file], first + last * SEGMENT_BYTES),
+        segment + at,
+        segment + last,
+    )
+
+
+def _ask(
+    base: int,
+    ranges: FileRanges,
+    files: Numbers,
+    starts: Numbers,
+    lengths: Numbers,
+    absent: Numbers,
+    only_looks: bool,
+    arena: Arena,
 ) -> bool:
-    """Returns whether all parts are in memory, or known to be."""
-    firsts, _, known, segments, looks, _, _ = ranges
-    if not len(known) and not looks:
-        return False
-    most = 0
+    """Prefetches absent parts for :func:`announce`, or returns whether there are none."""
+    known, most = ranges.known, 0
     for k in range(len(starts)):
         most = max(most, lengths[k])
     pages = carve(arena, most // _PAGE + 2, np.uint8)
     for k in range(len(starts)):
-        begin, stop = starts[k] // _PAGE * _PAGE, starts[k] + lengths[k]
+        begin, stop, at, last = _extent(ranges, files[k], starts[k], lengths[k])
+        absent[k] = 0
         if len(known):
-            at, last = starts[k] - firsts[files[k]], stop - 1 - firsts[files[k]]
-            for segment in range(at // SEGMENT_BYTES, last // SEGMENT_BYTES + 1):
-                if known[segments[files[k]] + segment] != RESIDENT:
-                    return False
-        elif _MINCORE(base + begin, stop - begin, pages.ctypes.data) != 0:
-            return False
-        else:
+            for segment in range(at, last):
+                absent[k] = max(absent[k], lengths[k] * (known[segment] != RESIDENT))
+        elif ranges.looks and _MINCORE(base + begin, stop - begin, pages.ctypes.data) == 0:
             for page in range((stop - begin + _PAGE - 1) // _PAGE):
-                if (pages[page] & 1) == 0:
-                    return False
+                absent[k] += _PAGE * ((pages[page] & 1) == 0)
+        else:
+            absent[k] = lengths[k]
+        if only_looks and absent[k]:
+            return False
+        is_new = absent[k] != 0 and not len(known)
+        for segment in range(at, last):
+            if known[segment] == 0:
+                known[segment], is_new = PREFETCHED, True
+        if is_new:
+            _prefetch(base + begin, stop - begin)
     return True
 
 
-@called
-def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int, int]:
-    """Returns where the complete pages of a part begin and its last byte ends; with ``known``, its segments."""
-    first, end = ranges[0][file], ranges[1][file]
-    if not len(ranges[2]):
-        return start // _PAGE * _PAGE, start + length
-    at, last = (start - first) // SEGMENT_BYTES, (start + length - 1 - first) // SEGMENT_BYTES
-    return first + at * SEGMENT_BYTES, min(end, first + (last + 1) * SEGMENT_BYTES)
-
-
-@numba_compiled(void("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, ARENA))
-def _announce(
-    base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers, arena: Arena
-) -> None:
-    """Prefetches absent parts for :func:`announce`."""
-    firsts, _, known, segments, looks, _, _ = ranges
-    most = 0
-    for k in range(len(starts)):
-        most = max(most, lengths[k])
-    pages = carve(arena, most // _PAGE + 2, np.uint8)
-    for k in range(len(starts)):
-        begin, stop = _extent(ranges, files[k], starts[k], lengths[k])
-        if len(known):
-            at, is_new = segments[files[k]] + (begin - firsts[files[k]]) // SEGMENT_BYTES, False
-            for segment in range(at, at + (stop - begin + SEGMENT_BYTES - 1) // SEGMENT_BYTES):
-                if known[segment] != RESIDENT:
-                    absent[k] = lengths[k]
-                if known[segment] == 0:
-                    known[segment], is_new = PREFETCHED, True
-        elif looks and _MINCORE(base + begin, stop - begin, pages.ctypes.data) == 0:
-            for page in range((stop - begin + _PAGE - 1) // _PAGE):
-                absent[k] += _PAGE * ((pages[page] & 1) == 0)
-            is_new = absent[k] != 0
-        else:
-            absent[k], is_new = lengths[k], True
-        if is_new:
-            _prefetch(base + begin, stop - begin)
+_ASK = Signature("boolean", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, "boolean", ARENA))
+_look, _request = numba_compiled(_ASK, nogil=False)(_ask), numba_compiled(_ASK)(_ask)
 
 
 @called
 def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int, arena: Arena) -> bool:
     """Waits until a part of a file that was announced is in memory; returns False if it cannot be read."""
-    firsts, _, known, segments, _, reads, handles = ranges
-    begin, stop = _extent(ranges, file, start, length)
-    at = segments[file] + (begin - firsts[file]) // SEGMENT_BYTES if len(known) else 0
-    last = at + (stop - begin + SEGMENT_BYTES - 1) // SEGMENT_BYTES if len(known) else 0
+    begin, stop, at, last = _extent(ranges, file, start, length)
     is_resident = last > at
     for segment in range(at, last):
-        is_resident &= known[segment] == RESIDENT
+        is_resident &= ranges.known[segment] == RESIDENT
     if is_resident:  # another row of the batch has brought them in
         return True
-    if reads:
-        _read(handles[file], begin - firsts[file], stop - begin, carve(arena, _READ_BYTES, np.uint8))
-    for _ in range(_TRIES):
-        if _MADVISE(base + begin, stop - begin, POPULATE_READ) == 0:
-            known[at:last] = RESIDENT
-            return True
+    if ranges.reads:
+        spare = carve(arena, _READ_BYTES, np.uint8)
+        _read(ranges.handles[file], begin - ranges.firsts[file], stop - begin, spare)
+    if _MADVISE(base + begin, stop - begin, POPULATE_READ) == 0:
+        ranges.known[at:last] = RESIDENT
+        return True
     first = start // _PAGE * _PAGE  # another part of its segment cannot be read
     return bool(_MADVISE(base + first, start + length - first, POPULATE_READ) == 0)
 
@@ -365,13 +342,12 @@ def evict(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, length
 
     ``base`` is the address of the map; the other arguments are those of :func:`announce`.
     """
-    firsts, _, _, _, _, _, handles = ranges
     for k in range(len(starts)):
         begin = (starts[k] + _PAGE - 1) // _PAGE * _PAGE
         length = (starts[k] + lengths[k]) // _PAGE * _PAGE - begin
         if length > 0:
             _MADVISE(base + begin, length, DONTNEED)  # first: pages that are mapped stay
-            _FADVISE(handles[files[k]], begin - firsts[files[k]], length, _FADVISE_DONTNEED)
+            _FADVISE(ranges.handles[files[k]], begin - ranges.firsts[files[k]], length, _FADVISE_DONTNEED)
 
 
 @cache

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import resource
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -55,11 +57,8 @@ def binding() -> str | None:
 
 def processor_name() -> str:
     """Returns the model of the processor, or its kind where the system does not name the model."""
-    with suppress(OSError):
-        for line in (ROOT / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*: (.*)$", _text(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def check_threads(threads: int | None) -> None:
@@ -144,19 +143,25 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
         torch.set_num_threads(before)
 
 
-def in_threads(parts: Iterable[T], make: Callable[[T], R], threads: int | None = None) -> Iterator[R]:
+def in_threads(
+    parts: Iterable[T], make: Callable[[T], R], threads: int | None = None, ended: threading.Event | None = None
+) -> Generator[R]:
     """Yields ``make(part)`` for each part, in order, computed by threads; at most two parts per thread are ahead.
 
-    Parts are read in the caller's thread; ``make`` is thread-safe, and releases the interpreter lock for its work.
+    Parts are read in the caller's thread; ``make`` is thread-safe, and releases the interpreter lock for its work. When
+    the results are not needed any more, ``ended`` is set, by which ``make`` may end early.
     """
     count, remaining = threads or available_cores(), iter(parts)
     with single_op_pool(count, "mmload-parts") as pool:
-        waiting = deque(pool.submit(make, part) for part in islice(remaining, 2 * count))
+        waiting = deque[Future[R]]()
         try:
+            waiting.extend(pool.submit(make, part) for part in islice(remaining, 2 * count))
             while waiting:
                 yield waiting.popleft().result()
                 waiting.extend(pool.submit(make, part) for part in islice(remaining, 1))
         finally:
+            if ended is not None:
+                ended.set()
             for future in waiting:
                 future.cancel()
 
@@ -209,10 +214,6 @@ def cpu_quota() -> float | None:
 
 def address_limit() -> int | None:
     """Returns the bytes of addresses that this process may use (``ulimit -v``); None if there is no limit."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
@@ -227,13 +228,8 @@ def free_memory() -> int:
 
 
 def _system_memory() -> int | None:
-    try:
-        for line in (ROOT / "proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
+    found = re.search(r"^MemAvailable: *(\d+) kB", _text(ROOT / "proc/meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def allowed_memory() -> int | None:
@@ -254,25 +250,17 @@ def allowed_memory() -> int | None:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yields the folders of this process's group and of all its ancestors for a controller, without duplicates.
+    """Yields the folders of this process's group and of all its ancestors for a controller.
 
     In a container the group may be mounted as the root, while /proc/self/cgroup contains the host's path; that path
     does not exist in the container, but its ancestors do and are read.
     """
-    mounts = ROOT / "sys/fs/cgroup"
-    lines = _text(ROOT / "proc/self/cgroup").splitlines() or ["0::/"]
-    visited = set()
-    for line in lines:
+    for line in _text(ROOT / "proc/self/cgroup").splitlines() or ["0::/"]:
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if controllers and controller not in controllers.split(","):
-            continue
-        for mount in (mounts / controllers, mounts / controller) if controllers else (mounts, mounts / "unified"):
+        if not controllers or controller in controllers.split(","):
+            mount = ROOT / "sys/fs/cgroup" / (controller if controllers else "")
             parts = [part for part in path.split("/") if part not in ("", "..")]
-            for length in range(len(parts), -1, -1):
-                group = mount.joinpath(*parts[:length])
-                if group not in visited:
-                    visited.add(group)
-                    yield group
+            yield from (mount.joinpath(*parts[:length]) for length in range(len(parts) + 1))
 
 
 def _words(path: Path) -> list[str]:
@@ -281,6 +269,6 @@ def _words(path: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

@@ -212,11 +212,7 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
         raise RecipeError(f"source {kind}: {error}; its options are {choices(takes) or 'none'}") from error
     kinds = get_type_hints(factory, include_extras=True)
     checked_options = {name: checked(value, kinds.get(name, Any), name) for name, value in options.items()}
-    try:
-        return factory(root, decoder, **checked_options)
-    except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
-        shown = ", ".join(f"{key} = {value!r:.60}" for key, value in options.items())
-        raise RecipeError(f"source {kind} cannot take one of its options ({error}); its options are {shown}") from error
+    return factory(root, decoder, **checked_options)
 
 
 def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Values of annotation files in any spelling, and counts of what a reader leaves out, merges or guesses.
+"""Values of annotation files in any spelling, what their errors are about, and counts of what a reader leaves out.
 
 Hundreds of tools write these files: the number 1 is also ``1.0``, ``"1"`` and ``"1.0"``, and what is missing is also
 ``null``. All readers of annotations take their numbers and make their notes here.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from mmload.errors import shown
 
@@ -58,6 +59,16 @@ def flag(value: object) -> bool:
     if text not in _FLAGS:
         raise ValueError(f"{shown(value)} is neither 0 nor 1")
     return _FLAGS[text]
+
+
+@contextmanager
+def naming(what: str, *caught: type[Exception], to: Callable[[str], Exception] = ValueError) -> Iterator[None]:
+    """Says before the message of an error, by default a ValueError, what it is about; raises it as another kind."""
+    kinds = caught or (ValueError,)
+    try:
+        yield
+    except kinds as error:
+        raise to(f"{what}{error}") from error
 
 
 class Findings:

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from mmload.errors import RecipeError, SourceError
 from mmload.records import Sample
+from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
-from mmload.sources.files import read_source
-from mmload.sources.links import Links, reading
+from mmload.sources.files import LocalTree, read_source, reading
 from mmload.sources.pickles import read_plain_pickle
 
 
@@ -106,7 +106,6 @@ class Cifar10Source:
         if self.decoder != Decoder():
             raise RecipeError("CIFAR's pixels are not decoded; leave [decode] out")
         self._root = Path(self.root)
-        self._links = Links(self.root, self.allow_outside)
 
     def splits(self) -> Mapping[str, CifarSplit]:
         """Reads the splits ``train`` and ``test``.
@@ -114,10 +113,11 @@ class Cifar10Source:
         Raises:
             SourceError: if a file is missing, is not a batch, or is a link out of the root; nothing in it is ever run.
         """
+        tree = LocalTree(self.root, self.allow_outside)
         with reading(self.root):
             folder = self._folder()
             for name in (self.edition.meta, *(name for names in self.edition.batches.values() for name in names)):
-                self._links.check(folder / name)
+                tree.check(folder / name)
             _, names_key = self.edition.keys[self._level]
             meta, meta_md5 = _read(folder / self.edition.meta)
             classes = _class_names(meta.get(names_key), folder / self.edition.meta)
@@ -220,10 +220,8 @@ class CifarSplit:
 def _read(path: Path) -> tuple[dict[Any, Any], str]:
     """Returns the dict in a file, its keys as text, and the file's MD5."""
     data = read_source(path)
-    try:
+    with naming(f"{path} is not a CIFAR batch: ", to=SourceError):
         body = read_plain_pickle(data)
-    except ValueError as error:
-        raise SourceError(f"{path} is not a CIFAR batch: {error}") from error
     return {_text(key): value for key, value in body.items()}, hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 

@@ -18,28 +18,27 @@ import numpy.typing as npt
 from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
-from mmload.pictures.instance_masks import of_boxes, runs_of_mask
-from mmload.records import OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord, mirrored_names
+from mmload.pictures.instance_masks import runs_of_mask
+from mmload.records import ObjectsRecord, mirrored_names
+from mmload.sources.annotation_values import naming
 from mmload.sources.coco_annotations import (
-    OBJECT,
-    PARTS,
     TASKS,
     AnnotationFile,
     Category,
-    read_annotations,
-    shown_object,
-    without_groups,
+    CocoObject,
+    leave_out_groups,
+    objects_in,
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
-from mmload.sources.files import SampleFiles, check_is_folder, inner_name
-from mmload.sources.links import Links, reading
+from mmload.sources.files import MISSING, LocalTree, SampleFiles, inner_name, reading
 from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
-    ObjectError,
     fields_of_objects,
     flip_field,
     notes_on_flip,
+    polygon_fields,
+    run_fields,
 )
 from mmload.sources.options import PathOrTable
 from mmload.store.checksum import crc32
@@ -61,6 +60,7 @@ _PREFIXES: dict[str, tuple[str | None, ...]] = {
 _BESIDE = "_annotations.coco.json"
 """Name of an annotation file that lies among its images, in a folder for each split, as Roboflow exports them."""
 
+_MOST_RUNS = 2**31
 _FACTORS = np.array([1, 256, 65536])  # of red, green and blue in the number of a segment
 
 
@@ -76,8 +76,8 @@ class CocoItem(NamedTuple):
         revision: changes when its files do.
         segments: path of its map of segments, or "".
         left_out: numbers of segments that may be in the map, too.
-        fault: what is wrong with it or one of its objects, or "".
-        packed: its objects, as in :attr:`AnnotationFile.packed`.
+        fault: what is wrong with its record, or "".
+        objects: its objects, as in :attr:`AnnotationFile.objects`.
     """
 
     file: str
@@ -87,9 +87,9 @@ class CocoItem(NamedTuple):
     width: int
     revision: str
     segments: str
-    left_out: Sequence[int]
+    left_out: list[int]
     fault: str
-    packed: Sequence[bytes]
+    objects: bytes
 
 
 @dataclass
@@ -128,7 +128,7 @@ class CocoSource:
         if self.decoder.exif_orient:
             raise RecipeError("exif_orient rotates the image but not its boxes; leave it out for COCO")
         self._root = Path(self.root)
-        self._links = Links(self.root, self.allow_outside)
+        self._tree = LocalTree(self.root, self.allow_outside)
         self._annotations = self._checked("annotations", self.annotations)
         self._images = self._checked("images", self.images)
 
@@ -140,8 +140,9 @@ class CocoSource:
             RecipeError: if the annotation file has to be given.
         """
         with reading(self._root):
-            check_is_folder(self._root, "the folder with the images' folders and annotations")
-            files = without_groups({name: self._annotation_file(file) for name, file in self._files().items()})
+            self._tree.check_folder("", "the folder with the images' folders and annotations")
+            files = {name: self._annotation_file(file) for name, file in self._files().items()}
+            leave_out_groups(files.values())
             splits = {name: self._split(name, file) for name, file in files.items()}
             check_same_classes(
                 {
@@ -155,7 +156,7 @@ class CocoSource:
                 },
                 "list the same categories and keypoints in all annotation files",
             )
-            note_doubles(splits, self._links.notes())
+            note_doubles(splits, self._tree.notes())
             return splits
 
     def _checked(self, option: str, value: str | Mapping[str, str] | None) -> dict[str, str]:
@@ -208,10 +209,10 @@ class CocoSource:
         raise SourceError(f"{self._root} has no folder {stems[0]} with the images of {file}; give images, the folder")
 
     def _annotation_file(self, path: Path) -> AnnotationFile:
-        self._links.check(path)
+        self._tree.check(path)
         if not path.is_file():
             raise SourceError(f"no such annotation file: {path}")
-        return read_annotations(path, self.task, self.crowds)
+        return AnnotationFile(path, self.task, self.crowds)
 
     def _split(self, name: str, read: AnnotationFile) -> CocoSplit:
         if not read.images:
@@ -232,7 +233,7 @@ class CocoSource:
         for place, image in enumerate(read.images):
             name, segments, fault = image.file_name, read.maps.get(place, ""), read.faults.get(place, "")
             file, revision = self._file(folder, name)
-            if segments and revision not in ("", "missing"):
+            if segments and revision not in ("", MISSING):
                 name = segments
                 segments, of_map = self._file(maps, name)
                 revision = f"{revision} {of_map}" if of_map else ""
@@ -242,16 +243,17 @@ class CocoSource:
                     f"in {self._root / folder}"
                 )
             number = place if texts or isinstance(image.id, str) else image.id
-            packed, read.packed[place] = list(map(bytes, read.packed[place])), []  # once in memory
-            left_out, size = read.left_out.get(place, []), (image.height, image.width)
-            yield CocoItem(file, image.id, number, *size, revision, segments, left_out, fault, packed)
+            left_out, objects = read.left_out.get(place, []), bytes(read.objects[place])
+            yield CocoItem(
+                file, image.id, number, image.height, image.width, revision, segments, left_out, fault, objects
+            )
 
     def _file(self, folder: str, name: str) -> tuple[str, str]:
         """Returns a file's path relative to the root, and its revision; that of a file outside of the folder is ""."""
         inner = inner_name(name)
         if inner is None:
             return name, ""
-        return self._links.find(str(self._root), f"{folder}/{inner}" if folder else inner)
+        return self._tree.find(f"{folder}/{inner}" if folder else inner)
 
 
 class CocoSplit(ListedSplit[CocoItem]):
@@ -262,19 +264,20 @@ class CocoSplit(ListedSplit[CocoItem]):
         if len(set(names)) < len(names):
             names = [f"{each.name} {each.id}" for each in read.categories]
             read.findings.add("categories share a name: names of classes end in their id", ", ".join(names[:3]))
-        ids = tuple(category.id for category in read.categories if isinstance(category.id, int))
+        self._labels = {category.id: label for label, category in enumerate(read.categories)}
+        ids = tuple(own for own in self._labels if isinstance(own, int))
         self._record = ObjectsRecord(
             category_ids=ids if len(ids) == len(names) else (),
             **(_keypoints(read.categories) if source.task == "keypoints" else {}),
         )
-        notes = read.findings.notes() + read.notes + notes_on_flip(self._record)
+        notes = read.notes() + notes_on_flip(self._record)
         super().__init__(Path(source.root), source.decoder, items, tuple(names), notes, boxes=True)
-        self._clip, self._task, self._labels, self._file = source.clip_boxes, source.task, read.labels, str(read.path)
+        self._clip, self._task, self._file = source.clip_boxes, source.task, str(read.path)
 
     @property
     def has_objects(self) -> bool:
         """Whether any image has an object."""
-        return any(item.packed[0] for item in self.items)
+        return any(item.objects for item in self.items)
 
     def objects(self) -> ObjectsRecord:
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
@@ -283,10 +286,8 @@ class CocoSplit(ListedSplit[CocoItem]):
     def revision(self, index: int) -> str:
         """Returns size and time of the image, and a checksum of what the annotation file says of it."""
         item = self.items[index]
-        digest = crc32(f"{item.height} {item.width} {item.segments} {item.fault}".encode("utf-8", "surrogatepass"))
-        for part in item.packed:
-            digest = crc32(part, digest)
-        return f"{item.revision} {item.number} {digest:08x}"
+        size = f"{item.height} {item.width} {item.segments} {item.fault}".encode("utf-8", "surrogatepass")
+        return f"{item.revision} {item.number} {crc32(item.objects, crc32(size)):08x}"
 
     def files(self, index: int) -> Sequence[str]:
         item = self.items[index]
@@ -294,7 +295,7 @@ class CocoSplit(ListedSplit[CocoItem]):
 
     def check(self, index: int) -> None:
         item = self.items[index]
-        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == "missing" else ""
+        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == MISSING else ""
         if item.fault or missing:
             raise SampleError(item.file, item.fault or missing)
 
@@ -306,43 +307,106 @@ class CocoSplit(ListedSplit[CocoItem]):
         import torch
 
         item, size = self.items[index], size_of(image)
-        ids, objects = self._unpacked(item.packed)
-        try:
+        listed = None if 0 in (item.height, item.width) else (item.height, item.width)
+        with naming(f"{self._where(item)}, "):
+            objects = objects_in(item.objects)
+            own = self._of_objects(objects, listed)
             if self._task == "panoptic":
                 numbers = _read_map(files, item.segments, size)
-                objects = replace(objects, segments=_masks_of_segments(numbers, ids, item.left_out))
-            fields, losses, lists = fields_of_objects(objects, size, self._clip)
-        except ObjectError as error:
-            raise ValueError(f"{self._where(item)}, {shown_object(ids[error.index])}: {error.reason}") from error
-        except ValueError as error:
-            raise ValueError(f"{self._where(item)}, {error}") from error
-        listed = (item.height, item.width)
-        if 0 not in listed and listed != size:
-            losses = {**losses, SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE: 1}
+                own = replace(own, segments=_masks_of_segments(numbers, objects, item.left_out))
+            fields, losses, lists = fields_of_objects(own, size, self._clip)
         of_image = {"image_ids": torch.tensor(item.number, device="cpu"), **flip_field(self._record)}
         return Beside({**fields, **of_image}, losses, lists)
 
-    def _unpacked(self, packed: Sequence[bytes]) -> tuple[list[int], ImageObjects]:
-        """Returns the ids of the objects of an image, and the objects; the last one of each id, as in pycocotools."""
-        records = np.frombuffer(packed[0], OBJECT)
-        parts = {
-            name: np.frombuffer(part, dtype).reshape((-1, size) if size else -1)
-            for part, (name, dtype, size) in zip(packed[1:], PARTS[self._task], strict=True)
-        }
-        keep = np.zeros(len(records), np.bool_)
-        keep[len(records) - 1 - np.unique(records["id"][::-1], return_index=True)[1]] = True
-        boxes = records["box"][keep]
+    def _of_objects(self, objects: Sequence[CocoObject], listed: tuple[int, int] | None) -> ImageObjects:
+        """Returns the objects of an image, of which the size in the annotation file is given.
+
+        Raises:
+            ValueError: if one is wrong; names it.
+        """
+        labels, points, polygons, runs = [], [], [], []
+        for place, each in enumerate(objects):
+            with naming(f"{each.name}: "):
+                labels.append(self._label(each.category))
+                if self._task == "keypoints":
+                    points.append(self._points_of(each.shape))
+                elif isinstance(each.shape, dict):
+                    runs.append((place, _runs_of(each.shape, listed)))
+                else:
+                    polygons += [(place, _points_of_polygon(polygon)) for polygon in each.shape or ()]
+        boxes = np.array([each.box for each in objects], np.float64).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         per_box = {
-            "labels": self._labels[records["label"][keep]],
-            "iscrowd": records["iscrowd"][keep],
-            "area": records["area"][keep].astype(np.float32),
+            "labels": np.array(labels, np.int64),
+            "iscrowd": np.array([each.is_crowd for each in objects], np.bool_),
+            "area": np.array([each.area for each in objects], np.float32),
         }
-        if (points := parts.pop("keypoints", None)) is not None:
-            points = points.reshape(len(records), len(self._record.keypoints), 3)[keep]
-            per_box["keypoints"] = points * (points[..., 2:] > 0)  # those that are not labeled at 0, 0
-        objects = ImageObjects(boxes=boxes, per_box=per_box, segments=of_boxes(parts, keep))
-        return records["id"][keep].tolist(), objects
+        if self._task == "keypoints":
+            found = np.array(points, np.float32).reshape(len(objects), len(self._record.keypoints), 3)
+            per_box["keypoints"] = found * (found[..., 2:] > 0)  # those that are not labeled at 0, 0
+        segments = {**polygon_fields(polygons), **run_fields(runs)} if self._task == "instances" else {}
+        names = [each.name for each in objects]
+        return ImageObjects(boxes=boxes, names=names, per_box=per_box, segments=segments, listed=listed)
+
+    def _label(self, category: int | str) -> int:
+        if category not in self._labels:
+            raise ValueError(
+                f"category {shown(category)} does not exist; the file has {len(self._labels)}, the first is "
+                f"{shown(next(iter(self._labels)))}"
+            )
+        return self._labels[category]
+
+    def _points_of(self, points: list[float] | None) -> list[float]:
+        expected = 3 * len(self._record.keypoints)
+        points = points or [0.0] * expected
+        if len(points) != expected:
+            raise ValueError(
+                f"it has {len(points) / 3:g} keypoints, the category with most has {len(self._record.keypoints)}"
+            )
+        if not {0, 1, 2}.issuperset(points[2::3]):
+            raise ValueError("a keypoint has another visibility than 0, 1 and 2")
+        return points
+
+
+def _points_of_polygon(sides: list[float]) -> npt.NDArray[np.float64]:
+    if len(sides) % 2:
+        raise ValueError(f"a polygon has {len(sides) / 2:g} points")
+    return np.array(sides, np.float64).reshape(-1, 2)
+
+
+def _runs_of(mask: Mapping[str, Any], listed: tuple[int, int] | None) -> npt.NDArray[np.int32]:
+    """Returns the runs of a mask; raises ValueError unless they cover its image, which is as large as listed."""
+    counts, (height, width) = mask["counts"], mask["size"]
+    if listed not in (None, (height, width)):
+        raise ValueError(f"its run lengths are of an image of {width} x {height}, listed is {listed[1]} x {listed[0]}")
+    runs = counts if isinstance(counts, list) else decoded_runs(counts.encode("latin-1", "replace"))
+    if not all(0 <= run < _MOST_RUNS for run in runs) or sum(runs) != height * width:
+        raise ValueError(f"its run lengths do not cover an image of {width} x {height}")
+    return np.array(runs, np.int32)
+
+
+def decoded_runs(text: bytes) -> list[int]:
+    """Decodes the compressed run lengths of pycocotools: differences of 5 bits per character, from "0" on.
+
+    Raises:
+        ValueError: if the text ends in the middle of a number.
+    """
+    codes = np.frombuffer(text, np.uint8).astype(np.int64) - 48
+    if not len(codes):
+        return []
+    is_last = (codes & 0x20) == 0
+    if not is_last[-1] or (codes < 0).any() or (codes > 63).any():
+        raise ValueError("its compressed run lengths are damaged")
+    ends = np.flatnonzero(is_last)
+    firsts = np.concatenate([[0], ends[:-1] + 1])
+    digit = np.arange(len(codes)) - np.repeat(firsts, ends - firsts + 1)
+    numbers = np.add.reduceat((codes & 0x1F) << (5 * digit), firsts)
+    negative = (codes[ends] & 0x10) != 0
+    numbers = np.where(negative, numbers - (np.int64(1) << (5 * (digit[ends] + 1))), numbers)
+    for first in (1, 2):  # from the fourth on, a number is the difference from the one two places before
+        numbers[first::2] = np.cumsum(numbers[first::2])
+    runs: list[int] = numbers.tolist()
+    return runs
 
 
 def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:
@@ -360,30 +424,24 @@ def _split_of(file: str) -> str:
 
 
 def _masks_of_segments(
-    numbers: npt.NDArray[np.int64], listed: Sequence[int], left_out: Sequence[int]
+    numbers: npt.NDArray[np.int64], objects: Sequence[CocoObject], left_out: Sequence[int]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Returns the masks of the listed segments of a map as fields of run lengths.
+    """Returns the masks of the objects, whose ids are the numbers of a map, as fields of run lengths.
 
     ``left_out`` are numbers of segments that may be in the map, too.
 
     Raises:
         ValueError: if the map has other segments.
     """
-    there = set(np.unique(numbers).tolist()) - {0, *left_out}
-    if there != set(listed):
-        odd = min(there ^ set(listed))
+    there, listed = set(np.unique(numbers).tolist()) - {0, *left_out}, {each.id for each in objects}
+    if there != listed:
+        odd = min(there ^ listed, key=str)
         raise ValueError(
             f"annotation {odd}: the segment "
             f"{'is in its map, but not in the file' if odd in there else 'has no pixel in its map'}"
         )
-    runs = [runs_of_mask(numbers == number) for number in listed]
-    owners = [(place, len(each)) for place, each in enumerate(runs)]
-    return {
-        "rings": np.empty((0, 2), np.int32),
-        "polygons": np.empty((0, 2), np.float64),
-        "run_boxes": np.array(owners, np.int32).reshape(-1, 2),
-        "runs": np.concatenate([np.empty(0, np.int32), *runs]),
-    }
+    runs = [(place, runs_of_mask(numbers == each.id)) for place, each in enumerate(objects)]
+    return {**polygon_fields([]), **run_fields(runs)}
 
 
 def _read_map(files: SampleFiles, name: str, size: tuple[int, int]) -> npt.NDArray[np.int64]:
@@ -403,7 +461,5 @@ def _read_map(files: SampleFiles, name: str, size: tuple[int, int]) -> npt.NDArr
             raise RefusedImage("it has another size than the image")
         return np.asarray(np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS)
 
-    try:
+    with naming(f"its map of segments {name} is no such map: "):
         return read_with_pillow(files.read(name), numbers_of, ("PNG",))
-    except ValueError as error:
-        raise ValueError(f"its map of segments {name} is no such map: {error}") from error

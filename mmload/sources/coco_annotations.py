@@ -1,7 +1,8 @@
-"""Reads annotation files of COCO, in any spelling that tools write: JSON to packed objects of each image.
+"""Reads annotation files of COCO, in any spelling that tools write: JSON to the objects of each image.
 
-A file of half a gigabyte has a million objects. They are decoded one after another and packed to bytes, so that no
-objects of Python remain. An error in one image or object is kept for its image, and raised when that image is read.
+A file of half a gigabyte has a million objects. They are decoded one after another, and each is kept as a line of JSON
+with what its image needs of it, so that no objects of Python remain. An error in one object is kept as a line, too, and
+raised when its image is read.
 
 The usual spelling of a record is decoded straight to a struct. Where that fails, the record is decoded to Python's
 values, and each value is read by the rule of its field; null is absent.
@@ -11,42 +12,22 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from array import array
 from codecs import BOM_UTF8
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import compress
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from mmload.errors import SourceError, counted, shown
-from mmload.sources.annotation_values import Findings, flag, integer
+from mmload.sources.annotation_values import Findings, flag, integer, naming
 from mmload.sources.files import read_source
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
 from mmload.sources.objects import MAX_KEYPOINTS
 
-Array = npt.NDArray[Any]
-
-OBJECT = np.dtype([("id", "<i8"), ("label", "<i4"), ("iscrowd", "?"), ("area", "<f8"), ("box", "<f8", 4)])
-"""An object of an image as it is packed. Without an id that is a natural number, it has its place in the file, inverted
-(~). The box is x, y, width, height."""
-_PACK = struct.Struct("<qi?d4d").pack
-
-PARTS: Mapping[str, Sequence[tuple[str, str, int]]] = {
-    "detection": (),
-    "panoptic": (),
-    "keypoints": (("keypoints", "<f4", 3),),
-    "instances": (("rings", "<i4", 2), ("polygons", "<f8", 2), ("run_boxes", "<i4", 2), ("runs", "<i4", 0)),
-}
-"""Task -> what is packed beside the objects: field, dtype, and size of its last dimension, if it has two."""
-
-TASKS = tuple(PARTS)
 MOST_BYTES = 2**34
 
 T = TypeVar("T")
@@ -54,7 +35,6 @@ T = TypeVar("T")
 Key = int | str
 """An id: a number, or a text that is none."""
 
-_MOST_RUNS = 2**31
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 if TYPE_CHECKING:
     _Id = Key
@@ -64,6 +44,7 @@ _Flag = Annotated[int, msgspec.Meta(ge=0, le=1)] | bool | None
 _Float32 = Annotated[float, msgspec.Meta(gt=-MAX_NUMBER, lt=MAX_NUMBER)]
 _Point = Annotated[float, msgspec.Meta(ge=-1_000_000, le=1_000_000)]  # pixels from the image's corner
 _Polygons = list[Annotated[list[_Point], msgspec.Meta(min_length=6)]]
+_Box = tuple[float, float, float, float]
 _FIELD = re.compile(r"at `\$\.(\w+)")  # in an error of msgspec
 
 
@@ -98,7 +79,7 @@ class Annotation(msgspec.Struct, gc=False):
 
     image_id: _Id
     category_id: _Id
-    bbox: tuple[float, float, float, float]
+    bbox: _Box
     id: _Id | None = None
     area: _Float32 | None = None
     iscrowd: _Flag = 0
@@ -107,13 +88,13 @@ class Annotation(msgspec.Struct, gc=False):
 class Instance(Annotation, gc=False):
     """Object with a mask: polygons of at least three points, or run lengths."""
 
-    segmentation: _Polygons | RunLengths | None = None
+    shape: _Polygons | RunLengths | None = msgspec.field(default=None, name="segmentation")
 
 
 class Person(Annotation, gc=False):
     """Object with keypoints: x, y and visibility of each."""
 
-    keypoints: list[_Float32] | None = None
+    shape: list[_Float32] | None = msgspec.field(default=None, name="keypoints")
 
 
 class Segment(Annotation, gc=False, kw_only=True):
@@ -130,12 +111,26 @@ class Panoptic(msgspec.Struct, gc=False):
     segments_info: list[Segment]
 
 
-class CocoImages(NamedTuple):
-    """Images of a file, the place of each id in these, and place -> what is wrong with an image or its objects."""
+class CocoObject(msgspec.Struct, array_like=True, gc=False):
+    """Object as it is kept in a line.
 
-    images: list[CocoImage]
-    places: dict[Key, int]
-    faults: dict[int, str]
+    Attributes:
+        name: how messages name it: by its id, or without one by its place in the file.
+        id: its id in the file.
+        category: the id of its category.
+        is_crowd: whether it is a crowd.
+        area: its area; that of its box where the file has none.
+        box: x, y, width, height.
+        shape: what its task needs beside the box: polygons, run lengths as a table, or keypoints.
+    """
+
+    name: str
+    id: int | str | None
+    category: int | str
+    is_crowd: bool
+    area: float
+    box: _Box
+    shape: Any
 
 
 _Records = list[msgspec.Raw] | dict[str, msgspec.Raw] | None  # some tools write a table by id in place of a list
@@ -147,129 +142,230 @@ class _File(msgspec.Struct):
     annotations: _Records = None
 
 
-_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    "detection": msgspec.json.Decoder(Annotation),
-    "instances": msgspec.json.Decoder(Instance),
-    "keypoints": msgspec.json.Decoder(Person),
-    "panoptic": msgspec.json.Decoder(Panoptic),
+_KINDS: Mapping[str, type[Any]] = {
+    "detection": Annotation,
+    "instances": Instance,
+    "keypoints": Person,
+    "panoptic": Panoptic,
 }
+TASKS = tuple(_KINDS)
 _IMAGE = msgspec.json.Decoder(CocoImage)
+_LINES = msgspec.json.Decoder(CocoObject | str)
+_ENCODER = msgspec.json.Encoder()
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnnotationFile:
-    """Content of an annotation file.
+    """Content of an annotation file, as far as one of :data:`TASKS` needs it; with crowds if ``crowds``.
 
     Attributes:
         path: the file.
         images: the images that it lists.
-        packed: objects of each image, first all :data:`OBJECT`, then the :data:`PARTS` of the task.
-        faults: place of an image -> what is wrong with it, or one of its objects; the caller may add more.
+        faults: place of an image -> what is wrong with its record.
+        objects: lines of the objects of each image, for :func:`objects_in`.
         maps: place of an image -> name of its map of segments, for the task "panoptic".
-        left_out: place of an image -> numbers of crowds in that map that were left out.
+        left_out: place of an image -> ids of crowds that were left out.
         categories: ordered by id, numbers before texts.
-        labels: index of the category of each number in the packed objects.
         used: ids of categories that an annotation names.
         findings: what was left out, merged or guessed; the caller may add more.
-        notes: sentences on all objects.
-    """
-
-    path: Path
-    images: Sequence[CocoImage]
-    packed: list[list[bytearray]]
-    faults: dict[int, str]
-    maps: Mapping[int, str]
-    left_out: Mapping[int, list[int]]
-    categories: Sequence[Category]
-    labels: Array
-    used: frozenset[Key]
-    findings: Findings
-    notes: tuple[str, ...]
-
-
-def read_annotations(path: Path, task: str, crowds: bool = True) -> AnnotationFile:
-    """Reads what one of :data:`TASKS` needs of an annotation file; objects with ``iscrowd`` if ``crowds``.
 
     Raises:
         SourceError: if it is cut off, or is no such file.
         OSError: if it cannot be read.
     """
-    findings = Findings()
-    file = _parsed(path, findings)
-    categories = _read_categories(path, _listed(file.categories), task == "keypoints", findings)
-    points = max((len(category.keypoints) for category in categories), default=0) if task == "keypoints" else 0
-    if len(categories) > MAX_CLASSES or points > MAX_KEYPOINTS:
-        raise SourceError(
-            f"{path} has {len(categories):,} categories of up to {points:,} keypoints, at most {MAX_CLASSES:,} and "
-            f"{MAX_KEYPOINTS} are read"
+
+    def __init__(self, path: Path, task: str, crowds: bool = True) -> None:
+        self.path, self.findings = path, Findings()
+        self._task, self._crowds = task, crowds
+        file = _parsed(path, self.findings)
+        self.categories = self._read_categories(_listed(file.categories))
+        self._check_keypoints()
+        annotations = _listed(file.annotations)
+        if annotations and not self.categories:
+            raise SourceError(f"{path} has annotations, but no categories; add them, each with its id and name")
+        self.images: list[CocoImage] = []
+        self.faults: dict[int, str] = {}
+        self._places: dict[Key, int] = {}
+        self._read_images(_listed(file.images))
+        self.objects = [bytearray() for _ in self.images]
+        self.maps: dict[int, str] = {}
+        self.left_out: dict[int, list[Any]] = defaultdict(list)
+        self.used: set[Key] = set()
+        self._owners: dict[Key, int] = {}  # id of an object -> image of the last one that has it
+        self._boxes = array("d")
+        self._bare = 0  # objects without a mask, where they should have one
+        self._read_objects(annotations)
+        boxes = np.frombuffer(self._boxes).reshape(-1, 4)
+        if len(boxes) and (boxes[:, :2] + boxes[:, 2:]).max() <= 1 and (boxes % 1).any():
+            raise SourceError(
+                f"{path}: all boxes lie between 0 and 1, as shares of an image; COCO's are in pixels: convert them"
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns notes on what was found, and on all objects."""
+        bare = f"{counted(self._bare, 'object')} without segmentation: no pixel belongs to such a mask"
+        none = ("no image has an object",) * (not (any(self.objects) or self.faults))
+        return (*self.findings.notes(), *([bare] if self._bare else []), *none)
+
+    def _check_keypoints(self) -> None:
+        points = max((len(category.keypoints) for category in self.categories), default=0)
+        if len(self.categories) > MAX_CLASSES or points > MAX_KEYPOINTS:
+            raise SourceError(
+                f"{self.path} has {len(self.categories):,} categories of up to {points:,} keypoints, at most "
+                f"{MAX_CLASSES:,} and {MAX_KEYPOINTS} are read"
+            )
+        if self._task == "keypoints" and not points:
+            raise SourceError(
+                f"no category of {self.path} has keypoints; give a file such as person_keypoints_train2017.json"
+            )
+
+    def _read_categories(self, raws: Sequence[msgspec.Raw]) -> list[Category]:
+        """Returns the categories; raises SourceError if one is damaged, or two have one id."""
+        found: dict[Key, Category] = {}
+        for position, raw in enumerate(raws):
+            with naming(f"{self.path}, categories[{position}]: ", to=SourceError):
+                body = _values_of_record(raw)
+                texts = {name: str(body[name]) for name in ("name", "supercategory") if body.get(name) is not None}
+                points = {name: body.get(name) for name in ("keypoints", "skeleton") if self._task == "keypoints"}
+                category = _lenient_record(Category, {"id": body.get("id"), **texts, **points})
+            other = found.setdefault(category.id, category)
+            if other.name != category.name:
+                raise SourceError(
+                    f"{self.path} has two categories of the id {shown(category.id)}, {shown(other.name)} and "
+                    f"{shown(category.name)}; give each its own"
+                )
+            if other is not category:
+                self.findings.add("categories that are listed again are read once", shown(category.name))
+        return sorted(found.values(), key=lambda category: (isinstance(category.id, str), category.id))
+
+    def _read_images(self, raws: Sequence[msgspec.Raw]) -> None:
+        images, faults = self.images, self.faults
+        for position, raw in enumerate(raws):
+            try:
+                image = _image(raw)
+            except ValueError as error:
+                faults[len(images)] = f"{self.path}, images[{position}]: {error}"
+                image = CocoImage(~position, f"images[{position}]")
+            place = self._places.setdefault(image.id, len(images))
+            if place < len(images):
+                if images[place].file_name == image.file_name:
+                    self.findings.add("images that are listed again are read once", image.file_name)
+                    continue
+                faults[place] = faults[len(images)] = (
+                    f"{self.path}, image {shown(image.id)}: {shown(images[place].file_name)} and "
+                    f"{shown(image.file_name)} have this id; give each its own"
+                )
+            images.append(image)
+
+    def _read_objects(self, raws: Sequence[msgspec.Raw]) -> None:
+        """Reads annotations: an object each, or the segments of an image."""
+        kind = _KINDS[self._task]
+        decode = msgspec.json.Decoder(kind).decode
+        for number, raw in enumerate(raws):
+            try:
+                each = decode(raw)
+            except msgspec.DecodeError:
+                each = self._lenient(kind, number, raw)
+            if isinstance(each, Annotation):
+                self._add(number, each)
+            elif isinstance(each, Panoptic):
+                if each.image_id in self._places:
+                    self.maps[self._places[each.image_id]] = each.file_name
+                for segment in each.segments_info:
+                    segment.image_id = each.image_id
+                    self._add(number, segment)
+
+    def _lenient(self, kind: type[Any], number: int, raw: msgspec.Raw) -> Any:
+        """Decodes an annotation in any spelling; keeps what is wrong with it for its image, and returns None then."""
+        body, image = {}, None
+        try:
+            body = _values_of_record(raw)
+            image = self._places.get(key(body.get("image_id")))
+            each = _lenient_record(kind, body)
+        except ValueError as error:
+            fault = f"{_annotation_name(body.get('id'), number)}: {error}"
+            if image is None:
+                self.findings.add("annotations that cannot be read and belong to no listed image are left out", fault)
+            else:
+                self.objects[image] += _line(fault)
+            return None
+        if isinstance(each, Annotation) and not body.get("bbox"):
+            self.findings.add(
+                "objects without a bbox have the box around their polygons", _annotation_name(each.id, number)
+            )
+        return each
+
+    def _add(self, number: int, each: Annotation) -> None:
+        """Adds an object, unless it is left out."""
+        image, name, shape = (
+            self._places.get(each.image_id),
+            _annotation_name(each.id, number),
+            getattr(each, "shape", None),
         )
-    if task == "keypoints" and not points:
-        raise SourceError(f"no category of {path} has keypoints; give a file such as person_keypoints_train2017.json")
-    annotations = _listed(file.annotations)
-    if annotations and not categories:
-        raise SourceError(f"{path} has annotations, but no categories; add them, each with its id and name")
-    listed = _read_images(path, _listed(file.images), findings)
-    labels = {category.id: label for label, category in enumerate(categories)}
-    reader = _Objects(path, task, listed, labels, points, crowds, findings)
-    reader.add(annotations)
-    every = np.frombuffer(b"".join(parts[0] for parts in reader.packed), OBJECT)
-    images = np.repeat(np.arange(len(reader.packed)), [len(parts[0]) // OBJECT.itemsize for parts in reader.packed])
-    _note_doubles(images, every["id"], task, findings)
-    corners = every["box"][:, :2] + every["box"][:, 2:]
-    if len(every) and corners.max() <= 1 and (every["box"] % 1).any():
-        raise SourceError(
-            f"{path}: all boxes lie between 0 and 1, as shares of an image; COCO's are in pixels: convert them"
-        )
-    bare = f"{counted(reader.bare, 'object')} without segmentation: no pixel belongs to such a mask"
-    none = ("no image has an object",) * (not (len(every) or listed.faults))
-    return AnnotationFile(
-        path=path,
-        images=listed.images,
-        packed=reader.packed,
-        faults=listed.faults,
-        maps=reader.maps,
-        left_out=reader.left_out,
-        categories=categories,
-        labels=np.arange(len(categories)),
-        used=frozenset({categories[label].id for label in np.unique(every["label"])} | reader.used),
-        findings=findings,
-        notes=(bare,) * (reader.bare > 0) + none,
-    )
+        self.used.add(each.category_id)
+        if image is None:
+            self.findings.add(
+                "annotations of images that the file does not list are left out",
+                f"{name} of image {shown(each.image_id)}",
+            )
+            return
+        if each.iscrowd and not self._crowds:
+            self.left_out[image].append(each.id)
+            return
+        if each.id in self._owners:
+            self._note_again(name, self._owners[each.id] == image)
+        if each.id is not None:
+            self._owners[each.id] = image
+        area = each.area
+        if area is None:
+            self.findings.add("objects without an area have that of their box", name)
+            area = min(abs(each.bbox[2] * each.bbox[3]), MAX_NUMBER)
+        self._bare += self._task == "instances" and not shape
+        self._boxes.extend(each.bbox)
+        kept = CocoObject(name, each.id, each.category_id, bool(each.iscrowd), area, each.bbox, shape)
+        self.objects[image] += _line(kept)
+
+    def _note_again(self, name: str, is_of_same_image: bool) -> None:
+        """Notes an object of the id of an earlier one."""
+        if is_of_same_image:
+            self.findings.add("annotations are left out for a later one of the same id, as in pycocotools", name)
+        elif self._task != "panoptic":
+            self.findings.add(
+                "annotations have the id of one of another image: both are read, and pycocotools mixes them up", name
+            )
 
 
-def without_groups(files: Mapping[str, AnnotationFile]) -> dict[str, AnnotationFile]:
+def objects_in(lines: bytes) -> list[CocoObject]:
+    """Returns the objects in the lines of an image; the last one of each id, as in pycocotools.
+
+    Raises:
+        ValueError: if one could not be read from its file; names it.
+    """
+    found = _LINES.decode_lines(lines)
+    fault = next((each for each in found if isinstance(each, str)), None)
+    if fault is not None:
+        raise ValueError(fault)
+    return list({each.name: each for each in found}.values())
+
+
+def _line(value: CocoObject | str) -> bytes:
+    return _ENCODER.encode(value) + b"\n"
+
+
+def leave_out_groups(files: Iterable[AnnotationFile]) -> None:
     """Leaves out categories that only group others, such as Roboflow's first one, so that they do not shift the labels.
 
     Another category names them as ``supercategory``, and no annotation of any split has them.
     """
-    used = frozenset[Key]().union(*(file.used for file in files.values()))
-    left = {}
-    for split, file in files.items():
-        children = Counter(each.supercategory for each in file.categories if each.supercategory != each.name)
-        is_group = np.array([each.name in children and each.id not in used for each in file.categories], np.bool_)
-        for category in compress(file.categories, is_group):
+    files = list(files)
+    used = set[Key]().union(*(file.used for file in files))
+    for file in files:
+        parents = {each.supercategory for each in file.categories if each.supercategory != each.name}
+        groups = [each for each in file.categories if each.name in parents and each.id not in used]
+        for category in groups:
+            file.categories.remove(category)
             file.findings.add(
                 "categories without annotations that are the supercategory of others are left out", shown(category.name)
             )
-        categories = list(compress(file.categories, ~is_group))
-        left[split] = replace(file, categories=categories, labels=file.labels - np.cumsum(is_group))
-    return left
-
-
-def _note_doubles(images: Array, ids: Array, task: str, findings: Findings) -> None:
-    """Counts objects of the id of another one, of which the images, int64 [n], and ids are given."""
-    if np.diff(np.sort(ids)).all():  # a sixth of the time of the sort of both
-        return
-    order = np.lexsort((images, ids))
-    is_again = ids[order][:-1] == ids[order][1:]
-    is_replaced = is_again & (images[order][:-1] == images[order][1:])
-    for own in ids[order[:-1][is_replaced]].tolist():
-        findings.add("annotations are left out for a later one of the same id, as in pycocotools", shown_object(own))
-    for own in ids[order[:-1][is_again & ~is_replaced]].tolist() if task != "panoptic" else ():
-        findings.add(
-            "annotations have the id of one of another image: both are read, and pycocotools mixes them up",
-            shown_object(own),
-        )
 
 
 def _parsed(path: Path, findings: Findings) -> _File:
@@ -294,206 +390,6 @@ def _parsed(path: Path, findings: Findings) -> _File:
 
 def _listed(records: _Records) -> list[msgspec.Raw]:
     return list(records.values()) if isinstance(records, dict) else records or []
-
-
-class _Objects:
-    """Objects of each image, in the order of the file, while they are read."""
-
-    def __init__(
-        self,
-        path: Path,
-        task: str,
-        listed: CocoImages,
-        labels: Mapping[Key, int],
-        keypoints: int,
-        crowds: bool,
-        findings: Findings,
-    ) -> None:
-        self._path, self._task, self._labels, self._findings = path, task, labels, findings
-        self._listed, self._places, self._faults = listed
-        self._points, self._crowds, self._decoder = keypoints, crowds, _DECODERS[task]
-        self._numbers: dict[Key, int] = {}
-        self.packed = [[bytearray() for _ in range(1 + len(PARTS[task]))] for _ in self._listed]
-        self.maps: dict[int, str] = {}
-        self.left_out: dict[int, list[int]] = {}
-        self.used: set[Key] = set()  # categories of annotations that are not packed
-        self.bare = 0  # objects without a mask, where they should have one
-
-    def add(self, raws: Sequence[msgspec.Raw]) -> None:
-        """Adds the annotations of the file: an object each, or the segments of an image."""
-        decode = self._decoder.decode
-        for number, raw in enumerate(raws):
-            try:
-                each = decode(raw)
-            except msgspec.DecodeError:
-                each = self._lenient(number, raw)
-            if isinstance(each, Annotation):
-                self._add(number, each)
-            elif each is not None:
-                if each.image_id in self._places:
-                    self.maps[self._places[each.image_id]] = each.file_name
-                for segment in each.segments_info:
-                    segment.image_id = each.image_id
-                    self._add(number, segment)
-
-    def _lenient(self, number: int, raw: msgspec.Raw) -> Any:
-        """Decodes an annotation in any spelling; keeps what is wrong with it for its image, and returns None then."""
-        body, image = {}, None
-        try:
-            body = _values_of_record(raw)
-            image = self._places.get(key(body.get("image_id")))
-            each = _lenient_record(self._decoder.type, body)
-        except ValueError as error:
-            name = _annotation_name(body.get("id"), number)
-            if image is None:
-                self._findings.add(
-                    "annotations that cannot be read and belong to no listed image are left out", f"{name}: {error}"
-                )
-            else:
-                self._fault(image, name, error)
-            return None
-        if isinstance(each, Annotation) and not body.get("bbox"):
-            self._findings.add(
-                "objects without a bbox have the box around their polygons", _annotation_name(each.id, number)
-            )
-        return each
-
-    def _fault(self, image: int, annotation: str, error: ValueError) -> None:
-        self._faults.setdefault(image, f"{self._path}, image {shown(self._listed[image].id)}, {annotation}: {error}")
-
-    def _add(self, number: int, each: Any) -> None:
-        """Adds an object: a million times, so what is odd is looked at in other functions."""
-        image, own, area = self._places.get(each.image_id), each.id, each.area
-        if image is None or (each.iscrowd and not self._crowds):
-            self._leave_out(number, each)
-            return
-        try:
-            label = self._labels.get(each.category_id)
-            if label is None:
-                raise ValueError(
-                    f"category {shown(each.category_id)} does not exist; the file has {len(self._labels)}, the first "
-                    f"is {shown(next(iter(self._labels)))}"
-                )
-            parts = self.packed[image]
-            if self._task == "instances":
-                self._add_segments(each.segmentation, self._listed[image], *parts)
-            elif self._task == "keypoints":
-                parts[1] += array("f", self._points_of(each))
-        except ValueError as error:
-            self.used.add(each.category_id)
-            self._fault(image, _annotation_name(own, number), error)
-            return
-        if type(own) is not int or own < 0:  # the place in the file, inverted: of the first annotation of this id
-            own = ~(number if own is None else self._numbers.setdefault(own, number))
-        if area is None:
-            self._findings.add("objects without an area have that of their box", _annotation_name(each.id, number))
-            area = min(each.bbox[2] * each.bbox[3], MAX_NUMBER)
-        parts[0] += _PACK(own, label, bool(each.iscrowd), area, *each.bbox)
-
-    def _leave_out(self, number: int, each: Any) -> None:
-        """Leaves out a crowd, or an object of an image that is not listed."""
-        self.used.add(each.category_id)
-        image = self._places.get(each.image_id)
-        if image is None:
-            self._findings.add(
-                "annotations of images that the file does not list are left out",
-                f"{_annotation_name(each.id, number)} of image {shown(each.image_id)}",
-            )
-        elif self._task == "panoptic":
-            self.left_out.setdefault(image, []).append(each.id)
-
-    def _points_of(self, each: Any) -> list[float]:
-        points: list[float] = each.keypoints or [0.0] * (3 * self._points)
-        if len(points) != 3 * self._points:
-            raise ValueError(f"it has {len(points) / 3:g} keypoints, the category with most has {self._points}")
-        if not {0, 1, 2}.issuperset(points[2::3]):
-            raise ValueError("a keypoint has another visibility than 0, 1 and 2")
-        return points
-
-    def _add_segments(
-        self,
-        found: list[list[float]] | RunLengths | None,
-        image: CocoImage,
-        objects: bytearray,
-        rings: bytearray,
-        polygons: bytearray,
-        run_boxes: bytearray,
-        runs: bytearray,
-    ) -> None:
-        """Adds the masks of an object, after all of them were checked."""
-        owner = len(objects) // OBJECT.itemsize
-        if isinstance(found, RunLengths):
-            height, width = found.size
-            if 0 not in (image.height, image.width) and (height, width) != (image.height, image.width):
-                raise ValueError(
-                    f"its run lengths are of an image of {width} x {height}, listed is {image.width} x {image.height}"
-                )
-            own = _runs_of(found)
-            run_boxes += array("i", (owner, len(own)))
-            runs += array("i", own)
-            return
-        for polygon in found or ():
-            if len(polygon) % 2:
-                raise ValueError(f"a polygon has {len(polygon) / 2:g} points")
-        for polygon in found or ():
-            rings += array("i", (owner, len(polygon) // 2))
-            polygons += array("d", polygon)
-        self.bare += not found
-
-
-def shown_object(own: int) -> str:
-    """Returns how messages name an object by its :attr:`CocoObjects.ids`."""
-    return _annotation_name(own if own >= 0 else None, ~own)
-
-
-def _read_categories(path: Path, raws: Sequence[msgspec.Raw], keypoints: bool, findings: Findings) -> list[Category]:
-    """Decodes the categories, perhaps with their keypoints, ordered by id, numbers before texts.
-
-    Raises:
-        SourceError: if one is damaged, or two have one id.
-    """
-    found: dict[Key, Category] = {}
-    for position, raw in enumerate(raws):
-        try:
-            body = _values_of_record(raw)
-            texts = {name: str(body[name]) for name in ("name", "supercategory") if body.get(name) is not None}
-            points = {name: body.get(name) for name in ("keypoints", "skeleton") if keypoints}
-            category = _lenient_record(Category, {"id": body.get("id"), **texts, **points})
-        except ValueError as error:
-            raise SourceError(f"{path}, categories[{position}]: {error}") from error
-        other = found.setdefault(category.id, category)
-        if other.name != category.name:
-            raise SourceError(
-                f"{path} has two categories of the id {shown(category.id)}, {shown(other.name)} and "
-                f"{shown(category.name)}; give each its own"
-            )
-        if other is not category:
-            findings.add("categories that are listed again are read once", shown(category.name))
-    return sorted(found.values(), key=lambda category: (isinstance(category.id, str), category.id))
-
-
-def _read_images(path: Path, raws: Sequence[msgspec.Raw], findings: Findings) -> CocoImages:
-    """Decodes the images of a file; keeps what is wrong with one for its place."""
-    images: list[CocoImage] = []
-    places: dict[Key, int] = {}
-    faults: dict[int, str] = {}
-    for position, raw in enumerate(raws):
-        try:
-            image = _image(raw)
-        except ValueError as error:
-            faults[len(images)] = f"{path}, images[{position}]: {error}"
-            image = CocoImage(~position, f"images[{position}]")
-        place = places.setdefault(image.id, len(images))
-        if place < len(images):
-            if images[place].file_name == image.file_name:
-                findings.add("images that are listed again are read once", image.file_name)
-                continue
-            faults[place] = faults[len(images)] = (
-                f"{path}, image {shown(image.id)}: {shown(images[place].file_name)} and {shown(image.file_name)} have "
-                "this id; give each its own"
-            )
-        images.append(image)
-    return CocoImages(images, places, faults)
 
 
 def _image(raw: msgspec.Raw) -> CocoImage:
@@ -563,36 +459,3 @@ def _box_around(polygons: list[list[float]]) -> list[float]:
     """Returns the box around polygons: x, y, width, height."""
     x, y = ([side for polygon in polygons for side in polygon[axis::2]] for axis in (0, 1))
     return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
-
-
-def _runs_of(found: RunLengths) -> list[int]:
-    """Returns the runs of a mask; raises ValueError unless they cover its image."""
-    runs = found.counts if isinstance(found.counts, list) else decoded_runs(found.counts.encode("latin-1", "replace"))
-    height, width = found.size
-    if not all(0 <= run < _MOST_RUNS for run in runs) or sum(runs) != height * width:
-        raise ValueError(f"its run lengths do not cover an image of {width} x {height}")
-    return runs
-
-
-def decoded_runs(text: bytes) -> list[int]:
-    """Decodes the compressed run lengths of pycocotools: differences of 5 bits per character, from "0" on.
-
-    Raises:
-        ValueError: if the text ends in the middle of a number.
-    """
-    codes = np.frombuffer(text, np.uint8).astype(np.int64) - 48
-    if not len(codes):
-        return []
-    is_last = (codes & 0x20) == 0
-    if not is_last[-1] or (codes < 0).any() or (codes > 63).any():
-        raise ValueError("its compressed run lengths are damaged")
-    ends = np.flatnonzero(is_last)
-    firsts = np.concatenate([[0], ends[:-1] + 1])
-    digit = np.arange(len(codes)) - np.repeat(firsts, ends - firsts + 1)
-    numbers = np.add.reduceat((codes & 0x1F) << (5 * digit), firsts)
-    negative = (codes[ends] & 0x10) != 0
-    numbers = np.where(negative, numbers - (np.int64(1) << (5 * (digit[ends] + 1))), numbers)
-    for first in (1, 2):  # from the fourth on, a number is the difference from the one two places before
-        numbers[first::2] = np.cumsum(numbers[first::2])
-    runs: list[int] = numbers.tolist()
-    return runs

@@ -1,29 +1,38 @@
-"""Reads the files of a source, on a disk or in object storage, and decides which names and links may be followed.
+"""Files of a source below its root, on a disk or in object storage: which there are, which may be read, their bytes.
 
-Names are relative to the root, with forward slashes. It lists no class folders.
+Names are relative to the root, with forward slashes; "" is the root itself. A link out of the root is followed only
+where that is allowed, and folders are walked once each however links lead.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import posixpath
+import stat
 import struct
 import threading
+import unicodedata
 import zipfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from itertools import chain, product
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
+from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular, read_regular
-from mmload.sources.annotation_values import Findings
+from mmload.sources import TIME_MARK
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder, is_dark_depth, is_turned
 from mmload.sources.file_kinds import describe_content
 from mmload.store.checksum import crc32
@@ -31,12 +40,30 @@ from mmload.store.checksum import crc32
 if TYPE_CHECKING:
     from torch import Tensor
 
-_RANGE_BYTES = 2**20  # of a request for what is read of an opened object
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""torchvision's IMG_EXTENSIONS, in any case."""
+
+MAX_BYTES = 2**31
+"""Bytes of one file: twice what the largest image takes with 16 bits a channel and no compression."""
+
+MAX_DEPTH = 100
+"""Folders inside one another."""
+
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
 
+MISSING = "missing"
+"""Revision of a file that does not exist."""
 
+_RANGE_BYTES = 2**20  # of a request for what is read of an opened object
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # others, as of a stale handle, are errors
 _NO_IMAGES = frozenset(["", ".txt", ".xml", ".json", ".csv", ".md", ".db", ".ini", ".yaml", ".npy", ".pt", ".cache"])
+
+
+def inner_name(name: str) -> str | None:
+    """Normalizes a relative name (``a/./b//c``: ``a/b/c``); None if it is absolute, empty or leaves its root."""
+    plain = posixpath.normpath(name)
+    return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
 def images_among(names: Iterable[str], findings: Findings) -> Iterator[str]:
@@ -48,18 +75,215 @@ def images_among(names: Iterable[str], findings: Findings) -> Iterator[str]:
             findings.add(f"files that end in {ending} are not read, convert images among them to .jpg or .png", name)
 
 
-class RemoteFiles:
-    """The objects under a URL as files. Thread-safe; picklable: a copy connects again.
+def part_of_file(name: str, start: int, size: int) -> str:
+    """Returns the name of a part of a file, such as a member of a tar, which is read as a file of its own."""
+    return f"{name}\0{start}\0{size}"
 
-    A name is relative to the URL, or a whole URL of an object anywhere.
+
+def _parts(name: str) -> tuple[str, int | None, int]:
+    """Returns the name of a file, and begin and size of the part of it that a name stands for; None: all of it."""
+    name, _, span = name.partition("\0")
+    start, _, size = span.partition("\0")
+    return (name, int(start), int(size)) if start.isdecimal() and size.isdecimal() else (name, None, 0)
+
+
+@contextmanager
+def reading(root: object) -> Iterator[None]:
+    """Turns system errors while a source is scanned (a folder that disappears, no permission) into one line.
+
+    Raises:
+        SourceError: naming the path.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"cannot read {error.filename or root} ({error.strerror or error}); fix it, or remove it"
+        ) from error
+
+
+def check_is_folder(root: Path, what: str) -> None:
+    """Raises SourceError unless ``root`` is a folder; ``what`` says which one to give."""
+    if not root.is_dir():
+        raise SourceError(f"no such folder: {root}; give {what}")
+
+
+class LocalTree:
+    """Files below a folder of a disk; with ``allow_outside`` any link is followed, else those inside of ``root``.
+
+    Attributes:
+        place: the folder.
+        root: the folder that links may not lead out of, which may be a link itself.
+    """
+
+    def __init__(self, place: str | Path, allow_outside: bool, root: str | Path | None = None) -> None:
+        self.place, self.root, self._allow_outside = Path(place), Path(place if root is None else root), allow_outside
+        self._folder = os.fspath(self.place)
+        self._checked: set[str] = set()
+        self._findings = Findings()
+
+    def check_folder(self, folder: str, what: str) -> None:
+        """Raises SourceError unless the folder exists; ``what`` says which one to give."""
+        check_is_folder(self.place / folder, what)
+
+    def names(self, folder: str, *, of_files: bool = False) -> list[str]:
+        """Returns the names of the folders and links to folders in a folder, or of the files in it, sorted."""
+        with os.scandir(self.place / folder) as entries:
+            return sorted(entry.name for entry in entries if _is_folder(entry) != of_files)
+
+    def files(self, folder: str) -> Iterator[str]:
+        """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each.
+
+        A link to a folder above it is not followed; torchvision follows it until the path is too long.
+        """
+        found = (os.stat(self.place / parent) for parent in PurePath(folder).parents)
+        above = tuple((status.st_dev, status.st_ino) for status in found)  # a link to the root leads to other classes
+        prefix = len(os.path.join(self.place, ""))
+        for parent, names in sorted(self._walk(os.path.join(self.place, folder), above)):
+            below = os.path.join(parent, "")[prefix:].replace(os.sep, "/")
+            for name in sorted(names):
+                yield below + name
+
+    def _walk(self, folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
+        """Walks like ``os.walk`` with links followed, but never into a folder that is being walked (``above``)."""
+        self._check_once(folder)
+        status = os.stat(folder)
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            return
+        if len(above) > MAX_DEPTH:
+            raise SourceError(f"{folder[:200]} ... is over {MAX_DEPTH} folders deep; no class is")
+        with os.scandir(folder) as found:
+            entries = list(found)
+        yield folder, [entry.name for entry in entries if not _is_folder(entry)]
+        for entry in entries:
+            if _is_folder(entry):
+                yield from self._walk(entry.path, (*above, here))
+
+    def read(self, name: str) -> bytes:
+        """Reads a file that describes others."""
+        self.check(self.place / name)
+        return read_source(self.place / name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file."""
+        self.check(self.place / name)
+        return open(self.place / name, "rb", opener=open_regular)
+
+    def display_name(self, folder: str) -> str:
+        """Returns the path of a folder."""
+        return str(self.place / folder)
+
+    def revision(self, name: str) -> str:
+        """Returns a file's size and modification time, or :data:`MISSING`.
+
+        Raises:
+            SourceError: if the file is, or lies behind, a link out of the root.
+            OSError: if the system cannot tell whether the file exists, which must not pass as missing.
+        """
+        path = os.path.join(self._folder, name)
+        self._check_once(path.rpartition("/")[0])  # a quarter of the time of os.path.dirname
+        try:
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                self.check(path)
+                status = os.stat(path)
+        except ValueError:  # a name that the file system cannot represent
+            return MISSING
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            return MISSING
+        return f"{status.st_size} {TIME_MARK}{status.st_mtime_ns}"
+
+    def find(self, *names: str) -> tuple[str, str]:
+        """Finds the first of some names that is a file, and returns the name and the file's :meth:`revision`.
+
+        If none is, it is one whose name differs from one of them in nothing but the Unicode form, as macOS writes names
+        in another one, or the case of the ending, if there is only one such file. Else it returns the first name, and
+        :data:`MISSING`.
+        """
+        exact = ((name, self.revision(name)) for name in names)
+        found = chain(exact, (spelled for name in names for spelled in self._respelled(name)))
+        return next((each for each in found if each[1] != MISSING), (names[0], MISSING))
+
+    def _respelled(self, name: str) -> list[tuple[str, str]]:
+        """Returns the only file whose name is another spelling of this one, and its revision."""
+        revisions = ((each, self.revision(each)) for each in _spellings(name))
+        found = [each for each in revisions if each[1] != MISSING]
+        if len(found) != 1:
+            return []
+        self._findings.add(
+            "files found by a name that differs in its Unicode form or the case of its ending",
+            f"{name!a:.80} is {found[0][0]!a:.80}",
+        )
+        return found
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns a note on the files that :meth:`find` found under another name since the last call."""
+        notes, self._findings = self._findings.notes(), Findings()
+        return notes
+
+    def check(self, path: str | Path) -> None:
+        """Raises SourceError if a path leads out of the root, itself or by one of the folders that it names."""
+        if self._allow_outside:
+            return
+        real = os.path.realpath(path)
+        if real != self._real and not real.startswith(os.path.join(self._real, "")):
+            raise SourceError(
+                f"{path} leads out of {self.root} by a link, to {real:.200}; to follow such links, add "
+                "--set allow_outside=true"
+            )
+
+    def _check_once(self, folder: str) -> None:
+        if folder not in self._checked:
+            self.check(folder)
+            self._checked.add(folder)
+
+    @lazy_property
+    def _real(self) -> str:
+        return os.path.realpath(self.root)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Returns whether an entry is a folder or a link to one; a link that leads back to itself counts as a file.
+
+    Raises:
+        OSError: if the system cannot tell: a class must not be left out because of that.
+    """
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
+        return False
+
+
+def _spellings(name: str) -> list[str]:
+    """Returns the other spellings of a name: the Unicode forms of its folder and its stem, each case of the ending."""
+    folder, file = posixpath.split(name)
+    stem, ending = posixpath.splitext(file)
+    endings = (ending, ending.lower(), ending.upper(), ending.title())
+    parts = product(_unicode_forms(folder), _unicode_forms(stem), endings)
+    return sorted({posixpath.join(folder, stem + ending) for folder, stem, ending in parts} - {name})
+
+
+def _unicode_forms(text: str) -> set[str]:
+    return {text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)}
+
+
+class RemoteFiles:
+    """The objects under a URL as files, prefixes as folders; all are listed once, when it is asked which there are.
+
+    Thread-safe; picklable: a copy connects again. A name is relative to the URL, or a whole URL of an object anywhere.
 
     Raises:
         UsageError: if obstore is not installed.
     """
 
-    def __init__(self, place: Location) -> None:
-        self.place = place
-        self._objects = Objects(place.url)
+    def __init__(self, base: Location) -> None:
+        self.base = base
+        self._objects = Objects(base.url)
         self._elsewhere: dict[str, Objects] = {}
         self._lock = threading.Lock()
         self._wanted: dict[str, None] = {}  # in order, and each once
@@ -67,40 +291,78 @@ class RemoteFiles:
         self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteFiles, (self.place,)
+        return RemoteFiles, (self.base,)
 
     def __str__(self) -> str:
-        return self.place.url
+        return self.base.url
 
-    def listed(self) -> list[Found]:
-        """Lists all objects.
+    @property
+    def place(self) -> RemoteFiles:
+        """Where samples are read, as in :class:`LocalTree`."""
+        return self
 
-        Raises:
-            SourceError: if there is none; RemoteError: if they cannot be listed.
-        """
-        try:
+    def check_folder(self, folder: str, what: str) -> None:
+        """Raises SourceError unless an object lies below the prefix; ``what`` says which one to give."""
+        if not self._below(folder):
+            raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
+
+    def names(self, folder: str, *, of_files: bool = False) -> list[str]:
+        """Returns the first parts of the names below a prefix that have several, or the names of one part, sorted."""
+        skip = len(posixpath.join(folder, ""))
+        inner = (found.name[skip:].partition("/") for found in self._below(folder))
+        return sorted({name for name, slash, _ in inner if bool(slash) != of_files})
+
+    def files(self, folder: str) -> Iterator[str]:
+        """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
+        yield from sorted((found.name for found in self._below(folder)), key=posixpath.split)
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens an object, whose bytes are fetched as they are read."""
+        return io.BufferedReader(_Ranges(self._objects, name), _RANGE_BYTES)
+
+    def display_name(self, folder: str) -> str:
+        """Returns the URL of a folder."""
+        return f"{self}/{folder}" if folder else str(self)
+
+    def revision(self, name: str) -> str:
+        """Returns size, and entity tag or time of the last change, or :data:`MISSING`."""
+        found = self._found[self._place(name) :][:1]
+        return found[0].revision if found and found[0].name == name else MISSING
+
+    def _below(self, folder: str) -> list[Found]:
+        """Returns the objects below a folder."""
+        if not folder:
+            return self._found
+        return self._found[self._place(f"{folder}/") : self._place(f"{folder}0")]  # the character that follows a slash
+
+    def _place(self, name: str) -> int:
+        return bisect_left(self._found, name, key=lambda found: found.name)
+
+    @lazy_property
+    def _found(self) -> list[Found]:
+        """All objects, by name."""
+        with naming("", RemoteMissingError, to=SourceError):
             found = self._objects.listed()
-        except RemoteMissingError as error:
-            raise SourceError(str(error)) from error
         if not found:
             raise SourceError(f"no objects at {self}; check the bucket and the prefix")
-        return found
+        for name, _, _ in found:
+            if inner_name(name) != name:
+                raise SourceError(f"{self} has an object whose name is not a plain path: {name!r:.200}; rename it")
+        return sorted(found)
 
-    def read(self, name: str, sample: str) -> bytes:
+    def read(self, name: str, sample: str = "") -> bytes:
         """Reads a whole file.
 
         Raises:
-            SampleError: of ``sample``, if there is no such file.
+            SampleError: of ``sample``, by default the name, if there is no such file.
             RemoteError: if the store cannot be read.
         """
         with self._lock:
             self._wanted.pop(name, None)
             coming = self._coming.pop(name, None)
             self._ask()
-        try:
+        with naming("", RemoteMissingError, to=partial(SampleError, sample or name)):
             return self._get(name) if coming is None else coming.result()
-        except RemoteMissingError as error:
-            raise SampleError(sample, str(error)) from error
 
     def fetch_ahead(self, names: Iterable[str]) -> None:
         """Fetches files that are read soon, in this order, as many at once as :data:`MAX_AHEAD` allows."""
@@ -117,10 +379,6 @@ class RemoteFiles:
                 self._pool = self._pool or ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
                 self._coming[name] = self._pool.submit(self._get, name)
 
-    def open(self, name: str) -> BinaryIO:
-        """Opens a file, whose bytes are fetched as they are read."""
-        return io.BufferedReader(_Ranges(self._objects, name), _RANGE_BYTES)
-
     def _get(self, name: str) -> bytes:
         name, start, size = _parts(name)
         if start is not None:
@@ -131,6 +389,18 @@ class RemoteFiles:
         bucket = replace(found, prefix="").url
         objects = self._elsewhere.get(bucket) or self._elsewhere.setdefault(bucket, Objects(bucket))
         return bytes(objects.get(found.prefix))
+
+
+Tree = LocalTree | RemoteFiles
+
+
+def tree_of(root: str | Path | Location, allow_outside: bool) -> Tree:
+    """Returns the files below a root.
+
+    Raises:
+        UsageError: if it lies in object storage, and obstore is not installed.
+    """
+    return RemoteFiles(root) if isinstance(root, Location) else LocalTree(root, allow_outside)
 
 
 class _Ranges(io.RawIOBase):
@@ -157,31 +427,6 @@ class _Ranges(io.RawIOBase):
         out[:count] = self._objects.get_range(self._name, self._place, count)
         self._place += count
         return count
-
-
-def part_of_file(name: str, start: int, size: int) -> str:
-    """Returns the name of a part of a file, such as a member of a tar, which is read as a file of its own."""
-    return f"{name}\0{start}\0{size}"
-
-
-def _parts(name: str) -> tuple[str, int | None, int]:
-    """Returns the name of a file, and begin and size of the part of it that a name stands for; None: all of it."""
-    name, _, span = name.partition("\0")
-    start, _, size = span.partition("\0")
-    return (name, int(start), int(size)) if start.isdecimal() and size.isdecimal() else (name, None, 0)
-
-
-MAX_BYTES = 2**31
-"""Bytes of one file: twice what the largest image takes with 16 bits a channel and no compression."""
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""torchvision's IMG_EXTENSIONS, in any case."""
-
-
-def inner_name(name: str) -> str | None:
-    """Normalizes a relative name (``a/./b//c``: ``a/b/c``); None if it is absolute, empty or leaves its root."""
-    plain = posixpath.normpath(name)
-    return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
 def read_bytes(root: Place, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
@@ -224,10 +469,8 @@ def read_source(path: Path, most: int = MAX_BYTES) -> bytes:
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Reads a text file as :func:`read_source` does, in UTF-8 with or without a byte order mark."""
-    try:
+    with naming(f"{path} is not UTF-8 text: ", to=SourceError):
         return read_source(path, most).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 text ({error})") from error
 
 
 class HasFiles(Protocol):
@@ -264,7 +507,7 @@ class SampleFiles:
     def image(self, name: str, decoder: Decoder, *, boxes: bool = False) -> ReadImage:
         """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied."""
         data = self.read(name)
-        with self._named():
+        with self.naming():
             pixels, stands = decoder.with_origin(data)
         found = {
             DARK_DEPTH: is_dark_depth(data, pixels),
@@ -274,21 +517,17 @@ class SampleFiles:
 
     def size(self, name: str, decoder: Decoder) -> tuple[int, int] | None:
         """Reads (height, width) of an image by its header; None of a ``.pt`` file."""
-        with self._named():
+        with self.naming():
             return None if is_tensor(name) else decoder.size(self.read(name))
 
     def tensor(self, name: str) -> Tensor:
         """Reads the tensor in a ``.pt`` file, with ``weights_only``: a plain dense one."""
-        with self._named(f"{name} "):
+        with self.naming(f"{name} "):
             return _tensor_in(self.read(name))
 
-    @contextmanager
-    def _named(self, before: str = "") -> Iterator[None]:
-        """Names the sample in a ValueError."""
-        try:
-            yield
-        except ValueError as error:
-            raise SampleError(self.sample, f"{before}{error}") from error
+    def naming(self, before: str = "") -> AbstractContextManager[None]:
+        """Makes a ValueError one of the sample."""
+        return naming(before, to=partial(SampleError, self.sample))
 
 
 def is_tensor(name: str) -> bool:
@@ -347,9 +586,3 @@ def _unpacked(data: bytes) -> int:
             return sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError):  # the second: unknown kinds
         return 0
-
-
-def check_is_folder(root: Path, what: str) -> None:
-    """Raises SourceError unless ``root`` is a folder; ``what`` says which one to give."""
-    if not root.is_dir():
-        raise SourceError(f"no such folder: {root}; give {what}")

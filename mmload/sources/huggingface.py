@@ -22,7 +22,7 @@ from mmload.runtime.regular_files import read_regular
 from mmload.sources import TIME_MARK
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MAX_BYTES, SampleFiles
-from mmload.sources.listing import Beside, Listing, ValuesSplit, check_same_classes
+from mmload.sources.listing import Beside, Listing, ValuesSplit, check_same_classes, value_at
 from mmload.sources.masks import read_mask
 from mmload.sources.options import Table, Text
 from mmload.store.manifest import is_name
@@ -201,11 +201,10 @@ class HuggingFaceSplit(ValuesSplit[_Number]):
         for field, column in self.fields.items():
             if column in self._pictures:
                 values[field] = read_mask(files, column)
-                continue
-            value: Any = row
-            for part in column.split("."):
-                value = [each[part] for each in value] if isinstance(value, list) else value[part]
-            values[field] = _corners(value, self._format) if field == "boxes" else value
+            elif field == "boxes":
+                values[field] = _corners(value_at(row, column), self._format)
+            else:
+                values[field] = value_at(row, column)
         files.read(_VALUES)
         return values
 

@@ -10,33 +10,29 @@ import os
 import posixpath
 import re
 import shlex
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
-from mmload.remote.object_store import Found
 from mmload.remote.urls import Location
-from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.regular_files import open_regular
 from mmload.sources.annotation_values import Findings, finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     RemoteFiles,
     SampleFiles,
-    check_is_folder,
+    Tree,
     images_among,
     inner_name,
     read_bytes,
-    read_source,
+    reading,
+    tree_of,
 )
-from mmload.sources.links import Links, is_folder, reading, walk
 from mmload.sources.listing import (
     Beside,
     ListedSplit,
@@ -50,113 +46,6 @@ from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class LocalTree:
-    """Folders on a disk. Names are relative to the root, with forward slashes; "" is the root itself.
-
-    A link to a folder above it is not followed; torchvision follows it until the path is too long.
-    """
-
-    def __init__(self, root: Path, links: Links) -> None:
-        self.place, self._links, self._prefix = root, links, os.path.join(root, "")
-
-    def check_folder(self, folder: str, what: str) -> None:
-        """Raises SourceError unless the folder exists; ``what`` says which one to give."""
-        check_is_folder(self.place / folder, what)
-
-    def names(self, folder: str, *, of_files: bool = False) -> list[str]:
-        """Returns the names of the folders and links to folders in a folder, or of the files in it, sorted."""
-        with os.scandir(self.place / folder) as entries:
-            return sorted(entry.name for entry in entries if is_folder(entry) != of_files)
-
-    def files(self, folder: str) -> Iterator[str]:
-        """Yields the names of all files below a folder in the order of sorted(os.walk), sorted in each."""
-        found = (os.stat(self.place / parent) for parent in PurePath(folder).parents)
-        above = tuple((status.st_dev, status.st_ino) for status in found)  # a link to the root leads to other classes
-        for parent, names in sorted(walk(os.path.join(self.place, folder), above, self._links)):
-            below = os.path.join(parent, "")[len(self._prefix) :].replace(os.sep, "/")
-            for name in sorted(names):
-                yield below + name
-
-    def read(self, name: str) -> bytes:
-        """Reads a file that describes others."""
-        self._links.check(self.place / name)
-        return read_source(self.place / name)
-
-    def open(self, name: str) -> BinaryIO:
-        """Opens a file."""
-        self._links.check(self.place / name)
-        return open(self.place / name, "rb", opener=open_regular)
-
-    def revision(self, name: str) -> str:
-        """Returns size and modification time."""
-        return self._links.revision(self._prefix + name)
-
-    def display_name(self, folder: str) -> str:
-        """Returns the path of a folder."""
-        return str(self.place / folder)
-
-
-class RemoteTree:
-    """Prefixes in object storage as folders, listed once."""
-
-    def __init__(self, root: RemoteFiles) -> None:
-        self.place = root
-
-    def check_folder(self, folder: str, what: str) -> None:
-        """Raises SourceError unless an object lies below the prefix; ``what`` says which one to give."""
-        if not self._below(folder):
-            raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
-
-    def names(self, folder: str, *, of_files: bool = False) -> list[str]:
-        """Returns the first parts of the names below a prefix that have several, or the names of one part, sorted."""
-        skip = len(posixpath.join(folder, ""))
-        inner = (self._found[index].name[skip:].partition("/") for index in self._below(folder))
-        return sorted({name for name, slash, _ in inner if bool(slash) != of_files})
-
-    def files(self, folder: str) -> Iterator[str]:
-        """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
-        yield from sorted((self._found[index].name for index in self._below(folder)), key=posixpath.split)
-
-    def read(self, name: str) -> bytes:
-        """Reads an object that describes others."""
-        return self.place.read(name, name)
-
-    def open(self, name: str) -> BinaryIO:
-        """Opens an object."""
-        return self.place.open(name)
-
-    def revision(self, name: str) -> str:
-        """Returns size, and entity tag or time of the last change, or ``missing``."""
-        index = bisect_left(self._found, name, key=lambda found: found.name)
-        return (
-            self._found[index].revision
-            if self._found[index : index + 1] and self._found[index].name == name
-            else "missing"
-        )
-
-    def display_name(self, folder: str) -> str:
-        """Returns the URL of a folder."""
-        return f"{self.place}/{folder}" if folder else str(self.place)
-
-    def _below(self, folder: str) -> range:
-        """Returns the numbers of the objects below a folder."""
-        start = posixpath.join(folder, "")
-        after = f"{start[:-1]}0"  # the character that follows a slash
-        first, last = (bisect_left(self._found, name, key=lambda found: found.name) for name in (start, after))
-        return range(first, last if start else len(self._found))
-
-    @lazy_property
-    def _found(self) -> list[Found]:
-        """All objects, by name."""
-        found = self.place.listed()
-        for name, _, _ in found:
-            if inner_name(name) != name:
-                raise SourceError(
-                    f"{self.place} has an object whose name is not a plain path: {name!r:.200}; rename it"
-                )
-        return sorted(found)
 
 
 _OF_PROGRAMS = (".", "__", "@", "$", "System Volume", "lost+found")  # how folders begin that programs make
@@ -228,11 +117,7 @@ class ImageFolderSource:
             raise RecipeError(f"class_names is {self.class_names!r}; write the path of a file below the root")
         if self.split_folders and not are_different_names(self.split_folders, is_name):
             raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
-        self._tree: LocalTree | RemoteTree
-        if isinstance(self.root, Location):
-            self._tree = RemoteTree(RemoteFiles(self.root))
-        else:
-            self._tree = LocalTree(Path(self.root), Links(self.root, self.allow_outside))
+        self._tree = tree_of(self.root, self.allow_outside)
 
     def splits(self) -> Mapping[str, ImageFolderSplit]:
         """Finds the splits, ``train`` first.
@@ -383,7 +268,7 @@ class ImageFolderSplit(ListedSplit[ImageFile]):
         return Beside({"targets": torch.tensor(self.items[index].target, device="cpu")})
 
 
-def _other_kind(tree: LocalTree | RemoteTree) -> str:
+def _other_kind(tree: Tree) -> str:
     """Returns what a folder is that is no ImageFolder, and the command for it; "" if that is unknown."""
     root, names = tree.display_name(""), list[str]()
     with suppress(OSError):

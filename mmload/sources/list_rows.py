@@ -19,7 +19,7 @@ import numpy as np
 
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
-from mmload.sources.annotation_values import integer
+from mmload.sources.annotation_values import integer, naming
 from mmload.sources.listing import Listing
 
 Label = str | int | float | list[float] | list[str]
@@ -88,11 +88,9 @@ def read_rows(
     if suffix.lower() not in readers:
         raise SourceError(f"the list {path} ends in {suffix!r}; use .csv, .jsonl, or .json for an ID list")
     reader, newline = readers[suffix.lower()]
-    try:
+    with naming(f"the list {path} is not UTF-8 text: ", UnicodeDecodeError, to=SourceError):
         file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=newline)
         rows = Listing(ListRow, reader(file, _List(str(path), columns, several)))
-    except UnicodeDecodeError as error:
-        raise SourceError(f"the list {path} is not UTF-8 text ({error})") from error
     if not rows:
         raise SourceError(f"the list {path} has no rows")
     return rows
@@ -149,10 +147,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique_object)
 
 
 def _json(text: str, where: str) -> Any:
-    try:
+    with naming(f"{where} is not JSON: ", ValueError, RecursionError, to=SourceError):
         return _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{where} is not JSON ({error})") from error
 
 
 def _row(record: Mapping[str, Any], of: _List, line: int) -> ListRow:
@@ -251,22 +247,21 @@ def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None, separato
         SourceError: if the labels are not all of one kind; names the first that differs.
     """
     if separator is not None or any(_are_names(row.label) for row in rows):
-        return _by_names(rows, classes, separator)
+        return _by_names(rows, classes, lambda label: _names_in(label, separator), several=True)
     number = _reader(rows)
     first = _kind(number(rows[0].label))
     for row in rows:
-        if (kind := _kind(number(row.label))) != first:
-            raise SourceError(f"{row.where}: label {row.label!r:.60} is {kind}, the first row's is {first}")
+        value = number(row.label)
+        if _kind(value) != first:
+            raise SourceError(f"{row.where}: label {row.label!r:.60} is {_kind(value)}, the first row's is {first}")
+        if isinstance(value, float) and not abs(value) < MAX_NUMBER:
+            raise SourceError(f"{row.where}: label {row.label!r:.60} is over 3e38, what float32 holds")
     if first == "missing":
         return Targets(_unchanged, classes or ())
     if first == "text":
-        return _by_name(rows, classes)
+        return _by_names(rows, classes, lambda label: [label])
     if first == "an integer":
         return _by_number(rows, number, classes)
-    for row in rows:
-        value = number(row.label)
-        if isinstance(value, float) and not abs(value) < MAX_NUMBER:
-            raise SourceError(f"{row.where}: label {row.label!r:.60} is over 3e38, what float32 holds")
     return Targets(lambda label: np.asarray(number(label), np.float32).tolist())
 
 
@@ -274,28 +269,34 @@ def _are_names(label: object) -> bool:
     return isinstance(label, list) and bool(label) and isinstance(label[0], str)
 
 
-def _by_names(rows: Listing[ListRow], classes: tuple[str, ...] | None, separator: str | None) -> Targets:
-    """Returns the meaning of labels that are several classes each, or none."""
+def _names_in(label: Any, separator: str | None) -> list[str]:
+    """Returns the names in a label of several; raises ValueError if it is a number."""
+    if isinstance(label, str) and separator:
+        label = label.split(separator)
+    names = [label] if isinstance(label, str) else label or []
+    if names != [] and not _are_names(names):
+        raise ValueError(f"label {label!r:.60} is {_kind(label)}, others are names of classes")
+    return [name.strip() for name in names if name.strip()]
 
-    def names_in(label: Any) -> list[str]:
-        parts = label.split(separator) if separator and isinstance(label, str) else [label] if label else []
-        return [name.strip() for name in (label if isinstance(label, list) else parts) if name.strip()]
 
+def _by_names(
+    rows: Listing[ListRow], classes: tuple[str, ...] | None, names_in: Callable[[Any], list[str]], several: bool = False
+) -> Targets:
+    """Returns the meaning of labels that are names of classes: one each, or several, or none."""
     found = set[str]()
     for row in rows:
-        if not isinstance(row.label, str | None) and not _are_names(row.label) and row.label != []:
-            raise SourceError(
-                f"{row.where}: label {row.label!r:.60} is {_kind(row.label)}, others are names of classes"
-            )
-        found.update(names_in(row.label))
-        if classes is not None and not found.issubset(classes):
-            raise _unknown(row, min(found.difference(classes)), classes)
+        with naming(f"{row.where}: ", to=SourceError):
+            found.update(names_in(row.label))
+        if classes is not None and (odd := found.difference(classes)):
+            raise SourceError(f"{row.where}: {min(odd)!r:.60} is not one of the classes: {', '.join(classes[:20])}")
     names = tuple(sorted(found)) if classes is None else classes
     if not names:
         raise SourceError(f"no row of {rows[0].list} has a label; give classes, or leave separator out")
     indices = {name: index for index, name in enumerate(names)}
     notes = tuple(_notes_on_names(names))
-    return Targets(lambda label: sorted({indices[name] for name in names_in(label)}), names, notes, several=True)
+    if several:
+        return Targets(lambda label: sorted({indices[name] for name in names_in(label)}), names, notes, several=True)
+    return Targets(indices.__getitem__, names, notes)
 
 
 def _reader(rows: Listing[ListRow]) -> Callable[[Any], Any]:
@@ -320,19 +321,6 @@ def _kind(label: Label | None) -> str:
     if isinstance(label, list):
         return f"a list of {len(label)} numbers"
     return {str: "text", int: "an integer", type(None): "missing"}.get(type(label), "a number")
-
-
-def _by_name(rows: Listing[ListRow], classes: tuple[str, ...] | None) -> Targets:
-    names = tuple(sorted({str(row.label) for row in rows})) if classes is None else classes
-    indices = {name: index for index, name in enumerate(names)}
-    for row in rows:
-        if row.label not in indices:
-            raise _unknown(row, row.label, names)
-    return Targets(indices.__getitem__, names, tuple(_notes_on_names(names)))
-
-
-def _unknown(row: ListRow, label: object, names: tuple[str, ...]) -> SourceError:
-    return SourceError(f"{row.where}: {label!r:.60} is not one of the classes: {', '.join(names[:20])}")
 
 
 def _by_number(rows: Listing[ListRow], number: Callable[[Any], Any], classes: tuple[str, ...] | None) -> Targets:

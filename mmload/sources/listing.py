@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import RecipeError, SampleError, SourceError, counted
+from mmload.errors import RecipeError, SourceError, counted
 from mmload.records import Sample
 from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.decode import Decoder
@@ -121,6 +121,22 @@ def similar_names(names: Iterable[str], kind: str = "classes") -> Iterator[str]:
                 f"{' and '.join(map(ascii, group))} are {kind} of their own, but differ only in case, quotes, spaces "
                 "or their Unicode form"
             )
+
+
+def value_at(value: Any, path: str) -> Any:
+    """Returns the value in nested tables that a path of names with dots leads to; in a list, that of each element.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    for part in filter(None, path.split(".")):
+        if isinstance(value, list):
+            value = [value_at(each, part) for each in value]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            raise ValueError(f"has no value {part!r}")
+    return value
 
 
 class Beside(NamedTuple):
@@ -240,10 +256,8 @@ class ListedSplit(ABC, Generic[T]):
         files = SampleFiles(self.place_of(index), self.id(index))
         pixels, jpeg, losses = self.opened(files, self.files(index)[0])
         size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
-        try:
+        with files.naming():
             fields, more, lists = self.beside(index, files, pixels)
-        except ValueError as error:
-            raise SampleError(files.sample, str(error)) from error
         fields = {"features" if size is None else "images": pixels, **fields}
         losses = {**losses, **more}
         return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)

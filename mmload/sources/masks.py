@@ -9,6 +9,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from mmload.records import VOID
+from mmload.sources.annotation_values import naming
 from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
 from mmload.sources.files import SampleFiles
 
@@ -28,10 +29,8 @@ def read_mask(files: SampleFiles, name: str) -> Tensor:
     import torch
 
     data = files.read(name)
-    try:
+    with naming(f"its mask {name} cannot be read: "):
         return torch.from_numpy(read_with_pillow(data, _class_numbers))
-    except ValueError as error:
-        raise ValueError(f"its mask {name} cannot be read: {error}") from error
 
 
 def read_mask_of(files: SampleFiles, name: str, size: tuple[int, int], classes: int, advice: str) -> Tensor:
@@ -67,7 +66,10 @@ def _class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
         place = order[np.searchsorted(colors, codes, sorter=order).clip(max=len(colors) - 1)]
         unknown = pixels[colors[place] != codes]
         if len(unknown):
-            raise RefusedImage(f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes")
+            raise RefusedImage(
+                f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes; colors of one's own, as "
+                "CVAT's labelmap.txt has them, are not read: write class numbers"
+            )
         return np.asarray(place, np.uint8)
     if mode not in ("P", "L"):
         raise RefusedImage(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.pictures.instance_masks import of_boxes
-from mmload.records import CLIPPED, ObjectsRecord
+from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, ObjectsRecord
 from mmload.sources.listing import Beside
 
 if TYPE_CHECKING:
@@ -31,27 +31,23 @@ _POINTS_AWAY = "labeled keypoints lie outside of the image"
 """Loss of a sample, and the text of its note."""
 
 
-class ObjectError(ValueError):
-    """Error of one object of an image, by its number from 0."""
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index, self.reason = index, reason
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageObjects:
     """Objects of one image.
 
     Attributes:
         boxes: float64 [n, 4], xyxy in pixels.
+        names: how messages name each.
         per_box: further fields of :data:`~mmload.records.PER_BOX` by name, [n, ...].
         segments: fields of :data:`~mmload.pictures.instance_masks.SEGMENTS` by name.
+        listed: (height, width) of the image that they were drawn on; None: unknown.
     """
 
     boxes: Array
+    names: Sequence[str]
     per_box: Mapping[str, Array]
     segments: Mapping[str, Array] = field(default_factory=dict)
+    listed: Size | None = None
 
 
 def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float | Array = EDGE) -> Beside:
@@ -61,7 +57,7 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     leaves it by more than ``edge`` pixels, of all sides or each.
 
     Raises:
-        ObjectError: if a box has no area, or leaves the image.
+        ValueError: if a box has no area, or leaves the image; names the object.
     """
     import torch
 
@@ -70,8 +66,14 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     inside = np.clip(boxes, 0, [width, height, width, height])
     has_area = (inside[:, 2] > inside[:, 0]) & (inside[:, 3] > inside[:, 1])
     outside = (np.abs(inside - boxes) > edge).any(1)
-    if not clip:
-        _check(boxes, has_area, outside, size)
+    wrong = np.flatnonzero(~has_area | outside | ~np.isfinite(boxes).all(1))
+    if len(wrong) and not clip:
+        first = int(wrong[0])
+        sides = ", ".join(f"{side:g}" for side in boxes[first])
+        raise ValueError(
+            f"{objects.names[first]}: the box {sides} {'leaves' if outside[first] else 'has no area in'} the {width} x "
+            f"{height} image; clip_boxes cuts such boxes, and leaves out those of no area"
+        )
     arrays = {"boxes": inside[has_area].astype(np.float32)}
     arrays |= {name: values[has_area] for name, values in objects.per_box.items()}
     arrays |= of_boxes(objects.segments, has_area)
@@ -82,21 +84,25 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     losses = {
         CLIPPED: int((outside | ~has_area).sum()) if clip else 0,
         _POINTS_AWAY: int((np.abs(points.clip(0, [width, height]) - points) > EDGE).any(-1).sum()),
+        SWAPPED_SIZE if objects.listed == (width, height) else OTHER_SIZE: int(objects.listed not in (None, size)),
     }
     return Beside(fields, {name: count for name, count in losses.items() if count}, lists)
 
 
-def _check(boxes: Array, has_area: npt.NDArray[np.bool_], outside: npt.NDArray[np.bool_], size: Size) -> None:
-    wrong = np.flatnonzero(~has_area | outside | ~np.isfinite(boxes).all(1))
-    if len(wrong):
-        index = int(wrong[0])
-        x0, y0, x1, y1 = (f"{side:g}" for side in boxes[index])
-        why = "leaves" if outside[index] else "has no area in"
-        raise ObjectError(
-            index,
-            f"the box {x0}, {y0}, {x1}, {y1} {why} the {size[1]} x {size[0]} image; clip_boxes cuts such boxes, and "
-            "leaves out those of no area",
-        )
+def polygon_fields(polygons: Sequence[tuple[int, Array]]) -> dict[str, Array]:
+    """Returns the fields of polygons, of each of which the index of its box and its points [n, 2] are given."""
+    values = np.concatenate([np.empty((0, 2)), *(points for _, points in polygons)])
+    return {"rings": _counted(polygons), "polygons": values}
+
+
+def run_fields(masks: Sequence[tuple[int, Array]]) -> dict[str, Array]:
+    """Returns the fields of run lengths, of each of which the index of its box and its runs int32 [n] are given."""
+    values = np.concatenate([np.empty(0, np.int32), *(runs for _, runs in masks)])
+    return {"run_boxes": _counted(masks), "runs": values}
+
+
+def _counted(parts: Sequence[tuple[int, Array]]) -> Array:
+    return np.array([(box, len(values)) for box, values in parts], np.int32).reshape(-1, 2)
 
 
 def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:

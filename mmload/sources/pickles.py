@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from mmload.sources.annotation_values import naming
+
 MAX_OPS = 20_000_000
 """More instructions than this are refused; a batch of 50,000 rows has about 250,000."""
 
@@ -30,16 +32,15 @@ def read_plain_pickle(data: bytes) -> dict[Any, Any]:
         ValueError: if it is broken, holds anything but plain data and integer arrays, or is no dict; the message says
             what, and for a call what it would have called.
     """
-    try:
+    with naming("it cannot be read: ", Exception):  # ``load`` may raise any for what is broken
         _check_instructions(data)
-        result = _Unpickler(io.BytesIO(data), encoding="bytes").load()
-        if not isinstance(result, dict):
-            raise ValueError(f"it holds a {type(result).__name__}, not a dict")
-        return {_plain_key(key): _finished(value) for key, value in result.items()}
-    except ValueError:
-        raise
-    except Exception as error:  # ``load`` may raise any for what is broken
-        raise ValueError(f"it is broken ({type(error).__name__}: {error})") from error
+        body = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+        if not isinstance(body, dict):
+            raise ValueError(f"it holds a {type(body).__name__}, not a dict")
+        for key, value in body.items():
+            if not isinstance(key, str | bytes | int) or isinstance(value, _StandIn | _Dtype):
+                raise ValueError(f"it has a key of type {type(key).__name__}, or a name where data should be")
+        return {key: value.array() if isinstance(value, _Array) else value for key, value in body.items()}
 
 
 def _check_instructions(data: bytes) -> None:
@@ -150,15 +151,3 @@ _STAND_INS = {
     **{f"numpy.{core}.multiarray._reconstruct": _StandIn(lambda *_: _Array()) for core in ("core", "_core")},
     **{f"numpy.{core}.numeric._frombuffer": _StandIn(_Array) for core in ("core", "_core")},
 }
-
-
-def _plain_key(key: Any) -> str | bytes | int:
-    if not isinstance(key, str | bytes | int):
-        raise ValueError(f"it has a key of type {type(key).__name__}")
-    return key
-
-
-def _finished(value: Any) -> Any:
-    if isinstance(value, _StandIn | _Dtype):
-        raise ValueError("it holds a name where data should be")
-    return value.array() if isinstance(value, _Array) else value

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.records import Sample
+from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.listing import check_same_classes
@@ -107,10 +108,8 @@ class PythonSource:
         size, first = _first_sample(name, dataset)
         with seeded(0):
             others = list(_readable(dataset, spread_indices(size)[1:]))
-        try:
+        with naming(f"split {name}: sample 0: ", to=SourceError):
             schema = Schema([first, *others], self.decoder, self.fields)
-        except ValueError as error:
-            raise SourceError(f"split {name}: sample 0: {error}") from error
         split = PythonSplit(dataset, size, schema, self.concurrent)
         if (index := find_unsteady(lambda index: checksum(split.read(index).fields), size)) is not None:
             raise SourceError(f"split {name}: sample {index} changes each time it is read; {_INSTEAD}")

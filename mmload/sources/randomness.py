@@ -129,19 +129,17 @@ def _attribute(each: Any, name: str) -> Any:
 
 
 def _is_random(step: Any) -> bool:
-    """Returns whether a step of a known library is random."""
+    """Returns whether a step of a known library is random: by its probability, or its name, unless it never draws."""
     kind = type(step)
     if kind.__module__.partition(".")[0] not in _LIBRARIES:
         return False
     chance = getattr(step, "p", None)
-    if isinstance(chance, int | float) and 0 < chance < 1 and not getattr(step, "always_apply", False):
+    if isinstance(chance, int | float) and not getattr(step, "always_apply", False) and 0 < chance < 1:
         return True
-    if kind.__name__ in _SWITCHES and chance in (0, 1):
-        return False
     if kind.__name__ == "GaussianBlur":
-        low, *rest = getattr(step, "sigma", (0, 1))
-        return any(other != low for other in rest)
-    return chance != 0 and is_random_name(kind.__name__)
+        return len(set(getattr(step, "sigma", (0, 1)))) > 1
+    never_draws = chance == 0 or (chance == 1 and kind.__name__ in _SWITCHES)
+    return not never_draws and is_random_name(kind.__name__)
 
 
 def is_random_name(name: str) -> bool:

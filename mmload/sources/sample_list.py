@@ -12,7 +12,7 @@ import posixpath
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
@@ -21,22 +21,25 @@ from msgspec import Meta
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import VOID
 from mmload.remote.urls import Location, is_url, place
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
+    MISSING,
+    LocalTree,
     ReadImage,
     RemoteFiles,
     SampleFiles,
-    check_is_folder,
+    Tree,
     images_among,
     inner_name,
     is_tensor,
     local_root,
     read_source,
+    reading,
+    tree_of,
 )
-from mmload.sources.imagefolder import SPLIT_WORDS, LocalTree, RemoteTree
-from mmload.sources.links import Links, reading
+from mmload.sources.imagefolder import SPLIT_WORDS
 from mmload.sources.list_rows import COLUMNS, ListRow, Target, Targets, read_rows, targets_of
 from mmload.sources.listing import (
     Beside,
@@ -131,61 +134,56 @@ class ListSource:
             SourceError: if the list is missing or wrong, a path leaves the folder, or labels differ in kind.
             RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
         """
-        if isinstance(self.root, Location):
-            return self._remote_splits(self.root)
         with reading(self.root):
-            return self._local_splits(Path(self.root))
+            if self.masks is not None:
+                tree = tree_of(self.root, self.allow_outside)
+                splits = self._pairs(tree, Finder(tree, self.allow_outside))
+            else:
+                root = self.root
+                found = self._remote_list(root) if isinstance(root, Location) else self._local_list(Path(root))
+                tree, path, rows = found
+                by_id = str(path).lower().endswith(".json")
+                splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
+            if isinstance(tree, LocalTree):
+                next(iter(splits.values())).add_notes(tree.notes())
+            return splits
 
-    def _local_splits(self, chosen: Path) -> dict[str, ListSplit]:
-        root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
-        if chosen.is_dir() and self.file is None and self.masks is None:
+    def _local_list(self, chosen: Path) -> tuple[Tree, Path, Listing[ListRow]]:
+        """Returns the folder that names are relative to, the list, and its rows."""
+        if chosen.is_dir() and self.file is None:
             raise RecipeError(
                 f"{chosen} is a folder; give the list in it as file, the list itself as the root, or for a folder of "
                 "images and one of masks, folder and masks"
             )
-        if self.masks is not None:
-            root = chosen
-        elif not path.is_file():
-            raise SourceError(f"no such list: {path}")
+        root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
         folder = root / self.folder
-        check_is_folder(folder, "the folder that holds what the list names")
-        if self.file is not None and inner_name(self.file) is not None:  # a name that says that it leaves may do so
-            Links(root, self.allow_outside).check(path)
-        links = Links(folder if self.folder and inner_name(self.folder) is None else root, self.allow_outside)
-        links.check_folder(folder)
-        if self.masks is not None:
-            splits = self._pairs(LocalTree(root, links), Finder(root, self.allow_outside, links))
-        else:
-            rows = read_rows(
-                path, read_source(path, _MOST_BYTES), self.columns or {}, several=self.separator is not None
-            )
-            finder = Finder(folder, self.allow_outside, links, by_id=path.suffix.lower() == ".json")
-            splits = self._splits(path, rows, finder)
-        next(iter(splits.values())).add_notes(links.notes())
-        return splits
+        tree = LocalTree(folder, self.allow_outside, folder if _leaves_root(self.folder) else root)
+        tree.check_folder("", "the folder that holds what the list names")
+        if not path.is_file():
+            raise SourceError(f"no such list: {path}")
+        if self.file is not None and not _leaves_root(self.file):  # a name that says that it leaves may do so
+            LocalTree(root, self.allow_outside).check(path)
+        return tree, path, self._rows(path, read_source(path, _MOST_BYTES))
 
-    def _remote_splits(self, root: Location) -> dict[str, ListSplit]:
-        if self.masks is not None:
-            files = RemoteFiles(root)
-            return self._pairs(RemoteTree(files), Finder(files, self.allow_outside))
+    def _remote_list(self, root: Location) -> tuple[Tree, Location, Listing[ListRow]]:
         path = root if self.file is None else _location_below(root, self.file, "file")
-        around = Location(root.scheme, root.bucket, posixpath.dirname(root.prefix)) if self.file is None else root
+        around = replace(root, prefix=posixpath.dirname(root.prefix)) if self.file is None else root
         files = RemoteFiles(_location_below(around, self.folder, "folder"))
         if path.prefix.lower().endswith(".json"):
             raise RecipeError(f"{path} is a list of ids, whose files are looked for on a disk; give a .csv or .jsonl")
-        try:
-            content = files.read(path.url, path.url)
-        except SampleError as error:
-            raise SourceError(f"no such list: {path}") from error
-        rows = read_rows(path, content, self.columns or {}, several=self.separator is not None)
-        return self._splits(path, rows, Finder(files, self.allow_outside))
+        with naming("no such list: ", SampleError, to=SourceError):
+            return files, path, self._rows(path, files.read(path.url))
 
-    def _pairs(self, tree: LocalTree | RemoteTree, finder: Finder) -> dict[str, ListSplit]:
+    def _rows(self, path: Path | Location, content: bytes) -> Listing[ListRow]:
+        return read_rows(path, content, self.columns or {}, several=self.separator is not None)
+
+    def _pairs(self, tree: Tree, finder: Finder) -> dict[str, ListSplit]:
         """Returns the splits of a folder of images and one of masks: its folders that are named as splits, or train."""
         findings, folder = Findings(), inner_name(self.folder) or ""
         of_masks = inner_name(self.masks or "")
         if of_masks is None:
             raise RecipeError(f"masks is {self.masks!r}, which is no folder below {tree.display_name('')}; name one")
+        tree.check_folder(folder, "folder, which has the images")
         tree.check_folder(of_masks, "masks, a folder below the root")
         masks = {_stem(name, of_masks): name for name in images_among(tree.files(of_masks), findings)}
         rows = []
@@ -237,7 +235,7 @@ class ListSplit(ListedSplit[Item]):
     def __init__(
         self, finder: Finder, decoder: Decoder, items: Listing[Item], targets: Targets, notes: tuple[str, ...]
     ) -> None:
-        super().__init__(finder.place, decoder, items, targets.classes, notes)
+        super().__init__(finder.tree.place, decoder, items, targets.classes, notes)
         self._urls, self._several = finder.urls, targets.several
 
     @property
@@ -296,7 +294,7 @@ class ListSplit(ListedSplit[Item]):
 
     def check(self, index: int) -> None:
         item = self.items[index]
-        if item.revision == "missing":
+        if item.revision == MISSING:
             raise SampleError(
                 item.name,
                 f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
@@ -307,22 +305,17 @@ class ListSplit(ListedSplit[Item]):
 class Finder:
     """Finder of the files that a list names: below a folder or URL, and with ``allow_outside`` anywhere.
 
-    On a disk, where there are ``links`` to check, ids are names without an ending.
-
     Attributes:
-        place: the folder or URL.
         urls: reader of the files that are in object storage; None if no file is.
     """
 
-    def __init__(
-        self, place: Path | RemoteFiles, allow_outside: bool, links: Links | None = None, by_id: bool = False
-    ) -> None:
-        self.place, self._allow_outside, self._links, self._by_id = place, allow_outside, links, by_id
-        self.urls = place if isinstance(place, RemoteFiles) else None
+    def __init__(self, tree: Tree, allow_outside: bool, *, by_id: bool = False) -> None:
+        self.tree, self._allow_outside, self._by_id = tree, allow_outside, by_id
+        self.urls = tree if isinstance(tree, RemoteFiles) else None
         self._endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
 
     def item(self, row: ListRow, target: Target) -> Item:
-        """Returns the sample of a row, whose id is its listed name where :meth:`Links.find` finds it under another one.
+        """Returns the sample of a row, whose id is its listed name where the file is found under another one.
 
         Raises:
             SourceError: if its file may not be read.
@@ -338,38 +331,35 @@ class Finder:
         """Returns the name of a file in a row, the name that it was found by, and its revision."""
         named = self._of_url(row, path) if is_url(path) else path
         if isinstance(named, Location):
-            around = Location(named.scheme, named.bucket, posixpath.dirname(named.prefix))
-            self.urls = self.urls or RemoteFiles(around)
+            self.urls = self.urls or RemoteFiles(replace(named, prefix=posixpath.dirname(named.prefix)))
             return named.url, named.url, OBJECT
-        name = str(named) if self._allow_outside and self._links is not None else inner_name(str(named))
+        is_local = isinstance(self.tree, LocalTree)
+        name = str(named) if self._allow_outside and is_local else inner_name(str(named))
         if name is None or "\0" in name:
-            advice = "name an object below it" if self._links is None else "set allow_outside to follow it"
-            raise SourceError(f"{row.where}: the path {path!r:.80} leaves {self.place}; {advice}")
-        if self._links is None:
+            advice = "set allow_outside to follow it" if is_local else "name an object below it"
+            raise SourceError(f"{row.where}: the path {path!r:.80} leaves {self.tree.display_name('')}; {advice}")
+        if not isinstance(self.tree, LocalTree):
             return name, name, OBJECT
-        if self._by_id:
-            return name, *self._by_ending(self._links, name)
-        return name, *self._links.find(str(self.place), name)
-
-    def _by_ending(self, links: Links, name: str) -> tuple[str, str]:
-        """Finds an ID's file; tries the ending that was found last first, as most files share it."""
-        found, revision = links.find_first(str(self.place), [name + ending for ending in self._endings])
-        if revision == "missing":
-            return f"{name}.pt", revision
-        self._endings.sort(key=lambda ending: not found.endswith(ending))
-        return found, revision
+        if not self._by_id:
+            return name, *self.tree.find(name)
+        found, revision = self.tree.find(*(name + ending for ending in self._endings))
+        self._endings.sort(key=lambda ending: not found.endswith(ending))  # most files share it
+        return name, found, revision
 
     def _of_url(self, row: ListRow, path: str) -> Location | Path:
         """Returns the place that a row names by a URL."""
         if not self._allow_outside:
             raise SourceError(
-                f"{row.where}: {path!r:.80} is a URL, outside of {self.place}; to read what the list names "
-                "anywhere, add --set allow_outside=true"
+                f"{row.where}: {path!r:.80} is a URL, outside of {self.tree.display_name('')}; to read what the list "
+                "names anywhere, add --set allow_outside=true"
             )
-        try:
+        with naming(f"{row.where}: ", UsageError, to=SourceError):
             return place(path)
-        except UsageError as error:
-            raise SourceError(f"{row.where}: {error}") from error
+
+
+def _leaves_root(name: str) -> bool:
+    """Returns whether a name, which may be empty, leads out of its root."""
+    return bool(name) and inner_name(name) is None
 
 
 def _location_below(root: Location, name: str, what: str) -> Location:
@@ -377,7 +367,7 @@ def _location_below(root: Location, name: str, what: str) -> Location:
     inner = inner_name(name) if name else ""
     if inner is None:
         raise SourceError(f"{what} is {name!r:.80}, which leaves {root}; give the place itself as the root")
-    return Location(root.scheme, root.bucket, root.key(inner))
+    return replace(root, prefix=root.key(inner))
 
 
 def _stem(name: str, folder: str) -> str:

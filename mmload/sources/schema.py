@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmload.errors import SampleError
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
-from mmload.runtime.memory_pool import plain_tensor
+from mmload.sources.annotation_values import naming
 from mmload.sources.decode import LOSSY, Decoder
 from mmload.sources.randomness import spread_indices
 from mmload.store.manifest import is_name
@@ -42,7 +42,6 @@ _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are no lists: a vector of targets with zeros behind it would be another target."""
 
 Like = tuple[torch.dtype, tuple[int | None, ...]]
-Element = tuple[torch.dtype, tuple[int, ...]]
 
 
 class Schema:
@@ -53,7 +52,7 @@ class Schema:
 
     Attributes:
         keys: field -> position or name.
-        lists: field that is a list -> dtype and shape of an element.
+        lists: fields that are lists.
         like: field -> dtype and shape; sizes that may differ are None.
 
     Raises:
@@ -69,15 +68,17 @@ class Schema:
         for name in self.keys:
             if not is_name(name):
                 raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
-        self.lists: dict[str, Element] = dict.fromkeys(self._of_any_length(samples[0]), (torch.float32, ()))
+        first = _values_of(samples[0])
+        self.texts = frozenset(name for name, key in self.keys.items() if isinstance(first.get(key), str))
         raw = [self.raw(samples[0])]
         for sample in samples[1:]:
             with suppress(ValueError):  # raised again when the sample is read
                 raw.append(self.raw(sample))
-        self._find_lists(raw)
-        self.like = {name: _like(name, tensor) for name, tensor in self._rows(raw[0]).items()}
+        self.lists = tuple(name for name, key in self.keys.items() if self._is_list(name, first[key], raw))
+        self.like: dict[str, Like] = {name: _element(name, raw) for name in self.lists}
         for name in self.lists:
-            self.like[name] = (self.lists[name][0], (None, *self.lists[name][1]))
+            self._check_list(name, raw)
+        self.like = {name: self.like.get(name, _like(name, tensor)) for name, tensor in self._rows(raw[0]).items()}
 
     def __call__(self, sample: Any, image: Tensor | None = None) -> dict[str, Tensor]:
         """Returns the fields: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
@@ -105,11 +106,10 @@ class Schema:
         for name, key in self.keys.items():
             if key not in values:
                 raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
-            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.lists):
+            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.texts):
                 raise ValueError(f"{name} is of type str, which cannot be stored there; give numbers")
             fields[name] = _tensor(name, values[key], self.decoder)
-        if self.guessed and len(values) > len(self.keys):
-            more = [key for key in values if key not in self.keys.values()]
+        if self.guessed and (more := [key for key in values if key not in self.keys.values()]):
             raise ValueError(f"it has the value {more[0]!r}, which the first sample does not have")
         return fields
 
@@ -117,10 +117,10 @@ class Schema:
         """Returns the values of a sample, with the number of elements of each list; boxes and labels share theirs."""
         fields = {}
         for name, tensor in raw.items():
+            fields[name] = tensor
             if name not in self.lists:
-                fields[name] = tensor
                 continue
-            dtype, tail = self.lists[name]  # of nothing, as [] has neither
+            dtype, (_, *tail) = self.like[name]  # of nothing, as [] has neither
             fields[name] = tensor if tensor.numel() else torch.empty((0, *tail), dtype=dtype, device="cpu")
             count = self._count(name)
             if not tensor.ndim or (count is None and len(fields[name]) != len(raw["boxes"])):
@@ -129,42 +129,25 @@ class Schema:
                 fields[count] = torch.tensor(len(fields[name]), device="cpu")
         return fields
 
-    def _of_any_length(self, first: Any) -> list[str]:
-        """Returns the fields that are lists by the kind of their value."""
-        values = _values_of(first)
-        of_boxes = ("boxes", "labels") if "boxes" in self.keys else ()
-        single = self._of_one_shape()
-        return [
-            name
-            for name, key in self.keys.items()
-            if name not in single
-            and (name in of_boxes or isinstance(values.get(key), str) or _is_sequence(values.get(key)))
-        ]
+    def _is_list(self, name: str, first: Any, raw: Sequence[Mapping[str, Tensor]]) -> bool:
+        """Returns whether a field is a list: by the kind of its first value, or as its length differs in some samples.
 
-    def _of_one_shape(self) -> tuple[str, ...]:
-        """Returns the fields that are no lists: a dataset with counts pads its boxes itself."""
-        return (*_OF_ONE_SHAPE, *(("boxes", "labels") if {"boxes", "counts"}.issubset(self.keys) else ()))
-
-    def _find_lists(self, raw: Sequence[Mapping[str, Tensor]]) -> None:
-        """Finds the fields whose length differs between samples, and the elements of all lists."""
-        for name, first in raw[0].items():
-            values = [each[name] for each in raw if each[name].ndim == first.ndim > 0]
-            if name not in self._of_one_shape() and len({len(value) for value in values}) > 1:
-                self.lists.setdefault(name, (first.dtype, tuple(first.shape[1:])))
-        for name in self.lists:
-            elements = [(each[name].dtype, tuple(each[name].shape[1:])) for each in raw if each[name].numel()]
-            default: Element = {"boxes": (torch.float32, (4,)), "labels": (torch.int64, ())}.get(name, self.lists[name])
-            self.lists[name] = elements[0] if elements else default
-            self._check_list(name, raw)
+        A dataset with counts pads its boxes itself.
+        """
+        of_boxes = name in ("boxes", "labels") and "boxes" in self.keys
+        if name in _OF_ONE_SHAPE or (of_boxes and "counts" in self.keys):
+            return False
+        lengths = {len(each[name]) for each in raw if each[name].ndim == raw[0][name].ndim > 0}
+        return of_boxes or name in self.texts or _is_sequence(first) or len(lengths) > 1
 
     def _check_list(self, name: str, raw: Sequence[Mapping[str, Tensor]]) -> None:
         """Raises ValueError if a list cannot be stored: no transform drops its elements with their boxes."""
-        count = self._count(name)
+        count, (dtype, _) = self._count(name), self.like[name]
         if count in self.keys or (count is not None and not is_name(count)):
             raise ValueError(f"{name} needs the field {count} for its length; give {name} another name in fields")
-        if self.lists[name][0] == torch.bfloat16:
+        if dtype == torch.bfloat16:
             raise ValueError(f"{name} is bfloat16 of any length, which is not stored; give float32")
-        is_beside = "boxes" in self.lists and name not in ("boxes", *PER_BOX) and self.lists[name][0] != torch.uint8
+        is_beside = "boxes" in self.lists and name not in ("boxes", *PER_BOX) and dtype != torch.uint8
         if is_beside and all(each[name].ndim and len(each[name]) == len(each["boxes"]) for each in raw):
             raise ValueError(
                 f"{name} has one value per box, which no transform drops with its box; name those to store in fields, "
@@ -181,20 +164,28 @@ class Schema:
         return ", ".join(f"{name} {_show(like)}" for name, like in self.like.items())
 
 
+def _element(name: str, raw: Sequence[Mapping[str, Tensor]]) -> Like:
+    """Returns dtype and shape of a list, by the first sample that has an element."""
+    found = next((each[name] for each in raw if each[name].numel() and each[name].ndim), None)
+    if found is not None:
+        return found.dtype, (None, *found.shape[1:])
+    default: dict[str, Like] = {"boxes": (torch.float32, (None, 4)), "labels": (torch.int64, (None,))}
+    return default.get(name, (torch.float32, (None,)))
+
+
 def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names: Iterable[str]) -> Schema:
     """Returns the schema of some samples, spread over so many, whose values are given by name.
 
     Raises:
         ValueError: if no sample can be read, or they cannot be stored.
     """
-    samples, fault = [], ValueError("there is no sample")
+    samples = []
     for index in spread_indices(count):
-        try:
+        with suppress(SampleError, ValueError):  # raised again when the sample is read
             samples.append(values(index))
-        except (SampleError, ValueError) as error:  # raised again when the sample is read
-            fault = ValueError(str(error))
     if not samples:
-        raise fault
+        with naming("", SampleError):
+            samples.append(values(0))
     return Schema(samples, decoder, {name: name for name in names})
 
 
@@ -207,13 +198,14 @@ def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:
     name = next(filter(fields.__contains__, OF_CLASSES), "")
     if not classes or not name or fields[name].is_floating_point() or (name == "targets" and fields[name].ndim):
         return
-    values = fields[name].numpy()  # a tenth of the time of torch's operations
+    values = fields[name].numpy().reshape(-1)  # a tenth of the time of torch's operations
     if name == "masks":
         values = values[values != VOID]
-    elif values.ndim and "counts" in fields:
+    elif name == "labels" and "counts" in fields:
         values = values[: int(fields["counts"])]
-    if len(odd := values[(values < 0) | (values >= len(classes))].reshape(-1)):
-        raise ValueError(f"{OF_CLASSES[name]} {int(odd[0])} is not a class; classes are 0 to {len(classes) - 1}")
+    if len(values) and not 0 <= values.min() <= values.max() < len(classes):
+        odd = values[(values < 0) | (values >= len(classes))][0]
+        raise ValueError(f"{OF_CLASSES[name]} {int(odd)} is not a class; classes are 0 to {len(classes) - 1}")
 
 
 def _values_of(sample: Any) -> dict[Key, Any]:
@@ -349,7 +341,9 @@ def _plain(name: str, value: Any) -> Tensor:
     elif isinstance(value, str):
         tensor = torch.tensor(list(value.encode("utf-8", "surrogatepass")), dtype=torch.uint8, device="cpu")
     elif isinstance(value, bool | int | float) or _is_sequence(value):
-        tensor = _of_numbers(name, value)
+        with naming(f"{name} is not a number or a regular list of numbers: ", ValueError, TypeError, OverflowError):
+            tensor = torch.from_numpy(np.array(value))
+        tensor = _single(name, tensor) if tensor.is_floating_point() else tensor
     else:
         raise ValueError(
             f"{name} is of type {type(value).__name__}, which cannot be stored; say what to store in fields"
@@ -359,15 +353,6 @@ def _plain(name: str, value: Any) -> Tensor:
         got = str(tensor.dtype).removeprefix("torch.") + layout
         raise ValueError(f"{name} is a tensor of {got}; a dataset stores dense {', '.join(DTYPES)}")
     return tensor.as_subclass(Tensor)
-
-
-def _of_numbers(name: str, value: Any) -> Tensor:
-    try:
-        tensor = plain_tensor(value)
-        wide = torch.tensor(value, dtype=torch.float64, device="cpu") if tensor.dtype == torch.float32 else None
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} is not a number or a regular list of numbers ({error})") from error
-    return tensor if wide is None else _single(name, wide)
 
 
 def _single(name: str, wide: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
@@ -22,8 +23,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.records import VOID
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
-from mmload.sources.files import EXTENSIONS, SampleFiles, check_is_folder, inner_name, read_text
-from mmload.sources.links import Links, reading
+from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, check_is_folder, inner_name, read_text, reading
 from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, note_doubles, size_of
 from mmload.sources.masks import read_mask, read_mask_of
 from mmload.sources.options import Names, Table
@@ -44,7 +44,7 @@ PASCAL = (
 )  # fmt: skip
 """The twenty classes of PASCAL VOC 2007 to 2012, in their own (alphabetical) order."""
 
-TASKS = ("detection", "classification", "segmentation", "single-label")
+Task = Literal["detection", "classification", "segmentation", "single-label"]
 BACKGROUND = "background"
 """Class 0 of masks; a list of classes may begin with it or leave it out."""
 
@@ -90,7 +90,7 @@ class VocSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    task: str = "detection"
+    task: Annotated[Task, Meta(description=f"one of {choices(get_args(Task))}")] = "detection"
     year: Annotated[str | int | list[str | int] | None, Meta(description="a year, or a list of years")] = None
     image_set: Annotated[str | list[str] | dict[str, str | list[str]] | None, Meta(description=_LISTS)] = None
     classes: Annotated[str | list[str] | None, Meta(description='a list of different names, or "auto"')] = None
@@ -102,8 +102,6 @@ class VocSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
         if self.decoder.exif_orient and self.task in ("detection", "segmentation"):
             raise RecipeError("exif_orient rotates the image but not its boxes or mask; leave it out for VOC")
         if (self.task == "single-label") != (self.class_map is not None):
@@ -111,10 +109,8 @@ class VocSource:
         self._root = Path(self.root)
         self._years = [str(each) for each in ([self.year] if isinstance(self.year, str | int) else self.year or [])]
         self._sets = _checked_sets(self.image_set)
-        self._classes = _checked_classes(self.classes, self.task)
-        self._map, self._targets = _checked_map(self.class_map, self.target_classes)
-        self._lists = "Segmentation" if self.task == "segmentation" else "Main"
-        self._links = Links(self.root, self.allow_outside)
+        self._map = self.class_map or {}
+        self._classes = self._checked_targets() if self._map else _checked_classes(self.classes, self.task)
 
     def splits(self) -> Mapping[str, VocSplit]:
         """Returns the splits in the order of ``image_set``.
@@ -126,21 +122,25 @@ class VocSource:
         with reading(self._root):
             findings: dict[str, Findings] = defaultdict(Findings)
             devkit, years = self._devkit()
+            tree = LocalTree(devkit if years else self._root, self.allow_outside, self._root)
             if years:
-                wanted = self._wanted(devkit, years)
-                items = {name: Listing(VocItem, self._items(devkit, sets)) for name, sets in wanted.items()}
+                lists = self._lists(tree, years)
+                items = {name: Listing(VocItem, self._items(tree, own)) for name, own in lists.items()}
             else:
-                devkit, items = self._root, self._annotated_items(findings)
-            if self.task == "single-label":
-                items = {name: self._single(devkit, split, findings[name]) for name, split in items.items()}
+                items = self._annotated_items(tree, findings)
+            if self._map:
+                items = {name: self._single(tree.place, split, findings[name]) for name, split in items.items()}
             for name, split in items.items():
                 if not split:
-                    raise SourceError("; ".join((f"split {name} of {devkit} has no image", *findings[name].notes())))
-            classes = self._own_classes(devkit, items, bool(years))
+                    raise SourceError(
+                        "; ".join((f"split {name} of {tree.place} has no image", *findings[name].notes()))
+                    )
+            classes = self._own_classes(tree.place, items, PASCAL if years else "auto")
             splits = {
-                name: VocSplit(self, devkit, split, classes, findings[name].notes()) for name, split in items.items()
+                name: VocSplit(self, tree.place, split, classes, findings[name].notes())
+                for name, split in items.items()
             }
-            note_doubles(splits, self._links.notes())
+            note_doubles(splits, tree.notes())
             return splits
 
     def class_of(self, annotation: VocAnnotation) -> str:
@@ -152,70 +152,71 @@ class VocSource:
             raise ValueError(f"{name} is not in the class map")
         return self._map[name]
 
+    def _checked_targets(self) -> tuple[str, ...]:
+        """Returns the classes that the class map leads to."""
+        names = self.target_classes or sorted(set(self._map.values()))
+        if not are_different_names(names) or not set(names).issuperset(self._map.values()):
+            raise RecipeError(
+                f"target_classes is {self.target_classes!r}, and class_map {self._map!r}; write each class that "
+                "class_map leads to once"
+            )
+        return tuple(names)
+
     def _devkit(self) -> tuple[Path, dict[str, str]]:
         """Returns the devkit, and the folder of each year in it; downloads what is missing."""
         if self.download and self._root.parent.is_dir():
             self._root.mkdir(exist_ok=True)
         check_is_folder(self._root, "a VOCdevkit, or the folder around it")
-        devkit, years = find_years(self._root)
         if self.download:
-            self._fetch(years)
-            devkit, years = find_years(self._root)
-        return devkit, years
+            self._fetch()
+        return find_years(self._root)
 
-    def _fetch(self, years: Mapping[str, str]) -> None:
+    def _fetch(self) -> None:
         from mmload.sources.download import download_voc
 
         if not self._years:
             raise RecipeError("download needs to know the year; give year, 2007 to 2012")
-        sets = self._sets or {"train": ["train"], "val": ["val"]}
-        for entry in [entry for entries in sets.values() for entry in entries]:
-            only, _, name = entry.rpartition("/")
-            for year in [only] if only else self._years:
-                folder = find_years(self._root)[0] / years.get(year, f"VOC{year}")
-                if not self._list(folder, name).is_file():
+        devkit, years = find_years(self._root)
+        for entry in chain.from_iterable((self._sets or {"train": ["train"], "val": ["val"]}).values()):
+            for year, name in _years_of(entry, self._years):
+                if not (devkit / self._list(years.get(year, f"VOC{year}"), name)).is_file():
                     download_voc(year, name, self._root)
 
-    def _list(self, year: Path, name: str) -> Path:
-        return year / "ImageSets" / self._lists / f"{name}.txt"
+    def _list(self, folder: str, name: str) -> str:
+        """Returns the name of a list in a year's folder."""
+        return f"{folder}/ImageSets/{'Segmentation' if self.task == 'segmentation' else 'Main'}/{name}.txt"
 
-    def _wanted(self, devkit: Path, years: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
-        """Returns the (year's folder, list) pairs of each split."""
+    def _lists(self, tree: LocalTree, years: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
+        """Returns the lists of each split: the folder of their year, and their names."""
         if not self._years and len(years) > 1:
-            raise RecipeError(f"{devkit} holds several years ({', '.join(years)}); give the year, one or a list")
-        chosen = self._years or list(years)
-        for year in chosen:
-            if year not in years:
-                raise SourceError(f"{devkit} has no year {year!r}; it has {', '.join(years)}")
-        if self._sets is None:
-            there = {
-                name: [(years[year], name) for year in chosen if self._list(devkit / years[year], name).is_file()]
-                for name in (*_SPLITS, "trainval")
-            }
-            wanted = {name: there[name] for name in _SPLITS if there[name]} or {"train": there["trainval"]}
-            if not any(wanted.values()):
-                raise SourceError(
-                    f"{self._list(devkit / years[chosen[0]], 'train').parent} has none of train.txt, val.txt, "
-                    "test.txt, trainval.txt; give image_set"
-                )
-            return wanted
-        wanted = {}
-        for split, entries in self._sets.items():
-            pairs = [(each.rpartition("/")[0], each.rpartition("/")[2]) for each in entries]
-            for year in (year for year, _ in pairs if year and year not in years):
-                raise SourceError(f"image_set of {split}: year {year!r} does not exist; choose from {', '.join(years)}")
-            wanted[split] = [(years[each], name) for year, name in pairs for each in ([year] if year else chosen)]
-        return wanted
+            raise RecipeError(f"{tree.place} holds several years ({', '.join(years)}); give the year, one or a list")
+        chosen, lists = self._years or list(years), dict[str, list[tuple[str, str]]]()
+        for split, entries in (self._sets or {name: [name] for name in (*_SPLITS, "trainval")}).items():
+            pairs = [pair for entry in entries for pair in _years_of(entry, chosen)]
+            for year, _ in pairs:
+                if year not in years:
+                    raise SourceError(f"{tree.place} has no year {year!r}; it has {', '.join(years)}")
+            own = [(years[year], name) for year, name in pairs]
+            lists[split] = [each for each in own if self._sets or (tree.place / self._list(*each)).is_file()]
+        if self._sets:
+            return lists
+        found = {split: lists[split] for split in _SPLITS if lists[split]} or {"train": lists["trainval"]}
+        if not any(found.values()):
+            raise SourceError(
+                f"{(tree.place / self._list(years[chosen[0]], 'train')).parent} has none of train.txt, val.txt, "
+                "test.txt, trainval.txt; give image_set"
+            )
+        return found
 
-    def _items(self, devkit: Path, sets: Sequence[tuple[str, str]]) -> Iterator[VocItem]:
+    def _items(self, tree: LocalTree, lists: Sequence[tuple[str, str]]) -> Iterator[VocItem]:
         folder, ending = ("SegmentationClass", ".png") if self.task == "segmentation" else ("Annotations", ".xml")
-        for year, name in sets:
-            path = self._list(devkit / year, name)
-            self._links.check(path)
-            for stem in read_list(path, devkit / year / "JPEGImages"):
-                yield self._item(devkit, f"{year}/JPEGImages/{stem}", f"{year}/{folder}/{stem}{ending}")
+        for year, name in lists:
+            path = tree.place / self._list(year, name)
+            tree.check(path)
+            for stem in read_list(path, tree.place / year / "JPEGImages"):
+                yield _item(tree, f"{year}/JPEGImages/{stem}", f"{year}/{folder}/{stem}{ending}")
 
-    def _annotated_items(self, findings: Mapping[str, Findings]) -> dict[str, Listing[VocItem]]:
+    def _annotated_items(self, tree: LocalTree, findings: Mapping[str, Findings]) -> dict[str, Listing[VocItem]]:
         """Returns the images of each split with an annotation, where there is no devkit."""
         found, others = find_annotated(self._root)
         if not found or self._years or self._sets or self.task == "segmentation":
@@ -226,24 +227,16 @@ class VocSource:
             )
         items = {}
         for split, (images, xml) in found.items():
-            image, beside = (folder.relative_to(self._root).as_posix() for folder in (images, xml))
-            stems = sorted(path.stem for path in xml.iterdir() if path.suffix.lower() == ".xml")
-            own = [self._item(self._root, f"{image}/{stem}", f"{beside}/{stem}.xml") for stem in stems]
-            read = {each.image for each in own}
-            for path in sorted(images.iterdir()):
-                if path.suffix.lower() in EXTENSIONS and path.relative_to(self._root).as_posix() not in read:
-                    findings[split].add("images without an annotation (.xml) of their own are left out", path.name)
+            stems = [name[: -len(".xml")] for name in tree.names(xml, of_files=True) if name.lower().endswith(".xml")]
+            own = [_item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml")) for stem in stems]
+            read = {posixpath.basename(each.image) for each in own}
+            for name in tree.names(images, of_files=True):
+                if name.lower().endswith(EXTENSIONS) and name not in read:
+                    findings[split].add("images without an annotation (.xml) of their own are left out", name)
             items[split] = Listing(VocItem, own)
         for name in others:
             findings[next(iter(found))].add("folders without annotations (.xml) are left out", name)
         return items
-
-    def _item(self, devkit: Path, base: str, beside: str) -> VocItem:
-        """Returns the item of an image, of which the path without its ending is given, and its annotation or mask."""
-        files = [posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS]
-        name, image = self._links.find_first(devkit, files)
-        beside, own = self._links.find(devkit, posixpath.normpath(beside))
-        return VocItem(name, beside, f"{image} {own}")
 
     def _single(self, devkit: Path, items: Listing[VocItem], findings: Findings) -> Listing[VocItem]:
         """Returns the images with one label; those whose annotation cannot be read are errors when they are read."""
@@ -256,23 +249,34 @@ class VocSource:
                 findings.add(f"images dropped, {error}", item.image)
         return items.only(rows)
 
-    def _own_classes(self, devkit: Path, items: Mapping[str, Listing[VocItem]], has_devkit: bool) -> tuple[str, ...]:
+    def _own_classes(
+        self, devkit: Path, items: Mapping[str, Listing[VocItem]], default: tuple[str, ...] | str
+    ) -> tuple[str, ...]:
         """Returns the names of the classes by index."""
-        classes = tuple(self._classes)
-        every = (item for split in items.values() for item in split)
-        if self.task == "single-label":
-            classes = self._targets
-        elif self._classes == "auto" or (self.classes is None and not has_devkit):
+        classes = self._classes or default
+        if isinstance(classes, str):
+            every = (item for split in items.values() for item in split)
             if self.task == "segmentation":
                 classes = tuple(f"class {number}" for number in range(1, _largest_number(devkit, every) + 1))
             else:
-                found = (_annotation_of(devkit, item) for item in every)
-                classes = tuple(
-                    sorted({each.name for annotation in found if annotation for each in annotation.objects})
-                )
+                found = (_annotation_of(devkit, item) or VocAnnotation() for item in every)
+                classes = tuple(sorted({each.name for annotation in found for each in annotation.objects}))
         if self.task == "segmentation" and not (classes and _is_background(classes[0])):
             classes = (BACKGROUND, *classes)
         return classes
+
+
+def _years_of(entry: str, years: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the years and the name of a list: ``2007/train``, or ``train`` of all years."""
+    only, _, name = entry.rpartition("/")
+    return [(year, name) for year in ([only] if only else years)]
+
+
+def _item(tree: LocalTree, base: str, beside: str) -> VocItem:
+    """Returns the item of an image, of which the path without its ending is given, and its annotation or mask."""
+    name, image = tree.find(*(posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS))
+    beside, own = tree.find(posixpath.normpath(beside))
+    return VocItem(name, beside, f"{image} {own}")
 
 
 class VocSplit(ListedSplit[VocItem]):
@@ -334,53 +338,41 @@ def _largest_number(devkit: Path, items: Iterator[VocItem]) -> int:
     return largest
 
 
-def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[str]] | None:
-    """Checks ``image_set`` and returns it in its long form."""
+def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[str]]:
+    """Checks ``image_set`` and returns it in its long form; empty: not given."""
     if image_set is None:
-        return None
+        return {}
     names = [image_set] if isinstance(image_set, str) else image_set
     table = names if isinstance(names, dict) else {name.rpartition("/")[2]: name for name in names}
     sets = {split: [entry] if isinstance(entry, str) else entry for split, entry in table.items()}
     stems = [entry.rpartition("/")[2] for entries in sets.values() for entry in entries]
-    if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(is_stem, stems)):
+    if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(_is_stem, stems)):
         raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
     return sets
 
 
-def _is_background(name: object) -> bool:
-    """Returns whether a class is the background, in upper or lower case."""
-    return isinstance(name, str) and name.lower() == BACKGROUND
+def _is_stem(name: str) -> bool:
+    """Returns whether a text is a file name without a folder."""
+    return not set(name) & set("/\\\0") and name not in ("", ".", "..")
 
 
-def _checked_classes(classes: Any, task: str) -> tuple[str, ...] | str:
-    if classes is None:
-        return PASCAL
-    if classes == "auto" and task != "single-label":
-        return "auto"
-    names = classes if isinstance(classes, list | tuple) else ()
-    if task == "segmentation" and (
-        any(map(_is_background, names[1:])) or (len(names) == 1 and _is_background(names[0]))
-    ):
+def _is_background(name: str) -> bool:
+    return name.lower() == BACKGROUND
+
+
+def _checked_classes(classes: str | list[str] | None, task: str) -> tuple[str, ...] | str:
+    """Checks ``classes``; "" if they are not given."""
+    if classes is None or classes == "auto":
+        return classes or ""
+    if not are_different_names(classes) or len(classes) > 254:
+        raise RecipeError(
+            f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset'
+        )
+    if task == "segmentation" and (any(map(_is_background, classes[1:])) or _is_background(classes[-1])):
         raise RecipeError(
             f"classes is {classes!r}; {BACKGROUND} is class 0 of masks: put it before the others, or leave it out"
         )
-    if are_different_names(names) and len(names) < 255:
-        return tuple(names)
-    raise RecipeError(f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset')
-
-
-def _checked_map(
-    class_map: Mapping[str, str] | None, target_classes: Sequence[str] | None
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    if class_map is None:
-        return {}, ()
-    names = sorted(set(class_map.values())) if target_classes is None else target_classes
-    if not are_different_names(names) or not set(names).issuperset(class_map.values()):
-        raise RecipeError(
-            f"target_classes is {target_classes!r}, and class_map {class_map!r}; write each class that class_map "
-            "leads to once"
-        )
-    return dict(class_map), tuple(names)
+    return tuple(classes)
 
 
 def read_list(path: Path, images: Path) -> list[str]:
@@ -427,11 +419,6 @@ def _below_folders(path: str) -> str:
     return stem if ending.lower() in (*EXTENSIONS, ".xml") else stem + ending
 
 
-def is_stem(name: str) -> bool:
-    """Returns whether a text is a file name without a folder."""
-    return not set(name) & set("/\\\0") and name not in ("", ".", "..")
-
-
 def find_years(root: Path) -> tuple[Path, dict[str, str]]:
     """Returns the folder that holds the year folders, and year -> folder name."""
     if _is_year(root):
@@ -449,22 +436,23 @@ def _is_year(folder: Path) -> bool:
     return (folder / "JPEGImages").is_dir() and (folder / "ImageSets").is_dir()
 
 
-def find_annotated(root: Path) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+def find_annotated(root: Path) -> tuple[dict[str, tuple[str, str]], list[str]]:
     """Returns split -> (folder of images, folder of annotations) where XML lies beside images, without a devkit.
 
     The split is the root itself, named train, or each folder in it that has annotations; the others are returned, too.
     """
-    if (own := _annotated(root)) is not None:
+    if (own := _annotated(root, "")) is not None:
         return {"train": own}, []
-    pairs = {folder.name: _annotated(folder) for folder in sorted(root.iterdir()) if folder.is_dir()}
+    pairs = {folder.name: _annotated(root, folder.name) for folder in sorted(root.iterdir()) if folder.is_dir()}
     splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
     return splits, [name for name in pairs if name not in splits]
 
 
-def _annotated(folder: Path) -> tuple[Path, Path] | None:
+def _annotated(root: Path, folder: str) -> tuple[str, str] | None:
     """Returns the folders of images and of annotations of a folder; None if it has no annotations."""
     for name in ("", "annotations", "Annotations", "annotations/xmls"):
-        if any((folder / name).glob("*.[xX][mM][lL]")):
-            images = [folder / each for each in ("JPEGImages", "images", "Images") if name]
-            return next(filter(Path.is_dir, images), folder), folder / name
+        xml = posixpath.join(folder, name).rstrip("/")
+        if any((root / xml).glob("*.[xX][mM][lL]")):
+            images = [posixpath.join(folder, each) for each in ("JPEGImages", "images", "Images") if name]
+            return next((each for each in images if (root / each).is_dir()), folder), xml
     return None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from contextlib import suppress
+from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from mmload.errors import shown
-from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE
-from mmload.sources.annotation_values import flag, number
+from mmload.records import CLIPPED
+from mmload.sources.annotation_values import flag, integer, naming, number
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import SampleFiles
 from mmload.sources.listing import Beside
-from mmload.sources.objects import ImageObjects, ObjectError, fields_of_objects
+from mmload.sources.objects import ImageObjects, fields_of_objects
 
 Box = tuple[float, float, float, float]
 
@@ -26,10 +26,7 @@ _ROUNDED = (
 """Loss of a sample, and the text of its note."""
 
 MAX_BYTES = 16 * 2**20
-MAX_DEPTH = 32
-"""Limits on one annotation; PASCAL's largest is 30 KB, and 5 deep."""
-
-T = TypeVar("T")
+"""Bytes of one annotation; PASCAL's largest has 30 KB."""
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
@@ -62,10 +59,8 @@ def read_annotation(files: SampleFiles, name: str) -> VocAnnotation:
         ValueError: as for :func:`parse_annotation`; the message names the file.
     """
     data = files.read(name, MAX_BYTES)
-    try:
+    with naming(f"{name}: "):
         return parse_annotation(data)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def parse_annotation(data: bytes) -> VocAnnotation:
@@ -78,12 +73,14 @@ def parse_annotation(data: bytes) -> VocAnnotation:
     """
     if what := describe_content(data):
         raise ValueError(f"it is {what}")
-    parser = ElementTree.XMLParser(target=_Elements())
-    try:
+    parser = ElementTree.XMLParser(target=_WithoutDocumentType())
+    with naming("malformed XML: ", ElementTree.ParseError, LookupError):  # the second: an unknown encoding
         parser.feed(data)
         root = parser.close()
-    except (ElementTree.ParseError, LookupError) as error:  # LookupError: an unknown encoding
-        raise ValueError(f"malformed XML ({error})") from error
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2].lower()  # without its namespace
+    if root.tag != "annotation":
+        raise ValueError(f"the XML is a <{root.tag[:40]}>, not an <annotation>")
     elements = list(root.iter("object"))
     if len(list(root.iter("bndbox"))) > sum(len(list(each.iter("bndbox"))) for each in elements):
         raise ValueError("a bndbox is in no <object>")
@@ -91,34 +88,11 @@ def parse_annotation(data: bytes) -> VocAnnotation:
     return VocAnnotation(tuple(objects), _size(root))
 
 
-class _Elements(ElementTree.TreeBuilder):
-    """Builder of elements with tags in lower case and without attributes.
-
-    It refuses document types before an entity is expanded, and what is too deep or no annotation before it is built.
-    """
-
-    depth = 0
+class _WithoutDocumentType(ElementTree.TreeBuilder):
+    """Builder that refuses document types before an entity is expanded."""
 
     def doctype(self, *_: object) -> None:
         raise ValueError("the XML has a document type, which VOC annotations never have; entities are refused")
-
-    def start(self, tag: str, _: object) -> Element:
-        self.depth += 1
-        plain = _plain_tag(tag)
-        if self.depth > MAX_DEPTH:
-            raise ValueError(f"the XML is over {MAX_DEPTH} elements deep")
-        if self.depth == 1 and plain != "annotation":
-            raise ValueError(f"the XML is a <{plain[:40]}>, not an <annotation>")
-        return super().start(plain, {})
-
-    def end(self, tag: str) -> Element:
-        self.depth -= 1
-        return super().end(_plain_tag(tag))
-
-
-def _plain_tag(tag: str) -> str:
-    """Returns a tag in lower case and without its namespace."""
-    return tag.rpartition("}")[2].lower()
 
 
 def _texts(element: Element, path: str) -> list[str]:
@@ -132,34 +106,25 @@ def _objects(place: int, element: Element) -> list[VocObject]:
         several = f"the names {', '.join(map(shown, sorted(names)))}" if names else "no name"
         raise ValueError(f"object {place} has {several}")
     (name,) = names
-    where = f"object {place} ({name})"
-    difficult = True in [_value(f"{where}: difficult", flag, text) for text in _texts(element, "difficult")]
-    count = len(element.findall("bndbox"))
-    sides = {side: _texts(element, f"bndbox/{side}") for side in SIDES}
-    wrong = next((side for side, found in sides.items() if len(found) != count), None)
-    if wrong is not None:
-        raise ValueError(f"{where} has {count} bndbox and {len(sides[wrong])} {wrong}")
-    boxes = zip(
-        *([_value(f"{where}: {side}", number, text) for text in found] for side, found in sides.items()), strict=True
-    )
-    return [VocObject(name, difficult, box) for box in boxes] or [VocObject(name, difficult, None)]
+    with naming(f"object {place} ({name}): difficult is "):
+        difficult = any(flag(text) for text in _texts(element, "difficult"))
+    boxes = []
+    for box in element.findall("bndbox"):
+        sides = []
+        for side in SIDES:
+            with naming(f"object {place} ({name}): {side} is "):
+                texts = _texts(box, side)
+                sides.append(number(texts[0] if len(texts) == 1 else texts))
+        boxes.append((sides[0], sides[1], sides[2], sides[3]))
+    return [VocObject(name, difficult, box) for box in boxes or [None]]
 
 
 def _size(root: Element) -> tuple[int, int] | None:
     """Returns (height, width); None if it is unknown: many tools write 0 or nothing."""
-    try:
-        height, width = (number("".join(_texts(root, f"size/{side}")[-1:])) for side in ("height", "width"))
-    except ValueError:
-        return None
-    valid = all(side >= 1 and side.is_integer() for side in (height, width))
-    return (int(height), int(width)) if valid else None
-
-
-def _value(name: str, read: Callable[[str], T], text: str) -> T:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise ValueError(f"{name} is {error}") from error
+    with suppress(ValueError):
+        height, width = (integer("".join(_texts(root, f"size/{side}")[-1:])) for side in ("height", "width"))
+        return (height, width) if min(height, width) >= 1 else None
+    return None
 
 
 def label_of(name: str, classes: tuple[str, ...]) -> int:
@@ -192,22 +157,17 @@ def detection_fields(
         raise ValueError(f"object {place + 1} ({objects[place].name}) has no bndbox")
     boxes = np.array(written, np.float64).reshape(-1, 4) - np.array([1, 1, 0, 0]) * one_based
     difficult = np.array([each.difficult for each in objects], np.bool_)
-    own = ImageObjects(boxes=boxes, per_box={"labels": labels, "difficult": difficult})
-    try:
-        fields, losses, lists = fields_of_objects(own, size, clip)
-    except ObjectError as error:
-        sides = ", ".join(f"{side:g}" for side in written[error.index])
-        other = f"; its annotation is for an image of {listed[1]} x {listed[0]}" if listed else ""
-        raise ValueError(
-            f"object {error.index + 1} ({objects[error.index].name}) of {', '.join(SIDES)} = {sides}: {error.reason}"
-            f"{other if listed != size else ''}"
-        ) from error
+    drawn = f", drawn on an image of {listed[1]} x {listed[0]}" if listed not in (None, size) else ""
+    names = [
+        f"object {number} ({each.name}) of {', '.join(SIDES)} = {', '.join(f'{side:g}' for side in box)}{drawn}"
+        for number, (each, box) in enumerate(zip(objects, written, strict=True), 1)
+    ]
+    per_box = {"labels": labels, "difficult": difficult}
+    own = ImageObjects(boxes=boxes, names=names, per_box=per_box, listed=listed)
+    fields, losses, lists = fields_of_objects(own, size, clip)
     over = int(((boxes < 0) | (boxes > [size[1], size[0]] * 2)).any(1).sum())
     loss = CLIPPED if clip else _ROUNDED
-    losses = {**losses, loss: max(over, losses.get(loss, 0))}
-    if listed not in (None, size):
-        losses = {**losses, SWAPPED_SIZE if listed == size[::-1] else OTHER_SIZE: 1}
-    return Beside(fields, losses, lists)
+    return Beside(fields, {**losses, loss: max(over, losses.get(loss, 0))}, lists)
 
 
 def classification_fields(annotation: VocAnnotation, classes: tuple[str, ...]) -> Beside:
@@ -220,10 +180,10 @@ def classification_fields(annotation: VocAnnotation, classes: tuple[str, ...]) -
     """
     import torch
 
-    targets = torch.zeros(len(classes), dtype=torch.float32, device="cpu")
-    present = torch.zeros(len(classes), dtype=torch.bool, device="cpu")
-    for each in annotation.objects:
-        index = label_of(each.name, classes)
-        present[index] = True
-        targets[index] += not each.difficult
-    return Beside({"targets": targets.clamp(max=1), "ignored": present & (targets == 0)})
+    labels = np.array([label_of(each.name, classes) for each in annotation.objects], np.int64)
+    counts = np.array([not each.difficult for each in annotation.objects], np.bool_)
+    targets, ignored = np.zeros(len(classes), np.float32), np.zeros(len(classes), np.bool_)
+    targets[labels[counts]] = 1
+    ignored[labels] = True
+    ignored[labels[counts]] = False
+    return Beside({"targets": torch.from_numpy(targets), "ignored": torch.from_numpy(ignored)})

@@ -15,7 +15,7 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -26,14 +26,23 @@ import numpy as np
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.remote.urls import PARALLEL, Location
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.file_kinds import describe_content
-from mmload.sources.files import EXTENSIONS, RemoteFiles, SampleFiles, inner_name, part_of_file
-from mmload.sources.imagefolder import LocalTree, RemoteTree
-from mmload.sources.links import Links, reading
+from mmload.sources.files import (
+    EXTENSIONS,
+    MISSING,
+    LocalTree,
+    RemoteFiles,
+    SampleFiles,
+    Tree,
+    inner_name,
+    part_of_file,
+    reading,
+    tree_of,
+)
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, with_held_out
+from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, value_at, with_held_out
 from mmload.sources.masks import read_mask
 from mmload.sources.options import Fraction, Names, Seed, Table, Text
 
@@ -134,16 +143,15 @@ class WebDatasetSource:
                 return splits
             return with_held_out(splits, lambda item: str(item.label), self.val_fraction, self.seed)
 
-    def _tars(self) -> tuple[LocalTree | RemoteTree, dict[str, list[str]]]:
+    def _tars(self) -> tuple[Tree, dict[str, list[str]]]:
         """Returns the folder of the tars, and their names by split, in order."""
         path = self.root.prefix if isinstance(self.root, Location) else str(self.root)
         is_folder = self.shards is not None or not re.search(r"\.tar$|[{*?\[]", path)
         folder = path if is_folder else posixpath.dirname(re.split(r"[{*?\[]", path)[0])
-        tree: LocalTree | RemoteTree
-        if isinstance(self.root, Location):
-            tree = RemoteTree(RemoteFiles(Location(self.root.scheme, self.root.bucket, folder)))
-        else:
-            tree = LocalTree(Path(folder), Links(folder or ".", self.allow_outside))
+        tree = tree_of(
+            replace(self.root, prefix=folder) if isinstance(self.root, Location) else folder, self.allow_outside
+        )
+        if isinstance(tree, LocalTree):
             tree.check_folder("", "the folder of the tars")
         if self.shards is not None:
             return tree, {split: list(_matching(tree, pattern)) for split, pattern in self.shards.items()}
@@ -154,7 +162,7 @@ class WebDatasetSource:
             found[word[1] if word else "train"].append(name)
         return tree, {split: own for split, own in found.items() if own}
 
-    def _indexed(self, tree: LocalTree | RemoteTree, tar: str) -> tuple[list[TarItem], bool]:
+    def _indexed(self, tree: Tree, tar: str) -> tuple[list[TarItem], bool]:
         """Returns the samples of a tar, and whether it ends without a mark."""
         samples: list[TarItem] = []
         keys, revision = set[str](), tree.revision(tar)
@@ -269,7 +277,7 @@ def _with_target(item: TarItem, targets: Targets) -> TarItem:
     return item._replace(label=None if item.fault or item.label is None else targets.read(item.label))
 
 
-def _matching(tree: LocalTree | RemoteTree, pattern: str) -> Iterator[str]:
+def _matching(tree: Tree, pattern: str) -> Iterator[str]:
     """Yields the tars that a pattern names, in its order: ``{000..147}``, ``{a,b}``, and wildcards.
 
     Raises:
@@ -281,7 +289,7 @@ def _matching(tree: LocalTree | RemoteTree, pattern: str) -> Iterator[str]:
         if re.search(r"[*?\[]", name):
             found = fnmatch.filter(tree.files(""), name)
         else:
-            found = [name] if tree.revision(name) != "missing" else []
+            found = [name] if tree.revision(name) != MISSING else []
         if not found:
             raise SourceError(f"no such tar: {tree.display_name(name)}; name them as in shards/{{000..147}}.tar")
         yield from found
@@ -373,12 +381,8 @@ class TarSplit(ValuesSplit[TarItem]):
             file = _file_of(key, item.members)
             if file is None:
                 raise ValueError(f"has no file .{key}")
-            value = contents[file[0]]
-            for part in filter(None, key[len(file[0]) + 1 :].split(".")):
-                if not isinstance(value, dict) or part not in value:
-                    raise ValueError(f"its {file[0]} has no value {part!r}")
-                value = value[part]
-            values[field] = value
+            with naming(f"its {file[0]} "):
+                values[field] = value_at(contents[file[0]], key[len(file[0]) :])
         return values
 
 
@@ -391,7 +395,7 @@ def _file_of(key: str, members: Sequence[Member]) -> Member | None:
 def _decoded(extension: str, data: bytes) -> Any:
     """Returns the value in a file of a sample; raises ValueError if it is broken, or of a kind that is not read."""
     kind = extension.rpartition(".")[2]
-    try:
+    with naming(f"its {extension} cannot be read: ", ValueError, EOFError, RecursionError):
         if kind == "json":
             return json.loads(data)
         if kind in ("txt", "text", "caption"):
@@ -400,6 +404,4 @@ def _decoded(extension: str, data: bytes) -> Any:
             return int(data)
         if kind == "npy":
             return np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, RecursionError) as error:
-        raise ValueError(f"its {extension} cannot be read ({error})") from error
     raise ValueError(f"its {extension} is of a kind that is not read; name others in fields: json, txt, cls, npy")

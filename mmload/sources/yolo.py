@@ -21,12 +21,11 @@ import numpy as np
 
 from mmload.errors import RecipeError, SourceError, choices, shown
 from mmload.records import ObjectsRecord
-from mmload.sources.annotation_values import Findings
+from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
-from mmload.sources.files import SampleFiles, images_among, inner_name, read_text
-from mmload.sources.links import Links, reading, walk
+from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, inner_name, read_text, reading
 from mmload.sources.listing import Beside, ListedSplit, Listing, note_doubles, size_of
-from mmload.sources.objects import ObjectError, fields_of_objects, flip_field, notes_on_flip
+from mmload.sources.objects import fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yolo_labels import (
     ABSENT,
     EDGE_SHARE,
@@ -34,7 +33,6 @@ from mmload.sources.yolo_labels import (
     TASKS,
     YoloMeaning,
     checked_lines,
-    ends_in_one,
     meaning_of,
     objects_of_lines,
     read_description,
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
 _DOUBLES = "lines of labels are the same as an earlier one of their image, and are left out"
-_ENDS = "polygons end in 1 and touch the edge of the image there alone: if it is the id of a tracker, leave it out"
 _LABELS = ("labels", "Labels", "LABELS")
 _MOST_BYTES = 2**28  # of a list of images
 
@@ -94,7 +91,7 @@ class YoloSource:
             raise RecipeError(f"file is {self.file!r}; write the path of the description in the root")
         chosen = Path(self.root)
         self._root, self._path = (chosen, chosen / self.file) if chosen.is_dir() else (chosen.parent, chosen)
-        self._links = Links(self._root, self.allow_outside)
+        self._tree = LocalTree(self._root, self.allow_outside)
         self._labels: dict[str, list[str]] = {}  # folder of images -> folders that may have their labels
 
     def splits(self) -> Mapping[str, YoloSplit]:
@@ -106,7 +103,7 @@ class YoloSource:
         with reading(self._root):
             if not self._path.is_file():
                 raise SourceError(f"no such file: {self._path}; give the folder with data.yaml")
-            self._links.check(self._path)
+            self._tree.check(self._path)
             body = read_description(self._path)
             meaning = meaning_of(self._path, body, self.task)
             body = {key: value for key, value in body.items() if value not in ABSENT}
@@ -114,7 +111,7 @@ class YoloSource:
             splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
             if not splits:
                 raise SourceError(f"{self._path} names no images; write train: images/train")
-            note_doubles(splits, self._links.notes())
+            note_doubles(splits, self._tree.notes())
             return splits
 
     def _split(self, body: Mapping[str, Any], key: str, meaning: YoloMeaning) -> YoloSplit:
@@ -160,16 +157,10 @@ class YoloSource:
 
         A list has absolute paths, and paths relative to its own folder or to the description's ``path``.
         """
-        self._links.check(place)
+        self._tree.check(place)
         if place.is_dir():
-            parents = [os.stat(parent) for parent in Path(os.path.abspath(place)).parents]
-            above = tuple((status.st_dev, status.st_ino) for status in parents)  # a link back leads to other splits
-            found = [
-                os.path.relpath(os.path.join(folder, name), self._root)
-                for folder, names in walk(str(place), above, self._links)
-                for name in names
-            ]
-            yield from images_among((Path(each).as_posix() for each in sorted(found)), findings)
+            folder = Path(os.path.relpath(place, self._root)).as_posix()
+            yield from images_among(sorted(self._tree.files("" if folder == "." else folder)), findings)
             return
         folders = [Path(os.path.relpath(folder, self._root)).as_posix() for folder in (place.parent, base)]
         inside = f"{Path(os.path.abspath(self._root)).as_posix()}/"  # of absolute paths
@@ -191,9 +182,9 @@ class YoloSource:
 
     def _item(self, file: str) -> YoloItem:
         folder, stem = posixpath.split(posixpath.splitext(file)[0])
-        file, revision = self._links.find(self._root, file)
+        file, revision = self._tree.find(file)
         places = self._label_folders(folder)
-        labels = self._links.find_first(self._root, [posixpath.join(place, f"{stem}.txt") for place in places])
+        labels = self._tree.find(*(posixpath.join(place, f"{stem}.txt") for place in places))
         return YoloItem(file, labels[0], revision, labels[1])
 
     def _label_folders(self, folder: str) -> list[str]:
@@ -227,35 +218,25 @@ class YoloSplit(ListedSplit[YoloItem]):
 
     def files(self, index: int) -> Sequence[str]:
         item = self.items[index]
-        return [item.file] if item.label_revision == "missing" else [item.file, item.labels]
+        return [item.file] if item.label_revision == MISSING else [item.file, item.labels]
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the objects as lists."""
-        lines: dict[int, list[float]] = {}
-        size, again = size_of(image), 0
+        size, labels = size_of(image), self.items[index].labels
         edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
-        labels = self.items[index].labels
-        try:
-            if labels in self.files(index):
-                text = files.read(labels, MOST_LABEL_BYTES).removeprefix(BOM_UTF8)
-                lines, again = without_doubles(checked_lines(text, self._meaning))
-            found = fields_of_objects(
-                objects_of_lines(list(lines.values()), size, self._meaning), size, self._clip, edge
-            )
-        except ObjectError as error:
-            raise ValueError(f"{labels}, line {list(lines)[error.index]}: {error.reason}") from error
-        except ValueError as error:
-            raise ValueError(f"{labels}, {error}") from error
-        ends = sum(ends_in_one(line, self._meaning.task) for line in lines.values())
-        losses = {**found.losses, _DOUBLES: again, _ENDS: ends}
-        return Beside({**found.fields, **flip_field(self._meaning.objects)}, losses, found.lists)
+        text = files.read(labels, MOST_LABEL_BYTES) if labels in self.files(index) else b""
+        with naming(f"{labels}, "):
+            lines, again = without_doubles(checked_lines(text.removeprefix(BOM_UTF8), self._meaning))
+            found = fields_of_objects(objects_of_lines(lines, size, self._meaning), size, self._clip, edge)
+        fields = {**found.fields, **flip_field(self._meaning.objects)}
+        return Beside(fields, {**found.losses, _DOUBLES: again}, found.lists)
 
 
 def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:
     """Counts images without labels, with labels beside them, and with those of another image."""
     owners: dict[str, str] = {}
     for item in items:
-        if item.label_revision == "missing":
+        if item.label_revision == MISSING:
             findings.add("images without a label file have no objects", item.file)
             continue
         if posixpath.dirname(item.labels) == posixpath.dirname(item.file):

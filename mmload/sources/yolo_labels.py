@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import SourceError, shown
 from mmload.records import ObjectsRecord, mirrored_names
-from mmload.sources.annotation_values import integer
+from mmload.sources.annotation_values import integer, naming
 from mmload.sources.file_kinds import describe_content
 from mmload.sources.files import read_text
 from mmload.sources.list_rows import MAX_CLASSES
-from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects
-
-if TYPE_CHECKING:
-    import yaml
+from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, polygon_fields
 
 TASKS = ("detection", "instances", "keypoints", "rotated")
 MOST_LABEL_BYTES = 2**23
@@ -63,12 +59,9 @@ def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
         raise ValueError(f"it is {what}")
     lines: dict[int, list[float]] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        try:
-            if words:
+        with naming(f"line {number}: "):
+            if words := line.split():
                 lines[number] = _checked(list(map(float, words)), meaning)
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
     if meaning.task == "detection" and not any(len(line) > _TRACKED for line in lines.values()):
         tracked = next((number for number, line in lines.items() if len(line) == _TRACKED and line[-1] % 1 == 0), None)
         if tracked is not None:
@@ -77,12 +70,6 @@ def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
                 "Leave the last two out, or set task=instances for polygons"
             )
     return lines
-
-
-def ends_in_one(line: Sequence[float], task: str) -> bool:
-    """Returns whether the last point of a polygon alone has 1 as its y, as the id of a tracker may be."""
-    is_polygon = task in ("detection", "instances") and len(line) > _TRACKED
-    return is_polygon and line[-1] == 1 and 1 not in (line[-3], line[2])
 
 
 def without_doubles(lines: Mapping[int, list[float]]) -> tuple[dict[int, list[float]], int]:
@@ -113,26 +100,24 @@ def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
     return numbers
 
 
-def objects_of_lines(lines: Sequence[Sequence[float]], size: tuple[int, int], meaning: YoloMeaning) -> ImageObjects:
+def objects_of_lines(lines: Mapping[int, list[float]], size: tuple[int, int], meaning: YoloMeaning) -> ImageObjects:
     """Returns the objects of checked lines, in pixels."""
     scale, task = np.array([size[1], size[0]], np.float64), meaning.task
-    labels = np.array([int(line[0]) for line in lines], np.int64)
-    if task == "rotated":
-        corners = np.array([line[1:] for line in lines], np.float64).reshape(-1, 4, 2) * scale
-        boxes = np.concatenate([corners.min(1), corners.max(1)], 1)
-        return ImageObjects(boxes=boxes, per_box={"labels": labels, "corners": corners.astype(np.float32)})
-    points = [np.array(line[1:], np.float64) for line in lines]
+    names = [f"line {number}" for number in lines]
+    labels = np.array([int(line[0]) for line in lines.values()], np.int64)
+    points = [np.array(line[1:], np.float64) for line in lines.values()]
     boxes = np.array([_box(each, task) for each in points], np.float64).reshape(-1, 4) * np.tile(scale, 2)
     per_box: dict[str, npt.NDArray[Any]] = {"labels": labels}
+    segments: dict[str, npt.NDArray[Any]] = {}
     if task == "keypoints":
         per_box["keypoints"] = _keypoints([each[4:] for each in points], scale, meaning)
-    if task != "instances":
-        return ImageObjects(boxes=boxes, per_box=per_box)
-    # Rounded, as an exported polygon of at most 9 decimals is then the same again.
-    polygons = [np.round(each.reshape(-1, 2) * scale, 9) for each in points]
-    rings = np.array([(number, len(each)) for number, each in enumerate(polygons)], np.int32).reshape(-1, 2)
-    segments = {"rings": rings, "polygons": np.concatenate([np.empty((0, 2)), *polygons])}
-    return ImageObjects(boxes=boxes, per_box=per_box, segments=segments)
+    elif task == "rotated":
+        per_box["corners"] = (np.array(points).reshape(-1, 4, 2) * scale).astype(np.float32)
+    elif task == "instances":
+        # Rounded, as an exported polygon of at most 9 decimals is then the same again.
+        polygons = [(place, np.round(each.reshape(-1, 2) * scale, 9)) for place, each in enumerate(points)]
+        segments = polygon_fields(polygons)
+    return ImageObjects(boxes=boxes, names=names, per_box=per_box, segments=segments)
 
 
 def _box(numbers: npt.NDArray[np.float64], task: str) -> list[float]:
@@ -157,40 +142,18 @@ def read_description(path: Path) -> dict[str, Any]:
     """Reads ``data.yaml`` as a table of texts, lists and tables: names such as ``01`` and ``no`` stay as written.
 
     Raises:
-        SourceError: if it cannot be read, is no YAML, or has a key twice.
+        SourceError: if it cannot be read, is no YAML, or has an alias: a few lines of them can stand for gigabytes.
     """
     import yaml
 
-    try:
-        body = yaml.load(read_text(path, _MOST_YAML), _texts_loader())
-    except (yaml.YAMLError, RecursionError) as error:
-        raise SourceError(f"{path} is no YAML that is read here ({' '.join(str(error).split()):.200})") from error
+    text = read_text(path, _MOST_YAML)
+    with naming(f"{path} is no YAML that is read here: ", yaml.YAMLError, RecursionError, to=SourceError):
+        body = yaml.load(text, yaml.BaseLoader)  # first, as it stops where brackets are too deep
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise yaml.YAMLError("aliases are not read, write the values themselves")
     if not isinstance(body, dict):
         raise SourceError(f"{path} is no table; write lines such as train: images/train")
     return body
-
-
-@cache
-def _texts_loader() -> type[yaml.BaseLoader]:
-    """Returns a loader of YAML that makes each scalar a text, runs no tag, and refuses a key that occurs twice."""
-    import yaml
-
-    class TextsLoader(yaml.BaseLoader):
-        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-            if self.check_event(yaml.AliasEvent):  # a few lines of them can stand for gigabytes
-                raise yaml.YAMLError(
-                    f"aliases are not read, write the value itself{parent.start_mark if parent else ''}"
-                )
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value]
-            twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
-            if twice is not None:
-                raise yaml.YAMLError(f"the key {shown(twice)} occurs twice{node.start_mark}")
-            return super().construct_mapping(node, deep)
-
-    return TextsLoader
 
 
 def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
@@ -198,11 +161,9 @@ def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
     table = dict(enumerate(names)) if isinstance(names, list) else {} if names in (None, *ABSENT) else names
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise SourceError(f"{path}: names is {shown(names)}; write a list or a table, such as names: [cat, dog]")
-    try:
+    with naming(f"{path}: a number of a class or nc is wrong: ", to=SourceError):
         named = {integer(number): name for number, name in table.items()}
         most = len(table) if count in (None, *ABSENT) else integer(count)
-    except ValueError as error:
-        raise SourceError(f"{path}: a number of a class or nc is wrong ({error})") from error
     if table and (sorted(named) != list(range(len(table))) or most != len(table)):
         raise SourceError(
             f"{path} has {len(table)} names of the numbers {shown(list(named))}, and nc is {most}; number the classes "
@@ -224,11 +185,8 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: str | None) -> YoloMea
         SourceError: if it contradicts itself.
     """
     classes = _class_names(path, body.get("names"), body.get("nc"))
-    try:
-        shape = _integers(body.get("kpt_shape"))
-        flip = _integers(body.get("flip_idx"))
-    except (ValueError, TypeError) as error:
-        raise SourceError(f"{path}: kpt_shape or flip_idx is no list of integers ({error})") from error
+    with naming(f"{path}: kpt_shape or flip_idx is no list of integers: ", ValueError, TypeError, to=SourceError):
+        shape, flip = _integers(body.get("kpt_shape")), _integers(body.get("flip_idx"))
     chosen = task or ("keypoints" if shape else "detection")
     if shape and chosen != "keypoints":
         raise SourceError(f"{path} has kpt_shape, so its lines are boxes and keypoints, not {chosen}; leave task out")
@@ -240,10 +198,8 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: str | None) -> YoloMea
     points = next(iter(named.values())) if isinstance(named, dict) and named else named
     keypoints = tuple(map(str, points)) if isinstance(points, list) and len(points) == shape[0] else ()
     flip = flip or (mirrored_names(keypoints) if keypoints else ())
-    try:
+    with naming(f"{path}: flip_idx: ", to=SourceError):
         record = ObjectsRecord(keypoints=keypoints or tuple(map(str, range(shape[0]))), flip=flip)
-    except ValueError as error:
-        raise SourceError(f"{path}: flip_idx: {error}") from error
     return YoloMeaning(task=chosen, classes=classes, objects=record, numbers=shape[1])
 
 

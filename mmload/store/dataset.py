@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Never, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import MmloadError, UsageError, choices, counted
@@ -22,7 +23,7 @@ from mmload.store.dataset_folder import Folder, open_folder
 from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_numbers import is_single_row, row_number, row_numbers, shown_rows
-from mmload.store.row_reader import RowReader
+from mmload.store.row_reader import Numbers, RowReader
 from mmload.store.row_sources import RowSource, Samples
 from mmload.store.whole_splits import map_shards, table_of
 
@@ -34,13 +35,18 @@ if TYPE_CHECKING:
     from torch.utils.data import Subset
 
     from mmload.batch import Batch
+    from mmload.pictures.contact_sheet import Cell
 
     Rows: TypeAlias = Sequence[int] | Sequence[bool] | slice | Tensor | npt.NDArray[Any]
     """Selection of several rows."""
 
 
+_NAMED = 8  # classes that a message names
+_AT_ONCE = 2**16  # rows of a small field
+
+
 class Dataset(Mapping[str, "Split"]):
-    """Splits of an open dataset by name.
+    """Splits of an open dataset by name, at a path or in an open folder.
 
     Use :func:`mmload.open`.
 
@@ -48,10 +54,13 @@ class Dataset(Mapping[str, "Split"]):
         StoreError, VersionError, DamagedError: as :func:`~mmload.store.dataset_folder.open_folder`.
     """
 
-    def __init__(self, path: str | Path, version: int | None = None) -> None:
-        folder, self.manifest = open_folder(path, version)
-        self.folder, self.path = folder, folder.path
-        self._splits = {name: Split(folder, name, record) for name, record in self.manifest.splits.items()}
+    split_type: ClassVar[Callable[..., Split]]
+
+    def __init__(self, place: str | Path | Folder, version: int | None = None) -> None:
+        self.folder = place if isinstance(place, Folder) else open_folder(place, version)[0]
+        self.path, self.manifest = self.folder.path, self.folder.manifest
+        splits = self.manifest.splits.items()
+        self._splits = {name: self.split_type(self.folder, name, record) for name, record in splits}
 
     def __getitem__(self, name: str) -> Split:
         if name not in self._splits:
@@ -157,7 +166,7 @@ class Split:
     @property
     def version(self) -> int:
         """Number of the dataset's version."""
-        return self.folder.version
+        return self.folder.manifest.version
 
     @property
     def digest(self) -> int:
@@ -191,7 +200,6 @@ class Split:
         """
         if "targets" not in self.fields:
             raise AttributeError(f"{self!r} has no targets")
-        self.check_changed()
         numbers = row_numbers(slice(None), len(self), self._name_in_messages)
         targets: list[Any] = self.reader.gather("targets", numbers).tolist()
         return targets
@@ -253,7 +261,6 @@ class Split:
         from mmload.batch import make_batch, make_variable_size_batch  # tensordict: to open a dataset does not need it
 
         numbers = row_numbers(rows, len(self), self._name_in_messages)
-        self.check_changed()
         try:
             fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.variable_size}
             if len(fields) == len(self.fields):
@@ -267,21 +274,12 @@ class Split:
             error.add_note(f"while reading {self!r}: {shown_rows(numbers)}")
             raise
 
-    def check_changed(self) -> None:
-        """Checks that the dataset's folder contains no other dataset: one ``stat``.
-
-        Raises:
-            StoreError: if it contains another dataset.
-        """
-        self.folder.check_changed()
-
     def check_files(self) -> None:
-        """Checks that neither the dataset nor a file that was opened has changed: one ``stat`` each.
+        """Checks that no file that was opened has changed: one ``stat`` each.
 
         Raises:
-            DamagedError, StoreError: if the folder contains another dataset, or a file was truncated or written to.
+            DamagedError, StoreError: if one was truncated or written to.
         """
-        self.check_changed()
         self.files.check()
 
     def subset(self, rows: Rows) -> Subset[Batch]:
@@ -361,7 +359,6 @@ class Split:
             IndexError, TypeError: as :meth:`rows`.
         """
         from mmload.pictures.contact_sheet import contact_sheet
-        from mmload.store.row_cells import cells_of_rows, first_rows
 
         cells = cells_of_rows(self, first_rows(self, count, seed=seed) if rows is None else rows)
         return contact_sheet(cells, columns, title=f"{self.path.name}, {self.name}", classes=self.classes)
@@ -406,3 +403,102 @@ class Split:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec}" for name, spec in self.record.fields.items())
         return f"Split({self.name!r} of {self.folder.title!r}: {counted(len(self), 'row')} of {shown})"
+
+
+Dataset.split_type = Split
+
+
+def cells_of_rows(split: Split, rows: Any) -> list[Cell]:
+    """Returns stored rows as cells of a :func:`~mmload.pictures.contact_sheet.contact_sheet`.
+
+    Raises:
+        UsageError: if the split has no uint8 images, or no row is chosen.
+        IndexError, TypeError: as :meth:`~mmload.store.dataset.Split.rows`.
+    """
+    from mmload.pictures.contact_sheet import SHOWN, cells_of
+
+    where = f"split {split.name!r} of {split.folder.title}"
+    spec = split.fields.get("images")
+    if spec is None or spec.dtype != "uint8":
+        raise UsageError(f"{where} has no uint8 images to show; it has {choices(split.fields)}")
+    numbers = row_numbers(rows, len(split), f"split {split.name!r}")
+    if not len(numbers):
+        raise UsageError(f"no row of {where} is chosen, so there is nothing to show")
+    shown = {name: split.reader.rows(name, numbers) for name in SHOWN if name in split.fields}
+    cells = []
+    for place, row in enumerate(numbers):  # one by one, as no array holds images of several sizes
+        fields = {"ids": row[None], **{name: rows[place][None] for name, rows in shown.items()}}
+        cells += cells_of(fields, split.classes, skeleton=skeleton_of(split.record))
+    return cells
+
+
+def skeleton_of(record: SplitRecord) -> tuple[tuple[int, int], ...]:
+    """Returns the pairs of keypoints that a line joins; empty without keypoints."""
+    return () if record.objects is None else record.objects.skeleton
+
+
+def first_rows(split: Split, count: int, *, seed: int = 0, of_class: str | None = None) -> Numbers:
+    """Returns at most ``count`` rows for a first look, int64 [n]: as many of each class as possible, drawn at random.
+
+    They are sorted by class, or of one class.
+
+    Raises:
+        UsageError: as :func:`rows_of_class`.
+    """
+    from mmload.pictures.contact_sheet import first_to_see
+
+    if of_class is not None:
+        members = rows_of_class(split, of_class)
+        chosen: Numbers = members[first_to_see(None, len(members), count, seed)]
+        return chosen
+    spec = split.fields.get("targets")
+    targets = None
+    if spec is not None and spec.shape == () and split.classes:
+        targets = split.reader.array("targets", np.arange(len(split)))
+    return first_to_see(targets, len(split), count, seed)
+
+
+def rows_of_class(split: Split, name: str) -> Numbers:
+    """Returns the rows of the class of a name, or with a box of it, ascending: int64 [n].
+
+    Raises:
+        UsageError: if there is no such class, or rows have no classes.
+    """
+    where = f"split {split.name!r} of {split.folder.title}"
+    if name not in split.classes:
+        more = f", ... ({len(split.classes) - _NAMED:,} more)" if len(split.classes) > _NAMED else ""
+        raise UsageError(f"{where} has no class {name!r}; it has {', '.join(split.classes[:_NAMED]) or 'none'}{more}")
+    field = class_field(split.record)
+    if field is None:
+        raise UsageError(f"rows of {where}, {counted(len(split), 'row')} of {choices(split.fields)}, have no classes")
+    return members_of(split.reader, split.record, field, split.classes.index(name))
+
+
+def class_field(record: SplitRecord) -> str | None:
+    """Returns the field that says which of a split's classes a row has; None if there is none."""
+    targets, labels = record.fields.get("targets"), record.fields.get("labels")
+    if targets is not None and targets.shape in ((), (len(record.classes),)):
+        return "targets" if record.classes else None
+    return "labels" if labels is not None and len(labels.shape) == 1 and record.classes else None
+
+
+def members_of(reader: RowReader, record: SplitRecord, field: str, index: int) -> Numbers:
+    """Returns the rows of a class, ascending: those with its index, a share of it in a vector, or a box of it."""
+    found = [np.empty(0, np.int64)]
+    for first in range(0, record.rows, _AT_ONCE):
+        rows = np.arange(first, min(first + _AT_ONCE, record.rows))
+        values = labels_of(reader, record, rows) if field == "labels" else reader.array(field, rows)
+        if field == "targets" and values.ndim == 2:
+            is_member = values[:, index] > 0
+        else:
+            is_member = (values.reshape(len(rows), -1) == index).any(1)
+        found.append(rows[is_member])
+    return np.concatenate(found)
+
+
+def labels_of(reader: RowReader, record: SplitRecord, rows: Numbers) -> npt.NDArray[Any]:
+    """Returns the classes of the boxes of rows, [n, boxes]; -1 behind the boxes that they have."""
+    labels, counts = reader.array("labels", rows), record.fields.get("counts")
+    if counts is None or counts.shape != ():
+        return labels
+    return np.where(np.arange(labels.shape[1]) < reader.array("counts", rows)[:, None], labels, -1)

@@ -17,7 +17,7 @@ from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
 from mmload.runtime.host_arrays import sections_of, zeros
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import Folder, OpenedFile, check_files
+from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
 from mmload.store.row_reader import ROW, Numbers, Places, read_rows
 from mmload.store.row_sources import Samples
@@ -231,7 +231,7 @@ class LocalFiles:
 
     def _read_order(self, record: FileRecord) -> Numbers:
         name = f"{self.split}/{self.record.list_name(ORDER_NAME)}"
-        file = OpenedFile(self.folder, name, record, None)
+        file = OpenedFile(self.folder, name, record)
         order = np.empty(self.record.rows, ORDER_DTYPE)
         file.fill(memoryview(order.view(np.uint8).data), 0)
         file.check()
@@ -253,11 +253,8 @@ class LocalFiles:
         key = (shard, name)
         opened = self._opened_files.get(key)
         if opened is None:
-            revision = self.folder.recorded_revision(self.record.subset_of or self.split, name, shard)
             record = self.record.shards.file(shard, name)
-            opened = self._opened_files.setdefault(
-                key, OpenedFile(self.folder, self._path(name, shard), record, revision)
-            )
+            opened = self._opened_files.setdefault(key, OpenedFile(self.folder, self._path(name, shard), record))
         return opened
 
     def check(self) -> None:
@@ -276,7 +273,8 @@ class LocalFiles:
             except DamagedError:
                 _raise_first(field, each, rows, places)
                 raise
-        check_files(each.file for each in ranges)
+        for file in {each.file for each in ranges}:
+            file.check()
 
     def _ranges(self, field: FieldRows, places: Places, out: memoryview, starts: Numbers) -> list[_Range]:
         """Returns the ranges to read: rows that follow each other in a file and in memory."""

@@ -317,8 +317,8 @@ def _shard_table(_: type, records: Any) -> ShardTable:
         raise ValueError(str(error)) from error
 
 
-def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
-    """Reads the manifest of the dataset in a folder, which a descriptor finds if one is given.
+def read(folder: str | Path) -> Manifest:
+    """Reads the manifest of the dataset in a folder.
 
     Raises:
         StoreError: if there is no finished dataset.
@@ -327,8 +327,7 @@ def read(folder: str | Path, dir_fd: int | None = None) -> Manifest:
     folder = Path(folder)
     file = folder / FILE_NAME
     try:
-        name = file if dir_fd is None else FILE_NAME
-        return loads(read_regular(name, dir_fd=dir_fd, most=MOST_BYTES).decode("utf-8"), str(file))
+        return loads(read_regular(file, most=MOST_BYTES).decode("utf-8"), str(file))
     except FileNotFoundError as error:
         if (advice := how_to_go_on(folder)) is not None:
             raise StoreError(advice) from error

@@ -15,7 +15,7 @@ from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.manifest import SAMPLES_NAME, SplitRecord
 
-_CHUNK_BYTES = 16 * 2**20
+_CHUNK_BYTES, _LINES_AT_ONCE = 16 * 2**20, 2**16
 
 
 class RowSource(NamedTuple):
@@ -52,9 +52,7 @@ class Samples:
             DamagedError: if the file is not what the manifest says.
             StoreError: if it cannot be read.
         """
-        ends = self._ends()
-        start = int(ends[row - 1]) if row else 0
-        return self._parsed(self._bytes(start, int(ends[row]) - start))[0]
+        return self.sources(np.array([row]))[0]
 
     def sources(self, rows: NDArray[np.int64]) -> list[RowSource]:
         """Returns the samples that rows were made from, in their order; neighboring rows take one read.
@@ -120,18 +118,12 @@ class Samples:
     def _by_hash(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the hashes of the ids in ascending order, and the row of each."""
         if self._ids is None:
-            ends, hashes, offset = self._ends(), [], 0
-            while offset < (int(ends[-1]) if len(ends) else 0):
-                last = max(
-                    int(np.searchsorted(ends, offset, "right")) + 1, int(np.searchsorted(ends, offset + _CHUNK_BYTES))
-                )
-                stop = int(ends[min(last, len(ends)) - 1])
-                found = self._parsed(self._bytes(offset, stop - offset))
-                hashes.append(np.array([hash(source.id) for source in found], np.int64))
-                offset = stop
-            all_hashes = np.concatenate([np.empty(0, np.int64), *hashes])
-            order = np.argsort(all_hashes, kind="stable")
-            self._ids = all_hashes[order], order
+            hashes = np.empty(self._record.rows, np.int64)
+            for first in range(0, len(hashes), _LINES_AT_ONCE):
+                rows = np.arange(first, min(first + _LINES_AT_ONCE, len(hashes)))
+                hashes[rows] = [hash(source.id) for source in self.sources(rows)]
+            order = np.argsort(hashes, kind="stable")
+            self._ids = hashes[order], order
         return self._ids
 
     def _chunks(self) -> Iterator[bytes]:
@@ -144,7 +136,7 @@ class Samples:
     def _opened(self) -> OpenedFile:
         """Returns the file, opened at its first use."""
         if self._opened_file is None:
-            self._opened_file = OpenedFile(self._folder, self._file, self._record.samples, None)
+            self._opened_file = OpenedFile(self._folder, self._file, self._record.samples)
         return self._opened_file
 
     def _bytes(self, start: int, count: int) -> bytes:

@@ -116,10 +116,6 @@ class ShardTable:
         folders: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.rows, self.bytes, self.crc32, self.folders = rows, dict(bytes), dict(crc32), folders
-        columns: list[npt.NDArray[Any]] = [rows, *self.bytes.values(), *self.crc32.values()]
-        columns += [] if folders is None else [folders]
-        for column in columns:
-            column.flags.writeable = False
 
     @classmethod
     def from_records(cls, records: Sequence[ShardRecord], folders: Sequence[int] | None = None) -> ShardTable:
@@ -188,13 +184,8 @@ class ShardTable:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ShardTable):
             return NotImplemented
-        return (
-            self.bytes.keys() == other.bytes.keys()
-            and np.array_equal(self.rows, other.rows)
-            and np.array_equal(self.folder_numbers, other.folder_numbers)
-            and all(np.array_equal(sizes, other.bytes[name]) for name, sizes in self.bytes.items())
-            and all(np.array_equal(sums, other.crc32[name]) for name, sums in self.crc32.items())
-        )
+        own, its = ([(shard.rows, shard.files) for shard in table] for table in (self, other))
+        return own == its and np.array_equal(self.folder_numbers, other.folder_numbers)
 
     __hash__ = None  # type: ignore[assignment]  # as of all containers of arrays
 

@@ -101,7 +101,7 @@ class Joined:
         return len(self._numbering)
 
     def check_files(self) -> None:
-        """Checks that neither a dataset nor a file that was opened has changed; raises what a split does."""
+        """Checks that no file that was opened has changed; raises what a split does."""
         for split in self._splits:
             split.check_files()
 

@@ -40,10 +40,7 @@ def how_to_go_on(folder: Path) -> str | None:
 
     The folder is the destination of a build, its working folder, or the unfinished dataset in that.
     """
-    try:
-        place = Path(os.path.abspath(folder))
-    except OSError:  # the working directory was removed
-        return None
+    place = Path(os.path.abspath(folder))
     staging = next((one for one in (staging_folder(place), place, place.parent) if is_staging_folder(one)), None)
     if staging is None:
         return None
@@ -53,16 +50,12 @@ def how_to_go_on(folder: Path) -> str | None:
 
 def _command(staging: Path, out: Path) -> str:
     """Returns the command of the build, as far as the plan records it."""
-    plan = _mapping(_parsed(staging / PLAN_NAME))
-    command = _mapping(plan.get(COMMAND))
+    command = _mapping(_mapping(_parsed(staging / PLAN_NAME)).get(COMMAND))
     words, folder = command.get("words"), command.get("folder")
     if isinstance(words, list) and all(isinstance(word, str) for word in words) and isinstance(folder, str):
         line = shlex.join(["mmload", *words])
         return line if os.path.abspath("") == folder else f"cd {shlex.quote(folder)} && {line}"
-    kind = _mapping(_mapping(plan.get("recipe")).get("source")).get("kind")
-    if isinstance(kind, str):
-        return f"mmload build {shlex.quote(kind)} ROOT {shlex.quote(str(out))}, with the recipe that it was begun with"
-    return f"mmload build KIND ROOT {shlex.quote(str(out))}"
+    return f"mmload build KIND ROOT {shlex.quote(str(out))}, with the recipe that it was begun with"
 
 
 def _parsed(file: Path) -> Any:

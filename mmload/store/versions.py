@@ -91,8 +91,8 @@ def kept_manifests(folder: Path, manifest: Manifest, *, strict: bool = False) ->
                 raise
 
 
-def read_version(folder: str | Path, version: int, current: Manifest, dir_fd: int | None = None) -> Manifest:
-    """Reads the manifest of a version of a dataset, whose folder a descriptor finds if one is given.
+def read_version(folder: str | Path, version: int, current: Manifest) -> Manifest:
+    """Reads the manifest of a version of a dataset.
 
     Raises:
         StoreError: if the dataset has no such version.
@@ -100,10 +100,9 @@ def read_version(folder: str | Path, version: int, current: Manifest, dir_fd: in
     """
     if version == current.version:
         return current
-    name = version_file(folder, version, current)
-    file = Path(folder) / name
+    file = Path(folder) / version_file(folder, version, current)
     try:
-        text = read_regular(file if dir_fd is None else name, dir_fd=dir_fd, most=MOST_BYTES).decode("utf-8")
+        text = read_regular(file, most=MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedError(f"{file} cannot be read ({error}), so version {version} is lost") from error
     return version_of(text, str(file), version, current)

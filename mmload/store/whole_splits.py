@@ -10,7 +10,6 @@ import numpy as np
 
 from mmload.errors import UsageError, utf8_text
 from mmload.records import FieldSpec
-from mmload.store.dataset_folder import check_files
 from mmload.store.field_rows import LocalFiles
 from mmload.store.row_map import mapped
 from mmload.store.row_reader import RowReader
@@ -59,7 +58,8 @@ def _mapped_file(
     if all(files.record.shards[index].rows * spec.row_bytes % PAGESIZE == 0 for index in shards[:-1]):
         opened = [files.opened(name, index) for index in shards]
         flat = mapped(opened)
-        check_files(opened)
+        for file in opened:
+            file.check()
         return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
     if rows * spec.row_bytes <= _SMALL_SHARE * files.record.bytes:
         return reader.gather(name, np.arange(rows))

@@ -24,8 +24,7 @@ from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, name_
 from mmload.pictures.drawing import encoded, name_of
 from mmload.records import has_images
 from mmload.sources.exclusion import originals_of
-from mmload.store.dataset import Dataset, Split
-from mmload.store.row_cells import cells_of_rows, class_field, labels_of, members_of
+from mmload.store.dataset import Dataset, Split, cells_of_rows, class_field, labels_of, members_of
 from mmload.view.facts import Originals
 from mmload.view.marks import REASONS, Marks
 

@@ -19,8 +19,7 @@ from mmload.records import has_images
 from mmload.runtime.resources import in_threads
 from mmload.sources.exclusion import line_of
 from mmload.store.checksum import crc32
-from mmload.store.dataset import Dataset, Split
-from mmload.store.row_cells import labels_of
+from mmload.store.dataset import Dataset, Split, labels_of
 from mmload.view.box_facts import BoxFacts, box_facts
 from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, groups, reduce
 

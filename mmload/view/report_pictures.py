@@ -9,8 +9,7 @@ from html import escape
 from mmload.errors import MmloadError, UsageError, counted, one_line
 from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, shown_classes
 from mmload.pictures.drawing import figure
-from mmload.store.dataset import Dataset, Split
-from mmload.store.row_cells import cells_of_rows, first_rows
+from mmload.store.dataset import Dataset, Split, cells_of_rows, first_rows
 from mmload.view.report import CopiedPicture, CopiedPictures, Outlier
 from mmload.view.training import Training, drawn_cells, is_evaluated
 

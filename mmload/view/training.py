@@ -20,7 +20,7 @@ from mmload.batch import Batch, fields_of
 from mmload.errors import UsageError, did_you_mean
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, contact_sheet
 from mmload.records import FIELD_NAMES, FieldSpec
-from mmload.store.row_cells import cells_of_rows, skeleton_of
+from mmload.store.dataset import cells_of_rows, skeleton_of
 from mmload.store.row_numbers import row_numbers
 
 if TYPE_CHECKING:

@@ -21,8 +21,6 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
-from mmload.render.plan import Plan
-from mmload.render.rendering import Rendering
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -175,19 +173,6 @@ def test_tensors_that_are_no_images_are_refused(shape: tuple[int, ...]) -> None:
 def test_fields_that_do_not_fit_are_refused(fields: dict[str, Tensor], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         Collate(RandomHorizontalFlip())(batch_of().replace(**fields))
-
-
-def test_what_the_kernels_would_misread_is_refused() -> None:
-    plan = Plan.unchanged(2, (3, 8, 9), 255.0)
-    rendering, places = Rendering(plan, torch.float32), torch.arange(2)
-    images, out = torch.zeros(2, 3, 8, 9, dtype=torch.uint8), torch.empty(2, 3, 8, 9)
-    for wrong in (images.float(), images.transpose(2, 3).contiguous().transpose(2, 3)):
-        with pytest.raises(ValueError, match="expected contiguous uint8"):
-            rendering.on_cpu.render_rows(0, wrong, places, out)
-    with pytest.raises(ValueError, match="indices are torch.int32"):
-        rendering.on_cpu.render_rows(0, images, places.int(), out)
-    with pytest.raises(ValueError, match="not what was planned"):
-        rendering.on_cpu.render_rows(0, images, places, out.double())
 
 
 def test_seeds_alone_are_checked_too() -> None:

@@ -6,6 +6,7 @@ import gc
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
@@ -24,6 +25,7 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
+from mmload.render.kernel_arguments import ImageLines
 
 LARGE, TINY = (3, 96, 100), (3, 32, 32)
 
@@ -45,7 +47,7 @@ def by_rows(collate: Collate, batch: Batch) -> Batch:
     prepared = collate.prepare(batch.replace(images=None), (images.shape[1], images.shape[2], images.shape[3]))
     out = torch.empty(prepared.shape, dtype=prepared.dtype, memory_format=prepared.memory_format)
     for k in reversed(range(len(images))):
-        prepared.rendering.on_cpu.render_rows(k, images, torch.tensor([k]), out[k : k + 1])
+        prepared.rendering.render_lines(k, ImageLines.of_batch(images, np.array([k])), out)
     return prepared.finish(out)
 
 
@@ -205,7 +207,7 @@ def test_threads_render_their_rows_alike() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(
             pool.map(
-                lambda k: prepared.rendering.on_cpu.render_rows(k, batch.images, torch.tensor([k]), out[k : k + 1]),
+                lambda k: prepared.rendering.render_lines(k, ImageLines.of_batch(batch.images, np.array([k])), out),
                 range(24),
             )
         )

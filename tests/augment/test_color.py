@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
@@ -24,6 +25,7 @@ from mmload.augment.color import Factors
 from mmload.augment.draws import Draws
 from mmload.augment.step import plan_for
 from mmload.batch import Batch
+from mmload.render.kernel_arguments import ImageLines
 from mmload.render.rendering import Rendering
 
 LARGE, TINY = (3, 80, 90), (3, 20, 24)
@@ -125,7 +127,7 @@ def test_erasing_is_torchvisions_and_the_same_by_rows(shape: tuple[int, int, int
     prepared = collate.prepare(batch.replace(images=None), shape)
     rows = torch.empty(prepared.shape)
     for k in range(16):
-        prepared.rendering.on_cpu.render_rows(k, batch.images, torch.tensor([k]), rows[k : k + 1])
+        prepared.rendering.render_lines(k, ImageLines.of_batch(batch.images, np.array([k])), rows)
     assert torch.equal(prepared.finish(rows).images, got)
     hole = plan.holes[0]
     for k in range(16):

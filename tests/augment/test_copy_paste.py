@@ -99,8 +99,8 @@ def pasted(
 
 @pytest.mark.parametrize("rule", [RULE, BoxRule(min_size=3, min_visible=0.3)])
 @pytest.mark.parametrize("first", [[], [ScaleJitter((48, 48), (0.5, 2.0)), RandomHorizontalFlip()]])
-def test_copy_paste_of_150_draws_is_a_plain_paste(first: list[Any], rule: BoxRule) -> None:
-    count = 150
+def test_copy_paste_of_80_draws_is_a_plain_paste(first: list[Any], rule: BoxRule) -> None:
+    count = 80
     batch, collate = with_all_fields(count), Collate(*first, CopyPaste(0.8), dtype=torch.uint8, box_rule=rule)
     rows, seeds = partners_of(Collate(*first, CopyPaste()), batch)
     before = Collate(*first, dtype=torch.uint8, box_rule=rule)
@@ -109,7 +109,7 @@ def test_copy_paste_of_150_draws_is_a_plain_paste(first: list[Any], rule: BoxRul
     assert len(made) == count
     draws = Draws(batch.seeds.numpy(), len(first))
     applied, uniform = draws.chance(0.8), draws.uniform(other.boxes.shape[1])
-    assert 90 < applied.sum() < 140
+    assert 48 < applied.sum() < 75
     masks, changed = made.instance_masks(), 0
     own_masks, other_masks = own.instance_masks(), other.instance_masks()
     for k in range(count):
@@ -130,7 +130,7 @@ def test_copy_paste_of_150_draws_is_a_plain_paste(first: list[Any], rule: BoxRul
             assert np.array_equal(made.extra["keypoints"][k, i].numpy(), points)
         assert (made.labels[k, len(objects) :] == -1).all()
         changed += not torch.equal(made.images[k], own.images[k])
-    assert changed > 60
+    assert changed > 32
     assert torch.equal(made.extra["place"], batch.extra["place"])
     assert torch.equal(made.seeds, batch.seeds)
 

@@ -304,13 +304,6 @@ def test_a_sample_depends_on_nothing_but_itself() -> None:
             got = collate(batch[part])
             for name in ("images", "masks", "boxes", "labels", "counts"):
                 assert torch.equal(got.get(name), whole.get(name)[part])
-        rendered = collate.prepare(batch.replace(images=None), (3, HEIGHT, WIDTH))
-        out = torch.empty(rendered.shape, dtype=rendered.dtype)
-        if not isinstance(steps[0], RandomPhotometricDistort):
-            for first in range(0, 30, 4):
-                index = torch.arange(first, min(first + 4, 30))
-                rendered.rendering.on_cpu.render_rows(first, batch.images, index, out[first : first + 4])
-            assert torch.equal(rendered.finish(out).images, whole.images)
 
 
 @pytest.mark.parametrize("steps", [

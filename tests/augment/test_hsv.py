@@ -60,11 +60,11 @@ def test_hsv_by_torch_is_the_kernel(numbers: tuple[int, float, float]) -> None:
 
 def test_the_reference_is_opencv() -> None:
     cv2 = pytest.importorskip("cv2")
-    image = all_colors(1)[:, :, ::3].numpy()
+    image = all_colors(3).numpy()
     picture = np.ascontiguousarray(image.transpose(1, 2, 0))
     expected = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)
     assert np.array_equal(np.stack(to_hsv(image), 2), expected)
-    hue, rest = np.mgrid[0:180, 0 : 256 * 256]
+    hue, rest = np.mgrid[0:180, 0 : 256 * 256 : 7]
     hsv = np.stack([hue, rest // 256, rest % 256], 2).astype(np.uint8)
     made = to_rgb(hsv[..., 0], hsv[..., 1], hsv[..., 2]).transpose(1, 2, 0)
     apart = np.abs(made.astype(int) - cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB).astype(int))

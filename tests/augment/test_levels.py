@@ -19,6 +19,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, plan_for
 from mmload.batch import Batch
 from mmload.parity.program_replay import Allowance, changed
+from mmload.render.kernel_arguments import ImageLines
 from mmload.render.level_program import Program
 
 COUNT = 12
@@ -125,7 +126,7 @@ def test_pixels_do_not_depend_on_batch_order_rows_or_memory_format(step: nn.Modu
     prepared = collate.prepare(batch.replace(images=None), (3, 29, 37))
     rows = torch.empty(prepared.shape, dtype=torch.uint8)
     for first, last in ((7, COUNT), (0, 3), (3, 7)):
-        prepared.rendering.on_cpu.render_rows(first, batch.images, torch.arange(first, last), rows[first:last])
+        prepared.rendering.render_lines(first, ImageLines.of_batch(batch.images, np.arange(first, last)), rows)
     assert torch.equal(prepared.finish(rows).images, whole)
     for dtype in (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64):
         for memory_format in (torch.contiguous_format, torch.channels_last):

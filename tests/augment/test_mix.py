@@ -32,6 +32,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, log_gammas
 from mmload.augment.mix import MixStep, mixed_targets
 from mmload.batch import Batch
+from mmload.render.kernel_arguments import ImageLines
 
 
 def batch_of(count: int, size: int = 16) -> Batch:
@@ -145,7 +146,7 @@ def test_the_pass_gives_the_bits_of_the_formula_on_the_rendered_batch(
     prepared = collate.prepare(batch, (3, 32, 32))
     out = torch.empty(prepared.shape, memory_format=memory_format)
     for first, last in ((0, min(cut, count)), (min(cut, count), count)):
-        prepared.rendering.on_cpu.render_rows(first, batch.images, torch.arange(first, last), out[first:last])
+        prepared.rendering.render_lines(first, ImageLines.of_batch(batch.images, np.arange(first, last)), out)
     assert torch.equal(prepared.finish(out).images, expected)
     assert len(collate.steps) == prepared._next  # all of it is one pass
 

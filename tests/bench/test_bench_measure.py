@@ -28,8 +28,7 @@ from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import processor_seconds
 from mmload.bench.measure import Measurement, measure
 from mmload.bench.options import MeasurementPlan
-from mmload.bench.record import Record, rows_of
-from mmload.bench.report import table
+from mmload.bench.record import rows_of
 from mmload.bench.samples import LoadSample, TrainSample
 from mmload.bench.task import Task
 from mmload.bench.train import SMALL
@@ -87,16 +86,6 @@ def test_a_slow_contender_is_cut_short_but_measured(results: dict[str, Measureme
     assert len(slow.samples) >= 1
     assert not all(sample.complete for sample in slow.samples)
     assert 1 < slow.rate < 20
-
-
-def test_rows_and_table_show_all_of_it(task: Task, results: dict[str, Measurement]) -> None:
-    rows = rows_of(task, list(results.values()), {}, cold=False)
-    text = table(Record(settings={}, machine={}, versions={}, rows=rows, notes=["a note"], verdict="A verdict."))
-    assert max(map(len, text.splitlines())) <= 80
-    assert "failed: crashes: its process died (signal SIGSEGV)" in text
-    assert [row.name for row in rows if row.rate] == ["slow", "good"]
-    assert [len(row.beside) for row in rows if row.name == "good"] == [2]
-    assert text.startswith("A verdict.")
 
 
 def test_seconds_count_children_that_live_and_that_have_ended() -> None:

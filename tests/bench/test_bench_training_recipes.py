@@ -81,19 +81,6 @@ def test_the_task_has_the_recipes_views(dataset: Dataset, folder: Path) -> None:
     assert stock == {"flips are random, not alternating"}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "match"),
-    [
-        ({"steps": "moco"}, "--steps is 'moco'; use crop, .*simclr"),
-        ({"steps": "evaluation"}, "--steps is 'evaluation'"),
-        ({"steps": "mae", "train": "resnet50"}, "--train is resnet50, and --steps mae is no crop"),
-    ],
-)
-def test_bench_training_recipes_what_does_not_go_together_is_refused(wrong: dict[str, Any], match: str) -> None:
-    with pytest.raises(UsageError, match=match):
-        BenchOptions(**wrong)
-
-
 def test_a_list_of_ones_own_is_a_recipe(
     dataset: Dataset, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

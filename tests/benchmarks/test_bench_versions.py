@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from forked_program import run_script
 
-NUMBERS = ["--rounds", 2, "--rows", 128, "--small-rows", 1024, "--photographs", 20, "--epochs", 2]
+NUMBERS = ["--rounds", 1, "--rows", 128, "--small-rows", 1024, "--photographs", 20, "--epochs", 2]
 
 pytestmark = pytest.mark.slow
 
 
 def test_bench_versions_two_checkouts_are_compared(tmp_path: Path) -> None:
     record, root = tmp_path / "record.json", Path(__file__).parents[2]
-    cases = ["cold", "cold, block", "jpeg", "build"]
+    cases = ["cold, block", "build"]
     done = run_script(
         "bench_versions", root, "--cases", *cases, *NUMBERS, "--place", tmp_path, "--json", record, seconds=600
     )
@@ -26,7 +26,7 @@ def test_bench_versions_two_checkouts_are_compared(tmp_path: Path) -> None:
         assert f"{name}: first" in done.stdout
         for version in ("other", "this"):
             assert all(value > 0 for value in case["medians"][version].values())
-        assert all(len(ratios) == 2 for ratios in case["ratios"].values())
+        assert all(len(ratios) == 1 for ratios in case["ratios"].values())
 
 
 def test_bench_versions_something_that_is_no_version_is_an_error(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
-"""What a build writes: the same bytes in any way, the rows a plain loop gives, files that open without mmload."""
+"""What a build writes: the same bytes in any way, the rows a plain loop gives."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from collections import Counter
 
 import pytest
@@ -87,42 +84,6 @@ def test_shuffle_is_a_recorded_permutation(source, tmp_path):
     plain, shuffled = (mmload.open(tmp_path / name)["train"][:] for name in ("plain", "a"))
     for row, line in enumerate(ids[1]):
         assert torch.equal(shuffled.images[row], plain.images[ids[0].index(line)])
-
-
-def test_shards_open_without_mmload(source, tmp_path):
-    build(recipe(source, tmp_path / "out"))
-    rows = mmload.open(tmp_path / "out")["train"][:]
-    code = f"""
-        import sys, json, pathlib
-        class Refuse:
-            def find_spec(self, name, *rest):
-                if name.split(".")[0] == "mmload":
-                    raise ImportError("mmload is not here")
-        sys.meta_path.insert(0, Refuse())
-        import numpy, torch
-        from tensordict import TensorDict
-        folder = pathlib.Path({str(tmp_path / "out")!r})
-        manifest = json.loads((folder / "dataset.json").read_text())
-        sums = [0, 0]
-        for i, shard in enumerate(manifest["splits"]["train"]["shards"]):
-            rows = shard["rows"]
-            part = folder / "train" / f"{{i:06d}}"
-            read = TensorDict.load_memmap(part)
-            assert read.batch_size == torch.Size([rows]), read
-            shape = (rows, *manifest["splits"]["train"]["fields"]["images"]["shape"])
-            raw = numpy.memmap(part / "images.memmap", dtype="uint8", mode="r", shape=shape)
-            assert (raw == read["images"].numpy()).all()
-            sums[0] += int(read["images"].sum(dtype=torch.int64)); sums[1] += int(read["targets"].sum())
-        print(*sums, "mmload" in sys.modules)
-    """
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == [
-        str(int(rows.images.sum(dtype=torch.int64))),
-        str(int(rows.targets.sum())),
-        "False",
-    ], done.stderr
 
 
 def test_file_names_that_are_not_unicode(tmp_path):

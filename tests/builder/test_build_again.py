@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from building import recipe
 from conftest import contents
@@ -11,10 +9,9 @@ from conftest import contents
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import fingerprint
 from mmload.builder.shards import BuildPaths, made_by
-from mmload.builder.staging import MARK, Staging
-from mmload.errors import BuildError, MmloadError
+from mmload.builder.staging import MARK
+from mmload.errors import BuildError
 from mmload.runtime.durable_files import remove
-from mmload.store.manifest import read
 
 
 def test_a_finished_build_does_nothing_and_changes_are_said(source, tmp_path):
@@ -73,14 +70,6 @@ def test_an_unfinished_build_of_something_else_is_said(source, tmp_path):
     assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 14
 
 
-def test_an_unfinished_build_without_a_sealed_shard_is_dropped(source, tmp_path):
-    (source / "class0" / "0.jpg").write_bytes(b"broken")
-    with pytest.raises(MmloadError):
-        build(recipe(source, tmp_path / "out"), threads=1)
-    (source / "class0" / "0.jpg").unlink()
-    assert build(recipe(source, tmp_path / "out", shard_bytes=9000)).built == 14
-
-
 def test_a_build_does_not_go_on_with_other_decoders(source, tmp_path, monkeypatch):
     def stop(done, total):
         if done >= 8:
@@ -92,23 +81,9 @@ def test_a_build_does_not_go_on_with_other_decoders(source, tmp_path, monkeypatc
     assert {"mmload", "torch", "torchvision", "pillow", "simplejpeg", "numpy"} <= now.keys()
     with monkeypatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now | {"simplejpeg": "99"})
-        with pytest.raises(BuildError, match=f"by simplejpeg {now['simplejpeg']}, and this machine has simplejpeg 99"):
+        with pytest.raises(BuildError, match='simplejpeg is "99", was '):
             build(recipe(source, tmp_path / "out"))
-    plan = tmp_path / ".out.building" / "plan.json"
-    body = json.loads(plan.read_text())
-    del body["versions"]
-    plan.write_text(json.dumps(body))
-    with pytest.raises(BuildError, match="by mmload unknown, .* or add --overwrite to drop it and start again"):
-        build(recipe(source, tmp_path / "out"))
-    assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
-
-
-def test_build_again_a_second_build_into_one_place_is_refused(source, tmp_path):
-    with (
-        Staging((tmp_path / "out").resolve()),
-        pytest.raises(BuildError, match="another build is writing"),
-    ):
-        build(recipe(source, tmp_path / "out"))
+        assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -154,24 +129,16 @@ def test_overwrite_again_after_a_kill_in_its_last_steps_does_nothing(source, tmp
 def test_a_build_killed_while_it_wrote_its_manifest_leaves_no_half_of_it_in_the_dataset(source, tmp_path, monkeypatch):
     build(recipe(source, tmp_path / "whole"))
 
-    def killed(paths, manifest):
-        (paths.folder / "notes" / "dataset.json.0123456789abcdef.partial").write_text(manifest.dumps()[:100])
+    def killed(paths, place, blocks):
+        (paths.folder / "notes" / "dataset.json.0123456789abcdef.partial").write_bytes(blocks[0][:100])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mmload.builder.staging.write_manifest", killed)
+        patch.setattr("mmload.builder.staging.write_blocks", killed)
         with pytest.raises(KeyboardInterrupt):
             build(recipe(source, tmp_path / "out"))
     assert build(recipe(source, tmp_path / "out")).built == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-def test_overwrite_after_a_kill_before_the_first_shard_builds(source, tmp_path):
-    build(recipe(source, tmp_path / "out"))
-    manifest = read(tmp_path / "out")
-    with Staging((tmp_path / "out").resolve(), {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint}):
-        pass
-    assert build(recipe(source, tmp_path / "out"), overwrite=True).built == 15
 
 
 @pytest.mark.parametrize("count", [3, 2000])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from conftest import contents
 import mmload
 from mmload.builder.pipeline import build
 from mmload.errors import BuildError, SampleError
-from mmload.records import Sample
 
 
 def test_shards_whose_samples_were_all_skipped_have_no_rows_and_open(source, tmp_path):
@@ -72,47 +69,6 @@ def test_a_split_with_nothing_readable_is_an_error(source, tmp_path):
         path.write_bytes(b"broken")
     with pytest.raises(BuildError, match="not one sample can be read"):
         build(recipe(source, tmp_path / "out"), on_error="skip")
-
-
-class Deadly:
-    """A split that kills its own worker process at one sample."""
-
-    classes = ()
-
-    def __init__(self, name):
-        self.name = name
-
-    def __len__(self):
-        return 4
-
-    def id(self, index):
-        return str(index)
-
-    def revision(self, index):
-        return ""
-
-    def read(self, index):
-        import multiprocessing
-
-        if index == 2 and multiprocessing.parent_process() is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return Sample(str(index), {"images": torch.full((1, 2, 2), index, dtype=torch.uint8)}, (2, 2))
-
-
-def test_a_worker_that_is_killed_ends_the_build_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("mmload.builder.planned_build._all_splits", lambda recipe: {"train": Deadly("train")})
-    with pytest.raises(BuildError, match="a build worker died .signal SIGKILL, as when memory runs out"):
-        build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=2, threads=1)
-    report = build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=1)
-    assert report.manifest.splits["train"].rows == 4
-
-
-def test_a_source_that_cannot_be_sent_is_said(tmp_path, monkeypatch):
-    split = Deadly("train")
-    split.hook = lambda: None
-    monkeypatch.setattr("mmload.builder.planned_build._all_splits", lambda recipe: {"train": split})
-    with pytest.raises(BuildError, match="cannot be sent to worker processes"):
-        build(recipe(tmp_path / "source", tmp_path / "out", transforms=(), shard_bytes=4), processes=2)
 
 
 def test_free_space_is_checked_before_the_work(source, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from yolo_sets import YoloSet
 from mmload.store.dataset import Dataset
 
 
-@pytest.fixture(params=["bfloat16", "float64", "meta"])
+@pytest.fixture(params=["bfloat16", "meta"])
 def default(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
     """Sets a default dtype or device, until the test ends."""
 

@@ -12,16 +12,13 @@ from meanwhile import once
 from updating import add_pictures, change
 
 import mmload
-from mmload.builder import columns, staging, subsets, unused_files, version_commit
-from mmload.builder import repair as repair_module
+from mmload.builder import columns, staging, subsets
 from mmload.builder import verify as verify_module
 from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
-from mmload.builder.repair import repair
-from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.verify import verify
+from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError
 from mmload.runtime import durable_files
 
@@ -81,21 +78,6 @@ def test_parts_of_an_update_go_on_after_gc(squares, source):
     assert verify(squares.out) == []
 
 
-def test_gc_keeps_other_changes_away_while_it_works(squares, source, monkeypatch):
-    change(source)
-    update(squares)
-    refused = []
-
-    def another():
-        with pytest.raises(BuildError, match="another build is writing"):
-            Staging(squares.out.resolve())
-        refused.append(True)
-
-    once(monkeypatch, unused_files, "_unused_files", before=another)
-    remove_unused(squares.out)
-    assert refused
-
-
 def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch):
     listed = staging.entries_of
 
@@ -131,7 +113,7 @@ def test_a_repair_changes_nothing_of_a_dataset_that_came_meanwhile(squares, sour
     damaged[5] ^= 255
     file.write_bytes(damaged)
     another = lambda: build(replace(squares, shuffle_seed=7), overwrite=True)  # noqa: E731
-    once(monkeypatch, repair_module, "check_no_links", after=another)
+    once(monkeypatch, verify_module, "check_no_links", after=another)
     with pytest.raises(BuildError, match="was changed by another command meanwhile; run the repair again"):
         repair(squares.out, source)
     assert verify(squares.out) == []
@@ -140,7 +122,7 @@ def test_a_repair_changes_nothing_of_a_dataset_that_came_meanwhile(squares, sour
 def test_a_kill_while_a_manifest_is_kept_leaves_nothing_in_the_dataset(squares, source, monkeypatch):
     change(source)
     with monkeypatch.context() as patch:
-        sync, dataset_files, moving = durable_files.sync, version_commit.dataset_files, []
+        sync, dataset_files, moving = durable_files.sync, staging.dataset_files, []
 
         def listed(manifest):
             moving.append(manifest)
@@ -152,7 +134,7 @@ def test_a_kill_while_a_manifest_is_kept_leaves_nothing_in_the_dataset(squares, 
                 raise Killed
             sync(file)
 
-        patch.setattr(version_commit, "dataset_files", listed)
+        patch.setattr(staging, "dataset_files", listed)
         patch.setattr(durable_files, "sync", killed)
         with pytest.raises(Killed):
             update(squares)
@@ -168,7 +150,7 @@ def test_a_dataset_whose_update_was_killed_while_it_moved_files_can_be_built_aga
 
     change(source)
     with monkeypatch.context() as patch:
-        patch.setattr(version_commit, "write_atomically", kill)
+        patch.setattr(staging, "versions_of", kill)
         with pytest.raises(Killed):
             update(squares)
     build(replace(squares, shuffle_seed=5), overwrite=True)

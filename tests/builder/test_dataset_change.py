@@ -37,16 +37,16 @@ def killed(squares, source, monkeypatch):
 
 def begin_field(monkeypatch, add, shards=2):
     """Adds a field in a call that is interrupted when so many of its shards are finished."""
-    write, written = columns._Column._write_shard, []
+    write, written = columns.write_shard, []
 
-    def counted(self, shard, rows):
+    def counted(paths, plan, *words):
         if len(written) == shards:
             raise KeyboardInterrupt
-        written.append(shard)
-        return write(self, shard, rows)
+        written.append(plan)
+        return write(paths, plan, *words)
 
     with monkeypatch.context() as patch:
-        patch.setattr(columns._Column, "_write_shard", counted)
+        patch.setattr(columns, "write_shard", counted)
         with pytest.raises((KeyboardInterrupt, SystemExit)):  # a command ends with 130
             add()
 
@@ -145,14 +145,16 @@ def test_a_warning_on_rows_without_values_goes_when_they_have_some(squares, sour
     first.with_name("new.jpg").write_bytes(first.read_bytes())
     update(squares)
     opened = mmload.add_field(squares.out, "v", np.arange(16.0))
-    new = "1 new row of version 4 without a value of w (-1); add these fields again"
+    new = "1 new row of version 4 without a value of w (-1); add this field again"
     assert opened.manifest.card_lines("warnings", "train") == [new]
     first.with_name("newer.jpg").write_bytes(first.read_bytes())
     update(squares)
-    newer = "1 new row of version 6 without a value of w (-1), v (nan); add these fields again"
-    assert mmload.open(squares.out).manifest.card_lines("warnings", "train") == [new, newer]
+    newer = [
+        f"1 new row of version 6 without a value of {field}; add this field again" for field in ("w (-1)", "v (nan)")
+    ]
+    assert mmload.open(squares.out).manifest.card_lines("warnings", "train") == [new, *newer]
     opened = mmload.remove_field(squares.out, "w")
-    assert opened.manifest.card_lines("warnings", "train") == [newer.replace("w (-1), ", "")]
+    assert opened.manifest.card_lines("warnings", "train") == newer[1:]
     assert "warnings" not in mmload.add_field(squares.out, "v", np.arange(17.0)).manifest.card
 
 

@@ -103,25 +103,24 @@ def test_a_killed_worker_leaves_no_other_behind_and_the_next_build_goes_on(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_bytes_do_not_depend_on_processes(processes: int, folder: Path, dataset, tmp_path: Path) -> None:
-    build(recipe(folder, tmp_path / "out"), processes=processes, threads=1)
-    assert contents(tmp_path / "out") == contents(dataset.path)
-
-
-def test_no_plans_no_work() -> None:
-    assert LocalEngine(threads=1, processes=2).build_shards(None, [], None) == []  # type: ignore[arg-type]
-
-
 def test_engine_numbers() -> None:
     with pytest.raises(UsageError, match="processes is 0"):
         LocalEngine(processes=0)
-    assert LocalEngine().build_shards(None, [], None) == []  # type: ignore[arg-type]
+    LocalEngine(processes=2).build_shards(None, [], None)  # type: ignore[arg-type]  # no plans, no work
+
+
+def test_a_source_that_cannot_be_sent_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Deadly(tmp_path)
+    split.hook = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setattr("mmload.builder.planned_build._all_splits", lambda recipe: {"train": split})
+    made = BuildRecipe(kind="imagefolder", root=tmp_path / "source", out=tmp_path / "out", shard_bytes=4)
+    with pytest.raises(BuildError, match="cannot be sent to worker processes"):
+        build(made, processes=2)
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(processes: str, tmp_path: Path) -> None:
-    source, out = make_folder(tmp_path / "photos", per_class=30), tmp_path / "out"
+    source, out = make_folder(tmp_path / "photos", per_class=8), tmp_path / "out"
     build(recipe(source, tmp_path / "whole"))
     words = command(source, out, "--threads", "1", "--processes", processes)
     running = Program(SLOW if processes == "1" else MMLOAD, words)
@@ -134,25 +133,25 @@ def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(processes: str, 
     report = build(recipe(source, out))
     assert contents(out) == contents(tmp_path / "whole")
     if processes == "1":
-        assert 0 < report.built < 90
+        assert 0 < report.built < 24
 
 
 def test_ctrl_c_waits_for_one_sample_not_for_a_chunk(tmp_path: Path) -> None:
-    """One chunk would be 256 images of 0.1 s each."""
-    source = make_folder(tmp_path / "photos", per_class=100)
+    """One chunk would be all 90 images, of 0.1 s each."""
+    source = make_folder(tmp_path / "photos", per_class=30)
     words = ["build", "imagefolder", str(source), str(tmp_path / "out"), "--size", "32", "--threads", "1"]
     place = {"READS": str(tmp_path / "reads")}
     running = Program(SLOW, words, place)
     until(lambda: list((tmp_path / ".out.building").glob("parts/*/dataset/train/*")))
     running.send_signal(signal.SIGINT)
     done = running.ended(60)
-    assert (tmp_path / "reads").stat().st_size < 200
+    assert (tmp_path / "reads").stat().st_size < 60
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1].startswith("mmload: interrupted")
 
 
 def test_engines_a_second_build_into_one_place_is_refused(tmp_path: Path) -> None:
-    source, out = make_folder(tmp_path / "photos", per_class=10), tmp_path / "out"
+    source, out = make_folder(tmp_path / "photos", per_class=4), tmp_path / "out"
     words = command(source, out, "--threads", "1")
     first = Program(SLOW, words)
     until((tmp_path / ".out.building" / "plan.json").exists)
@@ -196,13 +195,6 @@ def _mount(*words: object) -> None:
         pytest.skip("there is no mount command")
     if done.returncode:
         pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
-
-
-def test_too_small_a_disk_is_said_before_the_work(small_disk: Path, tmp_path: Path) -> None:
-    source = make_folder(tmp_path / "photos", per_class=30)
-    with pytest.raises(BuildError, match=r"the dataset needs [\d,]+ more bytes at .*, [\d,]+ are free; make room"):
-        build(recipe(source, small_disk / "out"))
-    assert not (small_disk / "out").exists()
 
 
 @pytest.mark.parametrize("full_at", [6, 12, 18])

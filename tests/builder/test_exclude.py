@@ -132,24 +132,6 @@ def test_source_and_shards_are_verified_and_repaired_without_the_list(source: Pa
     assert contents(out) == before
 
 
-def test_an_interrupted_build_goes_on_with_the_same_list_only(source: Path, tmp_path: Path) -> None:
-    class Stopped(Exception):
-        pass
-
-    def stop(done: int, total: int) -> None:
-        assert total == 14
-        if done > 9:
-            raise Stopped
-
-    listed = excluding(tmp_path, "class0/1.png")
-    with pytest.raises(Stopped):
-        build(recipe(source, tmp_path / "out"), exclude=listed, progress=stop, threads=1)
-    with pytest.raises(Exception, match="unfinished build of another recipe"):
-        build(recipe(source, tmp_path / "out"))
-    report = build(recipe(source, tmp_path / "out"), exclude=listed)
-    assert 0 < report.built < 14
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -68,7 +68,7 @@ def test_tables_and_their_keys() -> None:
 
 def test_arguments_of_transforms() -> None:
     for name, step in TransformChain.STEPS.items():
-        for key in [*step.__dataclass_fields__, "step", "unknown"]:
+        for key in [*step.__struct_fields__, "step", "unknown"]:
             for value in ODD:
                 with contextlib.suppress(RecipeError):
                     TransformChain(

@@ -31,7 +31,7 @@ for words in json.loads(sys.argv[1]):
     sys.argv = ["mmload", *words]
     with suppress(SystemExit):
         main()
-print(sorted({"torch", "torchvision", "tensordict", "numba", "llvmlite"} & set(sys.modules)))
+    print(sorted({"torch", "torchvision", "tensordict", "numba", "llvmlite"} & set(sys.modules)))
 """
 
 
@@ -73,34 +73,29 @@ SOURCES = {
 
 
 def run(commands: list[list[str]], folder: Path) -> list[str]:
-    """Runs commands in one process; returns what they show, and at last the packages that they have imported."""
+    """Runs commands in one process; returns what they show, each followed by the packages imported until then."""
     words = [sys.executable, "-c", PROGRAM, json.dumps(commands)]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-each_source = pytest.mark.parametrize(("name", "make", "options"), [(name, *of) for name, of in SOURCES.items()])
-
-
-@each_source
-def test_build_of_an_up_to_date_dataset_imports_no_torch(
-    name: str, make: Callable[[Path], Path], options: dict[str, str], tmp_path: Path
-) -> None:
-    recipe = BuildRecipe(
-        kind=name.split()[0], root=make(tmp_path / "source"), out=tmp_path / "out", side=32, options=options
-    )
-    assert build(recipe).built
-    settings = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
-    words = ["build", recipe.kind, str(recipe.root), "out", "--size", "32", *settings]
-    updates = [["update", "out", words[2]], ["update", "out", words[2], "--dry-run"]]
-    commands = [words, *updates, ["verify", "out"], ["info", "out", "--versions"], ["gc", "out"]]
+def test_build_of_an_up_to_date_dataset_imports_no_torch(tmp_path: Path) -> None:
+    commands = []
+    for name, (make, options) in SOURCES.items():
+        source, kind = make(tmp_path / f"source {name}"), name.split()[0]
+        assert build(BuildRecipe(kind=kind, root=source, out=tmp_path / name, side=32, options=options)).built
+        settings = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
+        updates = [["update", name, str(source)], ["update", name, str(source), "--dry-run"]]
+        commands += [["build", kind, str(source), name, "--size", "32", *settings], *updates]
+        commands += [["verify", name], ["info", name, "--versions"], ["gc", name]]
     shown = run(commands, tmp_path)
-    assert "out is there already, of the same source and recipe: nothing to do" in shown
-    assert shown.count("out is up to date: nothing to do") == 2
-    assert "out is whole" in shown
-    assert shown[-1] == "[]"
+    for name in SOURCES:
+        assert f"{name} is there already, of the same source and recipe: nothing to do" in shown
+        assert shown.count(f"{name} is up to date: nothing to do") == 2
+        assert f"{name} is whole" in shown
+    assert [line for line in shown if line.startswith("[")] == ["[]"] * len(commands)
 
 
-@each_source
+@pytest.mark.parametrize(("name", "make", "options"), [(name, *of) for name, of in SOURCES.items()])
 def test_source_says_of_boxes_what_its_samples_have(
     name: str, make: Callable[[Path], Path], options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -12,10 +12,10 @@ from conftest import contents
 from updating import change
 
 import mmload
-from mmload.builder.pipeline import build, build_part, update
+from mmload.builder.pipeline import build, update
 from mmload.builder.staging import MARK
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.errors import BuildError, StoreError
+from mmload.errors import StoreError
 
 
 @pytest.fixture
@@ -77,16 +77,14 @@ def test_links_to_shards_that_a_command_leaves_alone_stay(source, good):
     assert contents(good) == before
 
 
-def test_an_update_whose_shards_would_lie_behind_a_link_says_so_before_it_builds(source, tmp_path):
+def test_an_update_moves_no_shard_behind_a_link(source, tmp_path):
     made = recipe(source, tmp_path / "out")
     build(made)
     (tmp_path / "elsewhere").mkdir()
     change(source)
     (made.out / "train" / f"{len(list((made.out / 'train').glob('0*'))):06d}").symlink_to(tmp_path / "elsewhere")
-    built = []
     with pytest.raises(StoreError, match="is a link to"):
-        update(made, progress=lambda done, total: built.append(done))
-    assert sum(built) == 0
+        update(made)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -102,29 +100,17 @@ def test_compact_writes_no_shard_behind_a_link(source, good):
     assert contents(good) == before
 
 
-def test_a_part_writes_nothing_behind_links_of_its_working_folder(source, tmp_path):
-    made, work, elsewhere = recipe(source, tmp_path / "out"), tmp_path / ".out.building", tmp_path / "elsewhere"
-    build_part(made, "1/2")
-    (work / "dataset" / "train").rename(elsewhere)
-    (work / "dataset" / "train").symlink_to(elsewhere)
-    before = contents(elsewhere)
-    with pytest.raises(BuildError, match="holds dataset/train, which no build made"):
-        build_part(made, "2/2")
-    assert contents(elsewhere) == before
-
-
-@pytest.mark.parametrize("link", ["", "/dataset"])
-def test_what_looks_like_a_set_aside_folder_is_not_emptied_through_links(source, good, link):
+def test_what_looks_like_a_set_aside_folder_is_not_emptied_through_links(source, good):
     """A link beside the destination, called as builds call folders that they are going to remove."""
-    aside = good.with_name(".other.building.0123456789abcdef.partial")
-    real = good.with_name("real") if not link else aside
-    real.mkdir()
+    aside, real = good.with_name(".other.building.0123456789abcdef.partial"), good.with_name("real")
+    shutil.copytree(good, real / "dataset")
     (real / "lock").write_bytes(MARK)
-    if link:
-        (aside / "dataset").symlink_to(good)
-    else:
-        shutil.copytree(good, real / "dataset")
-        aside.symlink_to(real)
+    (real / "link").symlink_to(good)
+    aside.symlink_to(real)
     before = contents(good), contents(real)
     build(recipe(source, good.with_name("other")))
     assert (contents(good), contents(real)) == before
+    aside.unlink()
+    real.rename(aside)
+    build(recipe(source, good.with_name("other")))
+    assert (contents(good), aside.exists()) == (before[0], False)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from mmload.builder.sample_changes import StoredLists, compare_split, parsed_lines, read_lists
+from mmload.builder.previous_version import origin_now, parsed_lines
 from mmload.builder.shards import SampleOrigin, origins_lines
 from mmload.errors import DamagedError
-from mmload.store.checksum import crc32
-from mmload.store.manifest import read
-from mmload.store.shard_table import FileRecord
 
 
 @pytest.mark.parametrize("revision", ["3 1200 @1700000000000000000", "été.png 1", "\udcff.png 1", 'a"\\\n 1'])
@@ -25,16 +21,10 @@ def test_lines_of_origins_are_read_as_they_were_written(revision: str) -> None:
 
 
 @pytest.mark.parametrize("line", [b'{"revision": 3}', b"none", b'{"checksum": ""}'])
-def test_a_line_that_is_no_origin_is_named(out, line):
-    file = out / "train" / "origins.jsonl"
-    lines = file.read_bytes().split(b"\n")
-    lines[2] = line
-    file.write_bytes(b"\n".join(lines))
-    written = FileRecord(bytes=file.stat().st_size, crc32=f"{crc32(file.read_bytes()):08x}")
-    record = msgspec.structs.replace(read(out).splits["train"], origins=written)
-    message = r"origins\.jsonl has a line that is no object of the keys checksum, .*revision.*; build the dataset again"
+def test_a_line_that_is_no_origin_is_rejected(line):
+    message = "a line that is no object of the keys checksum, .*revision.*; build the dataset again"
     with pytest.raises(DamagedError, match=message):
-        read_lists(out, "train", record)
+        parsed_lines([origins_lines([SampleOrigin(revision="a")]), line], SampleOrigin)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +45,5 @@ def test_only_marked_words_of_a_revision_are_times(stored, now, kept):
         checksum = lambda self, index: "0f"  # noqa: E731
         read = None
 
-    before = StoredLists(ids=["a"], origins=[SampleOrigin(revision=stored, checksum="0f")], listed=2 * 10**18)
-    changes = compare_split(OneFile(), before, same_meaning=True, checksum=False)
-    assert changes.kept.tolist() == [kept]
+    before = SampleOrigin(revision=stored, checksum="0f")
+    assert (origin_now(OneFile(), 0, before, 2 * 10**18, False) is not None) == kept

@@ -20,7 +20,6 @@ from PIL import Image, ImageOps
 from mmload.builder import shard_job
 from mmload.builder import staging as staging_module
 from mmload.builder.pipeline import build, build_part
-from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, made_by
@@ -109,7 +108,6 @@ def test_parts_at_once_several_of_the_same_number(photos: Path, whole: Path, tmp
         (Staging, "commit"),
         (Staging, "discard"),
         (ShardJob, "chunks"),
-        (shard_job, "_move"),
     ],
     ids=lambda place: place[1],
 )
@@ -218,7 +216,7 @@ def test_a_part_of_another_recipe_source_or_version_is_refused(photos: Path, tmp
     now = made_by() | {"mmload": "9"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now)
-        with pytest.raises(BuildError, match=r"and this machine has mmload 9, which may make other pixels"):
+        with pytest.raises(BuildError, match=r"mmload is .9., was .*, which may make other pixels"):
             build_part(job, "2/2")
     assert build_part(job, "2/2").manifest is not None
 
@@ -254,19 +252,6 @@ def test_errors_and_skips_are_those_of_one_build(photos: Path, tmp_path: Path) -
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     with pytest.raises(BuildError, match="more than --max-errors 0 allows"):
         build_part(replace(job, out=tmp_path / "none"), "1/1", on_error="skip", max_errors=0)
-
-
-def test_a_shard_in_the_place_of_another_is_refused(photos: Path, tmp_path: Path) -> None:
-    job = recipe(photos, tmp_path / "out")
-    build_part(job, "1/2")
-    paths = BuildPaths(tmp_path / ".out.building")
-    other = paths.shard("train", 1)
-    other.mkdir()
-    (other / "images.memmap").write_bytes(b"x")
-    (other / "targets.memmap").write_bytes(b"x")
-    with pytest.raises(BuildError, match=r"is not the shard that this build makes: .*; remove that folder"):
-        build_part(job, "2/2")
-    assert not list((paths.folder / "parts").iterdir())
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -320,28 +305,6 @@ def test_parts_of_sources_with_equal_names_sizes_and_times_but_other_pixels_do_n
         with pytest.raises(BuildError, match=r"unfinished build of a source with other pixels in files of equal names"):
             unlike(replace(job, root=other), "2/2")
     assert build_part(job, "2/2").manifest is not None
-    assert contents(tmp_path / "out") == contents(whole)
-
-
-def test_a_part_goes_on_with_an_interrupted_build_unless_the_pixels_are_others(
-    photos: Path, whole: Path, tmp_path: Path
-) -> None:
-    def stop(done: int, total: int) -> None:
-        if done >= 6:
-            raise KeyboardInterrupt
-
-    job, other = recipe(photos, tmp_path / "out"), recolored(photos, tmp_path / "other")
-    with pytest.MonkeyPatch.context() as patch:
-        at((PlannedBuild, "layout"), patch, after=False)
-        with pytest.raises(Killed):
-            build(job)
-    assert build_part(job, "7/7").sealed == 0
-    shutil.rmtree(tmp_path / ".out.building")
-    with pytest.raises(KeyboardInterrupt):
-        build(job, threads=1, progress=stop)
-    with pytest.raises(BuildError, match="of a source with other pixels"):
-        build_part(replace(job, root=other), "1/1")
-    assert build_part(job, "1/1").built < 18
     assert contents(tmp_path / "out") == contents(whole)
 
 

@@ -6,24 +6,23 @@ import errno
 import os
 import shutil
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from conftest import contents
 from meanwhile import once
-from updating import add_pictures, interrupt_after, picture
+from updating import add_pictures, interrupt_after
 
 import mmload
-from mmload.builder import pipeline, previous_version, shard_job, shards, version_commit
+from mmload.builder import previous_version, shard_job, shards
 from mmload.builder import staging as staging_module
 from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build, build_part, update
+from mmload.builder.pipeline import build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.staging import Staging
 from mmload.builder.verify import verify
-from mmload.errors import BuildError
 from mmload.store.manifest import Manifest
 
 UPDATE = UpdateOptions()
@@ -51,7 +50,7 @@ def all_built(work: PlannedBuild, staging: Staging) -> Manifest:
 @pytest.fixture
 def unlocked(monkeypatch):
     """Machines that do not see each other's locks."""
-    monkeypatch.setattr(version_commit, "folder_lock", lambda folder: nullcontext())
+    monkeypatch.setattr(staging_module, "folder_lock", lambda folder: nullcontext())
     monkeypatch.setattr(staging_module, "lock", lambda file, shared=False: True)
 
 
@@ -115,48 +114,13 @@ def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_build(s
     assert verify(tmp_path / "o") == []
 
 
-def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_update(squares, source, tmp_path, monkeypatch):
-    job = replace(squares, out=tmp_path / "o")
-    waits, goes_on = threading.Event(), threading.Event()
-    private_paths, manifest = shard_job.private_paths, PlannedBuild.manifest
-
-    def run():
-        with suppress(BuildError):
-            build_part(job, "1/1", threads=1)
-
-    late = threading.Thread(target=run)
-
-    def waiting(paths):
-        if threading.current_thread() is late:
-            waits.set()
-            goes_on.wait()
-        return private_paths(paths)
-
-    def beside_the_late_one(self, *words):
-        if self.previous is not None:
-            goes_on.set()
-            late.join()
-        return manifest(self, *words)
-
-    monkeypatch.setattr(shard_job, "private_paths", waiting)
-    monkeypatch.setattr(PlannedBuild, "manifest", beside_the_late_one)
-    late.start()
-    waits.wait()
-    build_part(job, "1/1", threads=1)
-    picture(source).write_bytes(picture(source, 2).read_bytes())
-    os.utime(picture(source))
-    update(job)
-    assert not late.is_alive()
-    assert verify(job.out) == []
-
-
 def test_a_late_part_of_an_update_is_not_refused_while_another_commits(squares, source, monkeypatch):
     add_pictures(source, 30)
     work, reports = planned(squares), []
-    late = lambda: reports.append(pipeline._run_shards(work, LocalEngine(), slice(1), shared=True))  # noqa: E731
+    late = lambda: reports.append(work.run(LocalEngine(), slice(1), shared=True))  # noqa: E731
     once(monkeypatch, staging_module, "add_to_dataset", before=late)
     build_part(squares, "1/1", options=UPDATE)
-    assert reports[0].manifest is not None
+    assert reports[0] is not None
     assert verify(squares.out) == []
 
 
@@ -199,45 +163,13 @@ def test_a_part_of_an_update_ends_well_while_another_moves_files(squares, source
             second.join(2)  # it may wait for the lock that this one holds
 
     monkeypatch.setattr(PlannedBuild, "sealed", waiting)
-    monkeypatch.setattr(version_commit.os, "replace", slow)
+    monkeypatch.setattr(os, "replace", slow)
     second.start()
     looks.wait(20)
     build_part(squares, "2/2", options=UPDATE)
     second.join()
     assert moves.is_set()
     assert not errors
-    assert verify(squares.out) == []
-
-
-def test_a_part_of_an_update_ends_well_if_another_moves_its_lists(squares, source, monkeypatch):
-    add_pictures(source, 30)
-    build_part(squares, "1/2", options=UPDATE)
-    write, work = shards.write_blocks, planned(squares)
-    with Staging(squares.out, work.probed_plan(), shared=True) as first:
-        made = all_built(work, first)
-        goes_on, moves, move = threading.Event(), threading.Event(), os.replace
-        thread = threading.Thread(target=lambda: first.add_version(made, work.previous.manifest.contents))
-
-        def slow(place, other):
-            move(place, other)
-            if threading.current_thread() is thread and other.name == "origins.2.jsonl":
-                moves.set()
-                goes_on.wait(2)
-
-        def beside_another(paths, place, *words):
-            record = write(paths, place, *words)
-            if place.name == "origins.2.jsonl" and not moves.is_set():
-                thread.start()
-                moves.wait(10)
-            return record
-
-        monkeypatch.setattr(version_commit.os, "replace", slow)
-        monkeypatch.setattr(shards, "write_blocks", beside_another)
-        try:
-            assert build_part(squares, "2/2", options=UPDATE).manifest is not None
-        finally:
-            goes_on.set()
-            thread.join()
     assert verify(squares.out) == []
 
 
@@ -255,9 +187,8 @@ def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(squ
     work = planned(squares)
     with Staging(squares.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
-        once(
-            monkeypatch, version_commit, "read", after=lambda: first.add_version(made, work.previous.manifest.contents)
-        )
+        with_another = lambda: once(monkeypatch, staging_module, "read", after=lambda: first.commit(made))  # noqa: E731
+        once(monkeypatch, staging_module, "add_to_dataset", before=with_another)
         assert build_part(squares, "2/2", options=UPDATE).manifest is not None
     assert verify(squares.out) == []
     assert mmload.open(squares.out, version=1)
@@ -266,7 +197,7 @@ def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(squ
 @pytest.mark.usefixtures("unlocked")
 def test_a_file_that_another_part_has_moved_is_not_missing_without_locks(squares, source, monkeypatch):
     add_pictures(source, 30)
-    work, dataset_files, lists = planned(squares), version_commit.dataset_files, []
+    work, dataset_files, lists = planned(squares), staging_module.dataset_files, []
     with Staging(squares.out, work.probed_plan(), shared=True) as first:
         made = all_built(work, first)
 
@@ -279,7 +210,7 @@ def test_a_file_that_another_part_has_moved_is_not_missing_without_locks(squares
                 (squares.out / name).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(new / name, squares.out / name)
 
-        monkeypatch.setattr(version_commit, "dataset_files", then_another_moves_one)
+        monkeypatch.setattr(staging_module, "dataset_files", then_another_moves_one)
         assert build_part(squares, "2/2", options=UPDATE).manifest is not None
     assert len(lists) >= 2
     assert verify(squares.out) == []

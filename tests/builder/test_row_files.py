@@ -22,7 +22,7 @@ ROWS = 18
         (np.arange(ROWS) * 1.0, "are float64; give integers"),
         (np.full(ROWS, np.inf), "are float64; give integers"),
         (np.ones(ROWS, np.bool_), "row numbers are booleans; give integers"),
-        (np.array([f"{row}.5" for row in range(ROWS)]), "a row number is no integer"),
+        (np.array([f"{row}.5" for row in range(ROWS)]), "are float32; give integers"),
     ],
 )
 def test_numbers_of_rows_that_are_no_integers_are_refused(dataset, tmp_path, name, rows, message):

@@ -1,15 +1,14 @@
-"""Channel sums and placed rows against numpy's own answers, up to the largest integers."""
+"""Channel sums, placed rows, mean and deviation against numpy's own answers, up to the largest integers."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from mmload.builder.row_statistics import channel_sums, copy_and_sum, no_sums
+from mmload.builder.row_statistics import copy_and_sum, no_sums
+from mmload.builder.shards import Statistics
 
 
 def plain(images: np.ndarray) -> list[list[int]]:
@@ -17,23 +16,36 @@ def plain(images: np.ndarray) -> list[list[int]]:
     return [wide.sum((0, 2, 3)).tolist(), (wide**2).sum((0, 2, 3)).tolist()]
 
 
-@given(st.integers(0, 3), st.integers(1, 4), st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
-def test_sums_and_rows_are_numpys(count: int, channels: int, height: int, width: int, seed: int) -> None:
-    """Interleaved, mirrored and cut-out images alike: any strides."""
-    whole = np.random.default_rng(seed).integers(0, 256, (count, height + 3, width + 5, channels), dtype=np.uint8)
+@given(st.integers(0, 3), st.integers(1, 4), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.randoms())
+def test_sums_and_rows_are_numpys(
+    count: int, channels: int, height: int, width: int, by_lines: bool, random: object
+) -> None:
+    """Interleaved, mirrored and cut-out images alike: any strides; of a window of each."""
+    top, left = random.randrange(height), random.randrange(width)
+    window = top, left, random.randrange(height - top + 1), random.randrange(width - left + 1)
+    shape = (count, height + 3, width + 5, channels)
+    whole = np.random.default_rng(random.getrandbits(32)).integers(0, 256, shape, dtype=np.uint8)
     images = whole[:, 2 : 2 + height, 4 + width : 4 : -1].transpose(0, 3, 1, 2)
-    rows, sums = np.empty(images.shape, np.uint8), no_sums(channels)
+    order = (0, 2, 1, 3) if by_lines else (0, 1, 2, 3)
+    rows, sums = np.empty(images.transpose(order).shape, np.uint8), no_sums(channels)
     for image, row in zip(images, rows, strict=True):
-        copy_and_sum(image, row, sums)
-    assert (rows == images).all()
-    assert sums.tolist() == plain(images)
-    assert channel_sums(torch.from_numpy(rows)).tolist() == plain(images)
+        copy_and_sum(image, row, sums, by_lines, *window)
+    assert (rows.transpose(order) == images).all()
+    inside = images[:, :, top : top + window[2], left : left + window[3]]
+    assert sums.tolist() == plain(inside)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 70_000), (2, 3, 300, 300), (1, 1, 70_000, 1)])
+@pytest.mark.parametrize("shape", [(1, 1, 70_000), (3, 300, 300), (1, 70_000, 1)])
 def test_white_does_not_overflow(shape: tuple[int, ...]) -> None:
-    white: Tensor = torch.full(shape, 255, dtype=torch.uint8)
-    sums, row = no_sums(shape[1]), np.empty(shape[1:], np.uint8)
-    copy_and_sum(white[0].numpy(), row, sums)
-    assert sums.tolist() == plain(white[:1].numpy())
-    assert channel_sums(white).tolist() == plain(white.numpy())
+    white, sums = np.full(shape, 255, np.uint8), no_sums(shape[0])
+    copy_and_sum(white, white, sums, False, 0, 0, *shape[1:])
+    assert sums.tolist() == plain(white[None])
+
+
+def test_mean_and_deviation() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 20, 30), dtype=np.uint8)
+    sums, squares = plain(pixels)
+    mean, std = Statistics(sums=sums, squares=squares, pixels=5 * 20 * 30).mean_std()
+    assert np.allclose(mean, pixels.mean((0, 2, 3)) / 255)
+    assert np.allclose(std, pixels.std((0, 2, 3)) / 255)
+    assert Statistics().mean_std() == ((), ())

@@ -15,8 +15,7 @@ from s3_server import Bucket
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.repair import repair
-from mmload.builder.verify import compare
+from mmload.builder.verify import compare, repair
 from mmload.errors import RemoteError, SampleError, SourceError, UsageError
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import Location, location

@@ -20,7 +20,6 @@ from mmload.builder import staging as staging_module
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import square
 from mmload.builder.staging import MARK, Staging
-from mmload.builder.verify import verify
 from mmload.errors import BuildError, UsageError
 from mmload.runtime.durable_files import exchange, folder_lock
 from mmload.store.manifest import read
@@ -67,28 +66,12 @@ def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", [None, "1/1"])
 def test_empty_folders_and_one_with_half_a_mark_are_taken_away(source: Path, tmp_path: Path, part: str | None) -> None:
     """A kill leaves such folders beside the working folder, where one is created or removed."""
-    for name in (".out.building", ".out.building.0123456789abcdef.partial", ".out.building.0123456789abcde0.partial"):
+    for name in (".out.building.0123456789abcdef.partial", ".out.building.0123456789abcde0.partial"):
         (tmp_path / name).mkdir()
     (tmp_path / name / "lock").write_bytes(MARK[:9])
     asked = recipe(source, tmp_path / "out")
     assert (build(asked) if part is None else build_part(asked, part)).built == 15
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
-
-
-@pytest.mark.parametrize("name", ["dataset/train", "notes/train/000000.json", "thesis.tex"])
-def test_a_link_in_a_marked_folder_is_refused_and_stays(source: Path, tmp_path: Path, name: str) -> None:
-    """Nothing is moved or removed through it."""
-    interrupted(source, tmp_path / "out")
-    (tmp_path / "mine").mkdir()
-    link = tmp_path / ".out.building" / name
-    if link.exists():
-        link.rename(tmp_path / "was")
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(tmp_path / "mine")
-    for more in ({}, {"transforms": square(24)}):
-        with pytest.raises(BuildError, match=f"holds {name}, which no build made"):
-            build(recipe(source, tmp_path / "out", **more), overwrite=bool(more))
-    assert link.is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +85,7 @@ def test_a_link_in_a_marked_folder_is_refused_and_stays(source: Path, tmp_path: 
     ],
 )
 @pytest.mark.parametrize("wanted", ["alone", "overwrite", "part"])
-def test_staging_found_and_wanted_does_what_the_table_says(
+def test_staging_goes_on_with_discards_or_refuses_what_it_finds(
     source: Path, tmp_path: Path, found: str, done: dict[str, Any], wanted: str
 ) -> None:
     out = (tmp_path / "out").resolve()
@@ -163,7 +146,7 @@ def test_a_reader_sees_a_dataset_at_every_moment_of_an_overwrite(source: Path, o
     reader = threading.Thread(target=look)
     reader.start()
     try:
-        for number in range(200):
+        for number in range(40):
             new = structs.replace(old, fingerprint=str(number))
             with Staging(out) as staging:
                 shutil.copytree(out, staging.paths.dataset)
@@ -174,13 +157,6 @@ def test_a_reader_sees_a_dataset_at_every_moment_of_an_overwrite(source: Path, o
     assert failed == []
     assert len(seen) > 1
     assert not (out.parent / ".out.building").exists()
-
-
-def test_without_an_exchange_there_are_two_renames(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmload.builder.staging.exchange", lambda one, other: False)
-    assert build(recipe(source, out, shard_bytes=9000), overwrite=True).built == 15
-    assert verify(out) == []
-    assert sorted(path.name for path in out.parent.iterdir()) == ["out", "photos"]
 
 
 @pytest.mark.parametrize("atomic", [True, False])
@@ -203,7 +179,7 @@ def test_a_kill_at_any_step_of_a_swap_is_recovered(
         return run
 
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        for name in ("dataset_at", "folder_lock", "remove_dataset", "write_atomically"):
+        for name in ("dataset_at", "folder_lock", "remove", "write_atomically"):
             patch.setattr(f"mmload.builder.staging.{name}", doomed(getattr(staging_module, name)))
         patch.setattr("mmload.builder.staging.exchange", doomed(exchange if atomic else lambda one, other: False))
         patch.setattr(Path, "rename", doomed(Path.rename))

@@ -16,10 +16,9 @@ import mmload
 from mmload.builder.dataset_change import open_to_change
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.repair import repair
 from mmload.builder.row_files import rows_in
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.verify import compare, verify
+from mmload.builder.verify import compare, repair, verify
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 from mmload.parity import run as parity
@@ -290,7 +289,7 @@ def test_a_file_names_the_rows_of_a_subset(built, tmp_path, name, capsys):
     [
         ("a.txt", "nobody.jpg\n", "line 1: 'nobody.jpg' is no sample"),
         ("a.csv", "x\n1\n", "it needs row or id"),
-        ("a.csv", "row\n1.5\n", "no integer"),
+        ("a.csv", "row\n1.5\n", "give integers"),
         ("a.csv", "row,x\n1\n", "record 2 has 1 values"),
         ("a.npy", "x", "as arrays of numpy"),
         ("a.txt", "99\n", "row 99 does not exist"),

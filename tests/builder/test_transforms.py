@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision import tv_tensors
@@ -25,6 +25,7 @@ from mmload.errors import RecipeError
 from mmload.records import Sample
 
 SIZES = st.integers(1, 80)
+WIDE = st.tuples(SIZES, st.integers(2, 80))
 INTERPOLATIONS = ("bilinear", "bicubic")
 KINDS = st.sampled_from(INTERPOLATIONS)
 
@@ -59,37 +60,14 @@ def theirs(sample: Sample, step: object) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(part.as_subclass(Tensor) for part in step(images, masks, boxes))
 
 
-class Exact:
-    """torchvision's resize; to a width of 1, which its kernels get wrong, in floats and one axis after the other."""
-
-    def __init__(self, size: int | list[int] | tuple[int, int], kind: str) -> None:
-        self.resize = v2.Resize(size, interpolation=InterpolationMode(kind), antialias=True)
-
-    def __call__(self, images: Tensor, masks: Tensor, boxes: Tensor) -> tuple[Tensor, ...]:
-        sized = self.resize(masks)
-        height, width = sized.shape[-2:]
-        if width > 1:
-            return self.resize(images), sized, self.resize(boxes)
-        narrow = self.of_height(images.as_subclass(Tensor).float().mT, 1).mT
-        resized = self.of_height(narrow, height).round().clamp(0, 255).to(torch.uint8)
-        return tv_tensors.Image(resized), sized, self.resize(boxes)
-
-    def of_height(self, images: Tensor, height: int) -> Tensor:
-        """With every column twice, as one alone is what goes wrong."""
-        twice = torch.cat([images, images], 2)
-        resized = F.resize_image(twice, [height, twice.shape[2]], self.resize.interpolation, antialias=True)
-        return resized[..., : images.shape[2]]
+def resize(size: int | list[int] | tuple[int, int], kind: str) -> v2.Resize:
+    return v2.Resize(size, interpolation=InterpolationMode(kind), antialias=True)
 
 
-def check_pixels(got: Tensor, expected: Tensor, narrow: bool) -> None:
-    """Equal; what torchvision cannot resize exactly, to a width of 1, within a level."""
-    torch.testing.assert_close(got.float(), expected.float(), rtol=0, atol=int(narrow))
-
-
-def check(sample: Sample, got: Sample, step: object, narrow: bool = False) -> None:
+def check(sample: Sample, got: Sample, step: object) -> None:
     """Equal pixels; of torchvision's boxes those that have an area, in their order, in front, and nothing behind."""
     images, masks, boxes = theirs(sample, step)
-    check_pixels(got.fields["images"], images, narrow)
+    assert torch.equal(got.fields["images"], images)
     assert torch.equal(got.fields["masks"], masks)
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     count = int(got.fields["counts"])
@@ -110,7 +88,7 @@ def check(sample: Sample, got: Sample, step: object, narrow: bool = False) -> No
 def check_resized(sample: Sample, got: Sample, step: object) -> None:
     """Resizing moves boxes and drops none."""
     images, masks, boxes = theirs(sample, step)
-    check_pixels(got.fields["images"], images, narrow=images.shape[-1] == 1)
+    assert torch.equal(got.fields["images"], images)
     assert torch.equal(got.fields["masks"], masks)
     count = len(boxes)
     assert torch.allclose(got.fields["boxes"][:count], boxes, atol=1e-4, rtol=0)
@@ -119,24 +97,25 @@ def check_resized(sample: Sample, got: Sample, step: object) -> None:
         assert torch.equal(got.fields[name], sample.fields[name])
 
 
-@settings(max_examples=100)
-@given(height=SIZES, width=SIZES, size=st.integers(1, 40), kind=KINDS)
-def test_resize_of_the_short_side(height: int, width: int, size: int, kind: str) -> None:
+@settings(max_examples=60)
+@given(height=SIZES, width=SIZES, size=st.integers(2, 40) | WIDE, kind=KINDS)
+def test_resize_of_the_short_side_or_to_an_exact_size(
+    height: int, width: int, size: int | tuple[int, int], kind: str
+) -> None:
     sample = made(height, width)
     got = ResizeSample(size=size, interpolation=kind)(sample)
-    check_resized(sample, got, Exact(size, kind))
-    assert min(got.fields["images"].shape[-2:]) == size
+    check_resized(sample, got, resize(size, kind))
 
 
-@settings(max_examples=100)
-@given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
-def test_resize_to_an_exact_size(height: int, width: int, size: tuple[int, int], kind: str) -> None:
-    sample = made(height, width)
-    got = ResizeSample(size=size, interpolation=kind)(sample)
-    check_resized(sample, got, Exact(size, kind))
+@given(height=SIZES, width=SIZES, wanted=SIZES, kind=KINDS)
+def test_a_resize_to_a_width_of_1_is_right(height: int, width: int, wanted: int, kind: str) -> None:
+    """torchvision's kernels get that wrong: of columns that are all alike it is one of those that they make of two."""
+    images = made(height, 1).fields["images"].expand(3, height, width).contiguous()
+    got = ResizeSample(size=(wanted, 1), interpolation=kind)(Sample("it", {"images": images})).fields["images"]
+    assert torch.equal(got, resize([wanted, 2], kind)(images)[..., :1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(height=SIZES, width=SIZES, size=SIZES | st.tuples(SIZES, SIZES))
 def test_center_crop_also_of_smaller_images(height: int, width: int, size: int | tuple[int, int]) -> None:
     # torchvision's own CenterCrop pads a small image by floor(d / 2) and moves its boxes by round(d / 2), so that they
@@ -151,7 +130,7 @@ def test_center_crop_also_of_smaller_images(height: int, width: int, size: int |
     check(sample, got, v2.Compose([pad, v2.CenterCrop(size)]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     height=SIZES,
     width=SIZES,
@@ -166,8 +145,8 @@ def test_pad(height: int, width: int, padding: int | tuple[int, int, int, int], 
     check(sample, got, v2.Pad(sides, fill=fills))
 
 
-@settings(max_examples=100)
-@given(height=SIZES, width=SIZES, size=st.tuples(SIZES, SIZES), kind=KINDS)
+@settings(max_examples=40)
+@given(height=SIZES, width=SIZES, size=WIDE, kind=KINDS)
 def test_letterbox_is_a_resize_and_a_pad(height: int, width: int, size: tuple[int, int], kind: str) -> None:
     sample = made(height, width)
     got = LetterboxSample(size=size, interpolation=kind)(sample)
@@ -175,11 +154,11 @@ def test_letterbox_is_a_resize_and_a_pad(height: int, width: int, size: tuple[in
     scale = min(size[0] / height, size[1] / width)
     inner = [max(1, min(size[0], round(height * scale))), max(1, min(size[1], round(width * scale)))]
     assert inner[0] == size[0] or inner[1] == size[1]
+    assume(inner[1] > 1)
     rest = (size[0] - inner[0], size[1] - inner[1])
     border = [rest[1] // 2, rest[0] // 2, rest[1] - rest[1] // 2, rest[0] - rest[0] // 2]
     fills = {tv_tensors.Image: 114, tv_tensors.Mask: 255, "others": 0}
-    resize, pad = Exact(inner, kind), v2.Pad(border, fill=fills)
-    check(sample, got, lambda *parts: pad(*resize(*parts)), narrow=inner[1] == 1)
+    check(sample, got, v2.Compose([resize(inner, kind), v2.Pad(border, fill=fills)]))
 
 
 @given(height=SIZES, width=SIZES, channels=st.sampled_from([1, 3]), out=st.sampled_from([1, 3]))
@@ -211,7 +190,7 @@ def test_boxes_that_a_crop_leaves_out_make_room_for_those_behind() -> None:
     assert sample.fields["counts"] == 3  # what came in is as it was
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     height=SIZES, width=SIZES, size=st.integers(1, 40), middle=st.integers(1, 50), kind=KINDS, interleaved=st.booleans()
 )
@@ -279,33 +258,31 @@ def test_a_chain_is_its_steps_in_order() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"step": "Resize"}, "transform Resize: .*'size'; it takes interpolation, size"),
-        ({"step": "Resize", "size": 0}, "size is 0; use pixels"),
-        ({"step": "Resize", "size": True}, "size is True"),
-        ({"step": "Resize", "size": 1.5}, r"size is 1\.5"),
-        ({"step": "Resize", "size": "256"}, "size is '256'"),
-        ({"step": "Resize", "size": [256]}, r"size is \[256\]; .* \[height, width\]"),
-        ({"step": "Resize", "size": [1, 2, 3]}, "size is"),
-        ({"step": "Resize", "size": [1, [2]]}, "size is"),
-        ({"step": "Resize", "size": 65_536}, "to 65,535"),
-        ({"step": "Resize", "size": 9, "interpolation": "nearest"}, "'nearest'; use one of bicubic, bilinear"),
-        ({"step": "Resize", "size": 9, "interpolation": {}}, "interpolation is {}"),
-        ({"step": "Resize", "size": 9, "antialias": False}, "no argument 'antialias'; it takes interpolation, size"),
-        ({"step": "CenterCrop", "size": -1}, "CenterCrop: size is -1"),
-        ({"step": "CenterCrop", "size": 9, "fill": 256}, "fill is 256; use an integer from 0 to 255"),
-        ({"step": "CenterCrop", "size": 9, "fill": [1, 2, 3]}, "fill is"),
-        ({"step": "Pad", "padding": -1}, "padding is -1"),
-        ({"step": "Pad", "padding": [1]}, r"padding is \[1\]"),
-        ({"step": "Pad", "padding": [1, 2]}, r"use an integer or \[left, top, right, bottom\]"),
-        ({"step": "Pad", "padding": 2.5}, r"padding is 2\.5"),
-        ({"step": "Pad", "padding": "1234"}, "padding is '1234'"),
-        ({"step": "Pad", "padding": 10**9}, "from 0 to 65,535"),
-        ({"step": "Letterbox", "size": [0, 4]}, "Letterbox: size is"),
-        ({"step": "Grayscale", "num_output_channels": 2}, "num_output_channels is 2; use 1 or 3"),
-        ({"step": "RGB", "size": 3}, "RGB has no argument 'size'"),
-        ({"step": "Blur"}, "unknown transform 'Blur'; use one of CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
-        ({"step": 3}, "unknown transform 3"),
-        ({"name": "Resize"}, "transform {'name': 'Resize'} has no step; name one"),
+        ({"step": "Resize"}, r"missing required field `size`; Resize takes interpolation, size"),
+        ({"step": "Resize", "size": 0}, r"'size': 0}: .*>= 1 - at `\$.size`; Resize takes"),
+        ({"step": "Resize", "size": True}, "got `bool`"),
+        ({"step": "Resize", "size": 1.5}, "got `float`"),
+        ({"step": "Resize", "size": "256"}, "got `str`"),
+        ({"step": "Resize", "size": [256]}, "length >= 2"),
+        ({"step": "Resize", "size": [1, 2, 3]}, "length <= 2"),
+        ({"step": "Resize", "size": [1, [2]]}, r"at `\$.size\[1\]`"),
+        ({"step": "Resize", "size": 65_536}, "<= 65535"),
+        ({"step": "Resize", "size": 9, "interpolation": "nearest"}, "Invalid enum value 'nearest'"),
+        ({"step": "Resize", "size": 9, "interpolation": {}}, r"at `\$.interpolation`"),
+        (
+            {"step": "Resize", "size": 9, "antialias": False},
+            "unknown field `antialias`; Resize takes interpolation, size",
+        ),
+        ({"step": "CenterCrop", "size": 9, "fill": 256}, r"<= 255 - at `\$.fill`"),
+        ({"step": "CenterCrop", "size": 9, "fill": [1, 2, 3]}, r"at `\$.fill`"),
+        ({"step": "Pad", "padding": -1}, ">= 0"),
+        ({"step": "Pad", "padding": [1, 2]}, "length >= 4"),
+        ({"step": "Letterbox", "size": [0, 4]}, r">= 1 - at `\$.size\[0\]`"),
+        ({"step": "Grayscale", "num_output_channels": 2}, "Invalid enum value 2"),
+        ({"step": "RGB", "size": 3}, "unknown field `size`; RGB takes no argument"),
+        ({"step": "Blur"}, "no step of a build, which has CenterCrop, Grayscale, Letterbox, Pad, RGB, Resize"),
+        ({"step": 3}, "no step of a build"),
+        ({"name": "Resize"}, "{'name': 'Resize'} is no step of a build"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], message: str) -> None:
@@ -313,23 +290,9 @@ def test_wrong_arguments_are_named_with_what_is_known(spec: dict[str, object], m
         TransformChain([spec])
 
 
-RANDOM = [
-    *(name for name in dir(v2) if name.startswith("Random")),
-    *("ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix", "MixUp", "CutMix"),
-    *("ElasticTransform", "GaussianBlur", "GaussianNoise"),
-]
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_steps_of_torchvision_are_refused_with_the_reason(name: str) -> None:
-    assert hasattr(v2, name)
-    with pytest.raises(RecipeError, match=f"{name} is random: .* mmload.Collate at load time"):
-        TransformChain([{"step": name}])
-
-
-@pytest.mark.parametrize("name", ["Normalize", "ToTensor", "ToDtype", "PILToTensor", "ConvertImageDtype"])
-def test_transform_named_like_an_augmentation_raises_and_says_where_it_belongs(name: str) -> None:
-    with pytest.raises(RecipeError, match=f"{name} belongs to load time.*mmload.Collate.*Letterbox"):
+@pytest.mark.parametrize("name", ["RandomCrop", "ColorJitter", "Normalize", "ToTensor"])
+def test_a_step_of_torchvision_that_belongs_to_load_time_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(RecipeError, match=f"{name}'}} is no step of a build, .*belong to load time, in mmload.Collate"):
         TransformChain([{"step": name}])
 
 

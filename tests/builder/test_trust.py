@@ -19,9 +19,8 @@ from mmload.bench.contenders.source import source_dataset
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.repair import repair
 from mmload.builder.trust import trusted_recipe
-from mmload.builder.verify import compare
+from mmload.builder.verify import compare, repair
 from mmload.errors import DamagedError, SourceError, UsageError
 from mmload.parity import run as parity
 from mmload.sources import download
@@ -144,17 +143,12 @@ def test_the_bench_does_not_unpickle_what_is_no_data(copy: Path, tmp_path: Path)
     (folder / "data_batch_5").write_bytes(pickle.dumps({**rows, "more": _Canary(tmp_path / "ran")}))
     asking(copy, {"kind": "cifar10"})
     task = Task(dataset=copy, split="train", source=folder.parent, crop=24)
-    with pytest.raises(SourceError, match="data_batch_5 is not a CIFAR batch: it asks to call"):
+    with pytest.raises(SourceError, match="data_batch_5 is not a CIFAR batch: .*it asks to call"):
         source_dataset(task)
     assert not (tmp_path / "ran").exists()
     shutil.copy(folder / "data_batch_1", folder / "data_batch_5")
     with pytest.raises(SourceError, match="has 5 images"):
         source_dataset(task)
-
-
-def test_trust_is_said_in_help() -> None:
-    for command, *_ in COMMANDS:
-        assert "--trust" in command_line(command, "--help").stdout
 
 
 @pytest.mark.parametrize("option", [{"file": "/etc/list.csv"}, {"file": "../list.csv"}, {"folder": "a/../.."}])

@@ -38,8 +38,8 @@ def test_an_update_equals_a_fresh_build(source, tmp_path, options):
     assert verify(made.out) == []
 
 
-def test_twenty_updates_in_a_row_equal_a_fresh_build(squares, source, tmp_path):
-    for number in range(20):
+def test_eight_updates_in_a_row_equal_a_fresh_build(squares, source, tmp_path):
+    for number in range(8):
         files = sorted(source.rglob("*.*"))
         shutil.copy(files[number % 3], files[-1].with_name(f"n{number}.jpg"))
         files[-1 - number % 4].unlink()
@@ -47,14 +47,6 @@ def test_twenty_updates_in_a_row_equal_a_fresh_build(squares, source, tmp_path):
         assert report.manifest.version == number + 2
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
     assert verify(squares.out) == []
-
-
-def test_an_update_of_a_shuffled_dataset_equals_a_fresh_build(source, tmp_path):
-    made = recipe(source, tmp_path / "out", shuffle_seed=7)
-    build(made)
-    change(source)
-    update(made)
-    assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path))
 
 
 def test_many_new_pictures_of_a_shuffled_dataset_equal_a_fresh_build(source, tmp_path):
@@ -71,7 +63,8 @@ def test_many_new_pictures_of_a_shuffled_dataset_equal_a_fresh_build(source, tmp
 def test_touched_files_are_read_once(squares, source):
     for file in source.rglob("*.*"):
         os.utime(file, (1.1e9, 1.1e9))
-    assert update(squares).manifest.version == 2
+    report = update(squares)
+    assert (report.added, report.changed, report.removed, report.manifest.version) == (0, 0, 0, 2)
     assert update(squares).manifest.version == 2
     assert build(squares).built == 0
 
@@ -130,12 +123,6 @@ def test_an_update_that_leaves_the_appended_order_says_so_before_it_writes(squar
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_a_dry_run_of_another_recipe_is_refused(squares):
-    what = r"was built by another recipe \(\[store\] shuffle_seed is 1, was not given\)"
-    with pytest.raises(BuildError, match=what):
-        update(replace(squares, shuffle_seed=1), UpdateOptions(dry_run=True))
-
-
 def test_nothing_changed_makes_no_version(squares):
     assert not update(squares, UpdateOptions(dry_run=True)).needed
     report = update(squares)
@@ -153,13 +140,6 @@ def test_a_dry_run_writes_nothing(squares, source):
     assert {file for file in files_of(squares.out.parent) if source not in file.parents} == {
         file for file in before if source not in file.parents
     }
-
-
-def test_files_of_new_times_and_equal_content_are_kept(squares, source):
-    for file in source.rglob("*.*"):
-        os.utime(file)
-    report = update(squares)
-    assert (report.added, report.changed, report.removed) == (0, 0, 0)
 
 
 def test_two_files_swapped_with_equal_size_and_time_are_seen_by_checksum_alone(source, tmp_path):
@@ -260,9 +240,10 @@ def test_update_further_exclusions_drop_their_rows(squares, tmp_path):
         update(squares)
 
 
-def test_another_recipe_is_refused(squares):
-    with pytest.raises(BuildError, match="was built by another recipe"):
-        update(replace(squares, transforms=({"step": "Resize", "size": [8, 8]},)))
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_another_recipe_is_refused(squares, dry_run):
+    with pytest.raises(BuildError, match=r"another recipe \(\[store\] shuffle_seed is 1, was not given\)"):
+        update(replace(squares, shuffle_seed=1), UpdateOptions(dry_run=dry_run))
 
 
 def test_without_a_dataset_there_is_nothing_to_update(source, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from updating import add_pictures, assert_rows_equal, change, fresh, interrupt_after, picture
 
 import mmload
-from mmload.builder import version_commit
+from mmload.builder import staging
 from mmload.builder.engines import LocalEngine
 from mmload.builder.pipeline import build_part, update
 from mmload.builder.previous_version import UpdateOptions
@@ -65,15 +65,6 @@ def test_an_interrupted_update_resumes_from_its_shards(squares, source, tmp_path
     assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
 
 
-def test_an_unfinished_update_of_an_older_state_of_the_source_is_dropped(squares, source, tmp_path):
-    shutil.copy(picture(source), source / "class1" / "x.jpg")
-    with pytest.raises(KeyboardInterrupt):
-        update(squares, progress=interrupt_after(0))
-    shutil.copy(picture(source), source / "class1" / "y.jpg")
-    assert update(squares).added == 2
-    assert_rows_equal(mmload.open(squares.out), fresh(squares, tmp_path))
-
-
 def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, source, tmp_path):
     add_pictures(source, 30)
     with pytest.raises(KeyboardInterrupt):
@@ -87,7 +78,7 @@ def test_finished_shards_of_an_older_state_of_the_source_are_dropped(squares, so
 def test_an_update_that_is_killed_while_it_moves_files_is_completed(squares, source, tmp_path, monkeypatch, then):
     change(source)
     with monkeypatch.context() as patch:
-        patch.setattr(version_commit, "write_atomically", interrupted)
+        patch.setattr(staging, "versions_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             update(squares)
     assert mmload.open(squares.out).manifest.version == 1
@@ -101,7 +92,7 @@ def test_an_update_that_is_killed_while_it_moves_files_is_completed(squares, sou
 def test_a_version_of_which_a_file_is_missing_is_not_committed(squares, source, tmp_path, monkeypatch):
     change(source)
     with monkeypatch.context() as patch:
-        patch.setattr(version_commit, "write_atomically", interrupted)
+        patch.setattr(staging, "versions_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             update(squares)
     new = max(file for file in (squares.out / "train").iterdir() if file.is_dir())

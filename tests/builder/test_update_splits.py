@@ -66,8 +66,8 @@ def test_missing_values_of_a_split_are_told_after_updates_of_another(squares, ph
     for name, split in (("a", "train"), ("b", "val"), ("c", "train")):
         shutil.copy(picture(photos / split), photos / split / "class0" / f"{name}.jpg")
         warnings = update(squares).manifest.card["warnings"]["train"]
-        assert warnings[0] == "1 new row of version 3 without a value of score (nan); add these fields again"
-    assert warnings[1] == "1 new row of version 5 without a value of score (nan); add these fields again"
+        assert warnings[0] == "1 new row of version 3 without a value of score (nan); add this field again"
+    assert warnings[1] == "1 new row of version 5 without a value of score (nan); add this field again"
 
 
 def test_a_subset_that_has_lost_all_its_rows_is_told(squares, photos):

@@ -18,10 +18,9 @@ from PIL import Image
 import mmload as package
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout, from_mapping
-from mmload.builder.repair import repair
 from mmload.builder.shard_job import is_raw
-from mmload.builder.verify import compare, verify
-from mmload.errors import BuildError, RecipeError, SampleError
+from mmload.builder.verify import compare, repair, verify
+from mmload.errors import DamagedError, RecipeError, SampleError
 from mmload.sources.decode import Decoder
 from mmload.store.dataset import Split
 
@@ -147,57 +146,17 @@ def test_verify_compare_and_repair(pictures: Path, tmp_path: Path, encode: str) 
         body[-3] ^= 4
         file.write_bytes(body)
         assert [fault.file for fault in verify(out)] == [file.relative_to(out).as_posix()]
-        reasons = [str(fault) for fault in compare(out, pictures)]
-        assert len(reasons) == 1
-        assert f"{name.split('.')[0]} of row {split.record.shards[-1].rows - 1} differs from" in reasons[0]
+        if name in ("images.offsets", "images.sizes"):
+            with pytest.raises(DamagedError):
+                compare(out, pictures)
+        else:
+            (fault,) = compare(out, pictures)
+            assert f"{name.split('.')[0]} of row {len(split) - 1} differs from" in fault.reason
         repair(out, pictures)
         assert contents(out) == whole
     shutil.rmtree(out / "train/000000")
     repair(out, pictures)
     assert contents(out) == whole
-
-
-def test_variable_build_changed_source_is_reported_and_not_repaired(pictures: Path, tmp_path: Path) -> None:
-    source, out = shutil.copytree(pictures, tmp_path / "photos"), tmp_path / "out"
-    split = built(source, out, encode="jpeg")
-    name = split.source(0).id
-    Image.fromarray(np.zeros((30, 20, 3), np.uint8)).save(source / name)
-    assert "row 0 is" in str(compare(out, source)[0])
-    (out / "train/000000/images.bytes.memmap").unlink()
-    with pytest.raises(BuildError, match="train/000000 could not be repaired"):
-        repair(out, source)
-
-
-def test_variable_build_interrupted_resumes(pictures: Path, tmp_path: Path) -> None:
-    build(recipe(pictures, tmp_path / "whole", encode="jpeg"))
-
-    def stop(done: int, total: int) -> None:
-        if done >= 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(recipe(pictures, tmp_path / "out", encode="jpeg"), threads=1, progress=stop)
-    report = build(recipe(pictures, tmp_path / "out", encode="jpeg"), threads=1)
-    assert 0 < report.built < 15
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    with pytest.raises(BuildError, match="was built by another recipe"):
-        build(recipe(pictures, tmp_path / "out", encode="jpeg", quality=80))
-    assert build(recipe(pictures, tmp_path / "out", encode="jpeg")).built == 0
-
-
-def test_samples_that_cannot_be_read_are_left_out(pictures: Path, tmp_path: Path) -> None:
-    source = shutil.copytree(pictures, tmp_path / "photos")
-    for name in ("class0/1.png", "class2/4.jpg"):
-        (source / name).write_bytes(b"broken")
-    with pytest.raises(SampleError, match="class0/1.png"):
-        build(recipe(source, tmp_path / "out"))
-    build(recipe(source, tmp_path / "out"), on_error="skip", overwrite=True)
-    split = package.open(tmp_path / "out")["train"]
-    assert (len(split), split.record.skipped_count) == (13, 2)
-    ids = [split.source(row).id for row in range(13)]
-    for row, name in enumerate(ids):
-        assert (split[row].images.numpy() == shrunk((source / name).read_bytes(), 24)).all()
-    assert compare(tmp_path / "out", source) == []
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 9000), (9000, 3), (1, 1), (700, 2), (30_000, 20)])
@@ -224,17 +183,6 @@ def test_what_is_too_long_for_a_jpeg(tmp_path: Path) -> None:
     build(recipe(source.parent, tmp_path / "out", encode="jpeg"), on_error="skip")
     assert [len(package.open(tmp_path / "out")["train"]), verify(tmp_path / "out")] == [1, []]
     assert built(source.parent, tmp_path / "raw")[0].images.shape == (3, 1, 65_600)
-
-
-def test_gray_rows(pictures: Path, tmp_path: Path) -> None:
-    for encode in ("raw", "jpeg", "source"):
-        split = built(pictures, tmp_path / encode, encode=encode, decode={"mode": "L"})
-        assert split.fields["images"].shape == (1, -1, -1)
-        expected = Decoder(mode="L")((pictures / split.source(3).id).read_bytes())
-        if encode == "raw":
-            assert split[3].images.shape[1] == min(24, expected.shape[1]) or split[3].images.shape[2] <= 24
-        assert split[3].images.shape[0] == 1
-        assert compare(tmp_path / encode, pictures) == []
 
 
 def test_the_command_builds_and_the_recipe_comes_back(pictures: Path, tmp_path: Path) -> None:
@@ -289,8 +237,11 @@ def test_layouts_of_samples_without_images() -> None:
 
     for fields, message in (
         ({"features": FieldSpec(dtype="uint8", shape=(3, 4, 4))}, "the samples have no images"),
-        ({"images": FieldSpec(dtype="float32", shape=(3, 4, 4))}, "the samples have images float32"),
-        ({"images": FieldSpec(dtype="uint8", shape=(4, 5, 5))}, "a JPEG has 1 or 3 channels, the images have 4"),
+        ({"images": FieldSpec(dtype="float32", shape=(3, 4, 4))}, "the samples have float32"),
+        (
+            {"images": FieldSpec(dtype="uint8", shape=(4, 5, 5))},
+            "cannot store images: .*, a JPEG has 1 or 3 channels; try --encode raw",
+        ),
     ):
         with pytest.raises(RecipeError, match=message):
             VariableLayout(encode="jpeg").fields(fields)

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cifar_files import write_cifar10
 from devkit import Devkit, thing
 from PIL import Image
-from python_datasets import MADE, made
 from torchvision.transforms.v2 import functional
 
 import mmload
@@ -18,8 +16,6 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout
 from mmload.builder.verify import compare
 from mmload.errors import SampleError
-from mmload.sources import make_source
-from mmload.sources.decode import Decoder
 from mmload.store.dataset import Split
 
 
@@ -71,33 +67,6 @@ def test_masks_have_the_size_of_their_photograph_and_lose_nothing(devkit: Devkit
         if name == "a":
             expected = functional.resize_mask(expected, [20, 40])
         assert torch.equal(one.masks, expected)
-
-
-def test_cifar_and_lists(tmp_path: Path) -> None:
-    cifar = write_cifar10(tmp_path / "cifar")
-    split = built("cifar10", cifar, tmp_path / "cifar-out", 32)
-    source = make_source("cifar10", cifar, Decoder(), {}).splits()["train"]
-    assert all(torch.equal(split[row].images, source.read(row).fields["images"]) for row in range(len(split)))
-    (tmp_path / "list").mkdir()
-    Image.new("RGB", (9, 5), (200, 10, 0)).save(tmp_path / "list/a.png")
-    Image.new("RGB", (4, 50)).save(tmp_path / "list/b.png")
-    (tmp_path / "list/list.csv").write_text("path,label\na.png,x\nb.png,y\n")
-    split = built("list", tmp_path / "list", tmp_path / "list-out", 3, file="list.csv")
-    assert [tuple(split[row].images.shape[1:]) for row in range(2)] == [(3, 5), (37, 3)]
-    assert int(split[0].images[0].min()) == 200
-
-
-def test_python_datasets(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = [
-        torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=generator)
-        for height, width in ((4, 9), (30, 2), (1, 1))
-    ]
-    MADE["it"] = [(image, number) for number, image in enumerate(images)]
-    options = {"dataset": f"{made.__module__}:made", "arguments": {"name": "it"}}
-    split = built("python", Path(__file__).parent, tmp_path / "out", 90, **options)
-    assert all(torch.equal(split[row].images, image) for row, image in enumerate(images))
-    assert split[[2, 0]].targets.tolist() == [2, 0]
 
 
 def test_a_mask_of_another_size_is_left_to_its_owner(devkit: Devkit, tmp_path: Path) -> None:

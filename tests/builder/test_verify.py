@@ -20,9 +20,8 @@ from PIL import Image
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.repair import repair
 from mmload.builder.staging import Staging
-from mmload.builder.verify import compare, verify
+from mmload.builder.verify import compare, repair, verify
 from mmload.errors import BuildError, StoreError
 
 SHARD_BYTES = 4 * (3 * 16 * 16 + 8)
@@ -134,7 +133,7 @@ def test_repair_loses_nothing_that_is_not_the_datasets(out: Path, source: Path) 
     (out / "train/000002").write_bytes(b"a file")
     repaired = {fault.file: fault.reason for fault in repair(out, source)}
     assert repaired["train/000001/images.memmap"].endswith("now " + str(out / "train/000001/images.memmap.aside-1"))
-    assert repaired["train/000002/targets.memmap"].endswith("now " + str(out / "train/000002.aside-1"))
+    assert repaired["train/000002"].endswith("now " + str(out / "train/000002.aside-1"))
     assert contents(out) == before | {
         "train/000000/best.pt": b"a checkpoint",
         "train/000001/images.memmap.aside-1/thesis.tex": b"years of work",
@@ -183,22 +182,23 @@ def test_compare_finds_a_changed_image(out: Path, source: Path) -> None:
     repaint(source / "bee" / "03.png")  # row 9, in shard 2
     (fault,) = compare(out, source)
     assert (fault.split, fault.shard, fault.file) == ("train", 2, "train/000002")
-    assert fault.reason == "images of row 1 differs from bee/03.png in the source"
+    assert fault.reason == "images of row 9 differs from bee/03.png in the source"
 
 
-def test_compare_finds_a_changed_row_and_a_short_file(out: Path, source: Path) -> None:
+def test_compare_finds_a_changed_row_and_rejects_a_short_file(out: Path, source: Path) -> None:
     flip(out / "train/000001/images.memmap", 3 * 768 + 5)
-    truncate(out / "train/000003/targets.memmap")
-    first, second = compare(out, source)
-    assert first.reason == "images of row 3 differs from bee/01.png in the source"
-    assert second.reason == "targets ends before row 4"
+    (fault,) = compare(out, source)
+    assert fault.reason == "images of row 7 differs from bee/01.png in the source"
+    truncate(out / "train/000003/images.memmap")
+    with pytest.raises(StoreError, match="000003/images.memmap"):
+        compare(out, source)
 
 
 def test_compare_finds_renamed_and_unreadable_images(out: Path, source: Path) -> None:
     (source / "ant" / "00.png").rename(source / "ant" / "000.png")
     (source / "cat" / "05.png").write_bytes(b"broken")
     first, last = compare(out, source)
-    assert 'row 0 is {"id": "ant/000.png"' in first.reason
+    assert first.reason.startswith("row 0 is 'ant/000.png' of size")
     assert last.reason == "2 rows stored, the source gives 1"
     (source / "cat" / "05.png").unlink()
     with pytest.raises(BuildError, match="has 17 samples of split train, the dataset was built from 18"):
@@ -246,11 +246,11 @@ def test_a_disk_that_refuses_the_mended_shard_is_said(
 
 def test_repair_waits_for_no_build_and_touches_none(out: Path, source: Path, tmp_path: Path) -> None:
     flip(out / "train/000000/images.memmap")
-    with (
-        Staging(out, {"recipe": {}, "fingerprint": ""}),
-        pytest.raises(BuildError, match="another build is writing"),
-    ):
-        repair(out, source)
+    with Staging(out, {"recipe": {}, "fingerprint": ""}) as staging:
+        staging.paths.make_folders("train")
+        staging.paths.summary_file("train", 0).write_text("{}")  # a finished shard
+        with pytest.raises(BuildError, match="another build is writing"):
+            repair(out, source)
     with pytest.raises(BuildError, match="holds an unfinished build"):
         repair(out, source)
     assert (tmp_path / ".out.building" / "plan.json").exists()
@@ -300,7 +300,7 @@ def test_verify_the_commands(out: Path, source: Path) -> None:
     repaint(source / "bee" / "03.png")
     code, shown, said = mmload("verify", out, "--source", source)
     assert code == 1
-    assert shown == "bad: train/000002: images of row 1 differs from bee/03.png in the source\n"
+    assert shown == "bad: train/000002: images of row 9 differs from bee/03.png in the source\n"
     flip(out / "train/000002/images.memmap")
     code, _, said = mmload("verify", out, "--repair", "--source", source)
     assert code == 1
@@ -313,7 +313,7 @@ def test_verify_the_commands(out: Path, source: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mmload.builder.repair import repair
+from mmload.builder.verify import repair
 left = int(sys.argv[3])
 def doom(event, args):
     global left

@@ -160,14 +160,6 @@ def test_names_do_not_reach_the_terminal_as_they_are(odd: Path, words: list[str]
         assert "na\\xefve" in said
 
 
-def test_a_finished_build_shows_what_the_output_can_encode(tmp_path: Path) -> None:
-    make_folder(tmp_path / "photos", per_class=1, classes=("naïve", "b"))
-    words = ["build", "imagefolder", tmp_path / "photos", tmp_path / "out", "--size", 16]
-    done = run_program(MMLOAD, *words, place={"PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0, done.stderr
-    assert "b 1, na\\xefve 1" in done.stdout
-
-
 def test_what_a_build_says_to_do_next_can_be_pasted(tmp_path: Path) -> None:
     """Into a shell and into Python, whatever is in the names."""
     photos = make_folder(tmp_path / "Meine Fotos; $1", per_class=1, classes=("a", "b"))

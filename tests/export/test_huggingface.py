@@ -14,7 +14,6 @@ from loading_stores import build_store
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.errors import StoreError
 from mmload.export import Choice, save_huggingface, to_huggingface
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset, Split
@@ -100,14 +99,6 @@ def test_the_cache_follows_the_rows(dataset: Dataset, tmp_path: Path) -> None:
     other = to_huggingface(dataset, Choice(limit=4), cache_dir=cache)["train"]
     assert first.cache_files == again.cache_files != other.cache_files
     assert (len(again), len(other)) == (3, 4)
-
-
-def test_huggingface_a_failure_leaves_nothing(copy: Path, tmp_path: Path) -> None:
-    stored = open_dataset(copy)
-    (copy / "train" / "000001" / "images.memmap").unlink()
-    with pytest.raises(StoreError, match="cannot open"):
-        save_huggingface(stored, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["huggingface", "fiftyone"])

@@ -166,17 +166,6 @@ def test_imagefolder_of_class_names_that_no_recipe_can_hold_has_no_recipe(
     assert any("no recipe.toml: " in note for note in made.notes)
 
 
-def test_samples_of_one_name_stay_apart(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        for folder in ("x", "y"):
-            (tmp_path / "photos" / split / "ant" / folder).mkdir(parents=True)
-            Image.new("RGB", (4, 4)).save(tmp_path / "photos" / split / "ant" / folder / "con.png")
-    build(BuildRecipe(kind="imagefolder", root=tmp_path / "photos", out=tmp_path / "built"))
-    assert to_imagefolder(open_dataset(tmp_path / "built"), tmp_path / "out", Choice(limit=2)).rows == 4
-    files = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.png"))
-    assert files == [f"{split}/ant/_con_{row}.png" for split in ("train", "val") for row in (0, 1)]
-
-
 REFUSED = (
     (["--to", "zip"], 2, "--to is 'zip': 'zip' is not one of 'imagefolder', 'coco', 'yolo'"),
     (["--name", "x"], 2, "--name is for --to fiftyone"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mmload.remote import cache_folder, dataset_cache
+from mmload.remote import cache_folder, cached_dataset
+from mmload.remote.cache_folder import CacheFolder
 from mmload.remote.chunk_map import ChunkMap
-from mmload.remote.dataset_cache import DatasetCache
 from mmload.store.dataset import Dataset
 
 CHUNK_BYTES = 100_000
@@ -21,13 +21,13 @@ SMALL_CHUNKS = f"from mmload.remote import chunks; chunks.CHUNK_BYTES = {CHUNK_B
 
 def end_all() -> None:
     """As if this process had ended: the next opening begins with what lies in the cache."""
-    for cache in dataset_cache._OPENED.values():
-        cache.close()
-    dataset_cache._OPENED.clear()
+    for folder in cached_dataset._OPENED.values():
+        folder.close()
+    cached_dataset._OPENED.clear()
     cache_folder._FOLDERS.clear()
 
 
-def cache_of(dataset: Dataset) -> DatasetCache:
+def cache_of(dataset: Dataset) -> CacheFolder:
     """The cache that a dataset is read through."""
     folder = dataset["train"].folder
     assert hasattr(folder, "cache")

@@ -10,8 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, Sampler
 
-from mmload.loader.order import Order, ShuffledOrder, StoredOrder
-from mmload.loader.window_orders import BlockOrder
+from mmload.loader.order import Order, block_order, shuffled_order, stored_order
 
 Row = TypeVar("Row")
 
@@ -38,8 +37,8 @@ def given_rows(options: Mapping[str, Any]) -> Any:
 def order(kind: str, rows: int, seed: int = 0, block_size: int = 64, window: int = 64, **dealt: Any) -> Order:
     """One rank's share of an order; ``dealt``: rank, world_size and tail."""
     if kind == "block":
-        return Order(epoch_order=BlockOrder(rows=rows, seed=seed, block_size=block_size, window=window), **dealt)
-    return Order(epoch_order=ShuffledOrder(rows=rows, seed=seed) if kind == "full" else StoredOrder(rows=rows), **dealt)
+        return Order(epoch_order=block_order(rows, seed, block_size, window), **dealt)
+    return Order(epoch_order=shuffled_order(rows, seed) if kind == "full" else stored_order(rows), **dealt)
 
 
 def dealt(count: int, rank: int, world_size: int, tail: str, offset: int) -> list[int]:

@@ -21,7 +21,6 @@ from mmload.augment import (
     Letterbox,
     MixUp,
     Normalize,
-    PerSample,
     ProgressiveSize,
     RandomCrop,
     RandomErasing,
@@ -206,11 +205,6 @@ def test_what_has_no_counterpart_is_refused(made: object, message: str) -> None:
         torchvision_equivalent(made)  # type: ignore[arg-type]  # a union's member
 
 
-def test_torchvisions_own_steps_stay() -> None:
-    blur = v2.GaussianBlur(3)
-    assert torchvision_equivalent(Collate(RandomHorizontalFlip(), PerSample(blur))).transforms[2] is blur
-
-
 RECIPES = [
     square(16),
     ({"step": "Resize", "size": [20, 14], "interpolation": "bicubic"},),
@@ -231,16 +225,6 @@ def test_a_recipe_gives_the_stored_pixels(transforms: tuple[dict, ...], size: tu
     assert torch.equal(images.as_subclass(Tensor), stored.fields["images"])
     inside = stored.fields["masks"] != 255
     assert torch.equal(masks[inside].as_subclass(Tensor), stored.fields["masks"][inside])
-
-
-def test_letterbox_moves_boxes() -> None:
-    boxes = tv_tensors.BoundingBoxes(torch.tensor([[2.0, 4.0, 22.0, 30.0]]), format="XYXY", canvas_size=(30, 51))
-    spec = ({"step": "Letterbox", "size": 40},)
-    image = pictures(1, 30, 51)[0]
-    _, moved = torchvision_equivalent(BuildRecipe(kind="python", transforms=spec))(tv_tensors.Image(image), boxes)
-    fields = {"images": image, "boxes": boxes.as_subclass(Tensor), "counts": torch.tensor(1)}
-    stored = TransformChain(spec)(Sample("x", fields))
-    assert torch.allclose(moved.as_subclass(Tensor), stored.fields["boxes"], atol=1e-4)
 
 
 def odd_images(folder: Path) -> list[Path]:

@@ -17,9 +17,8 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.loader import Loader
-from mmload.loader.order import Order
-from mmload.loader.window_orders import BlockOrder, effective_classes
-from mmload.runtime.random_words import permute
+from mmload.loader.order import Order, effective_classes
+from mmload.runtime.random_words import permuted
 from mmload.store.row_reader import Numbers
 
 
@@ -28,7 +27,7 @@ def by_class(rows: Numbers) -> Numbers:
     return rows // 1024
 
 
-def blocks_of_batches(order: Order, batch_size: int = 256, block_size: int = BlockOrder.block_size) -> float:
+def blocks_of_batches(order: Order, batch_size: int = 256, block_size: int = 64) -> float:
     """Mean number of blocks that a batch touches."""
     count = len(order) // batch_size
     starts = [batch * count // 64 * batch_size for batch in range(64)]
@@ -80,7 +79,7 @@ def test_blocks_of_a_sorted_dataset_are_warned_of_and_of_a_shuffled_one_are_not(
         Loader(dataset_of(tmp_path / "sorted", labels), 256, order="block")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Loader(dataset_of(tmp_path / "mixed", labels[permute(torch.arange(20_480), 20_480, 1)]), 256, order="block")
+        Loader(dataset_of(tmp_path / "mixed", labels[permuted(range(20_480), 20_480, 1)]), 256, order="block")
     advice = str(warned[0].message)
     assert re.findall(r"--[a-z-]+", advice) == ["--shuffle-seed"]
     assert set(re.findall(r"(\w+)=", advice)) - {"order"} <= set(inspect.signature(Loader).parameters)

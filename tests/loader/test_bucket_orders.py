@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,9 @@ from mmload.augment import (
 )
 from mmload.batch import Batch, make_batch
 from mmload.errors import UsageError
-from mmload.loader import window_orders
-from mmload.loader.order import EpochOrder, Order, ShuffledOrder, StoredOrder
+from mmload.loader import order as order_module
+from mmload.loader.order import Order, bucket_order, shuffled_order, stored_order
 from mmload.loader.orders import by_aspect, classes, weighted
-from mmload.loader.window_orders import BucketOrder
 from mmload.store.dataset import Dataset
 from tests.helpers.loading_variable import build_variable_stores
 from tests.helpers.variable_datasets import some_images, variable_dataset
@@ -51,18 +51,17 @@ def aspects(rows: Any) -> np.ndarray:
     return (rows * np.uint64(2654435761) % np.uint64(97)).astype(np.float64)
 
 
-def order(rows: int, together: int, of: type = ShuffledOrder, **ranks: Any) -> Order:
-    source: EpochOrder = of(rows=rows, **({"seed": 5} if of is ShuffledOrder else {}))
-    seed = 5 if of is ShuffledOrder else None
-    return Order(epoch_order=BucketOrder(source=source, aspects=aspects, group_size=together, seed=seed), **ranks)
+def order(rows: int, together: int, is_drawn: bool = True, **ranks: Any) -> Order:
+    source = shuffled_order(rows, 5) if is_drawn else stored_order(rows)
+    return Order(epoch_order=bucket_order(source, aspects, together, 5), **ranks)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 63, 64, 200])
-@pytest.mark.parametrize("of", [ShuffledOrder, StoredOrder])
+@pytest.mark.parametrize("of", [True, False], ids=["shuffled", "stored"])
 def test_each_row_comes_once_for_any_ranks_and_from_any_batch_on(
-    rows: int, of: type, monkeypatch: pytest.MonkeyPatch
+    rows: int, of: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window_orders, "WINDOW", 4)
+    monkeypatch.setattr(order_module, "WINDOW", 4)
     whole = order(rows, 8, of).rows_for(2).tolist()
     assert sorted(whole) == list(range(rows))
     for world_size in (1, 2, 3):
@@ -208,9 +207,7 @@ def test_unshuffled_batches_come_from_the_highest_to_the_widest(path: Path) -> N
 
 def by_batches(seed: int, epoch: int, window: int) -> list[int]:
     """Of rows in their own order, which batch of a window comes when."""
-    one = BucketOrder(
-        source=StoredOrder(rows=1024), aspects=lambda rows: rows.astype(np.float64), group_size=8, seed=seed
-    )
+    one = bucket_order(replace(stored_order(1024), is_drawn=True), lambda rows: rows.astype(np.float64), 8, seed)
     first = np.arange(window * 512, (window + 1) * 512, 8, dtype=np.uint64)
     rows: list[int] = one.rows_at(first, epoch)[0].tolist()
     assert sorted(rows) == first.tolist()
@@ -224,32 +221,26 @@ def test_batches_are_shuffled_by_the_seed_in_each_epoch_and_window() -> None:
 
 
 def test_the_smaller_batch_is_from_any_place() -> None:
-    one = BucketOrder(source=StoredOrder(rows=25), aspects=lambda rows: rows.astype(np.float64), group_size=8, seed=3)
+    one = bucket_order(replace(stored_order(25), is_drawn=True), lambda rows: rows.astype(np.float64), 8, 3)
     last = [int(one.rows_at(np.array([24], np.uint64), epoch)[0][0]) for epoch in range(60)]
     assert {row: last.count(row) > 4 for row in last} == {0: True, 8: True, 16: True, 24: True}
 
 
 def test_bucket_order_repeated_rows_have_the_keys_of_the_plain_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 rows 40 positions, more than rows: windows end where the epoch does."""
-    monkeypatch.setattr(window_orders, "WINDOW", 2)
+    monkeypatch.setattr(order_module, "WINDOW", 2)
 
-    class Again(StoredOrder):
-        @property
-        def length(self) -> int:
-            return 40
-
-        def rows_at(self, positions: Any, epoch: int) -> Any:
-            return positions % np.uint64(5), positions // np.uint64(5)
+    def again_at(positions: Any, epoch: int) -> Any:
+        return positions % np.uint64(5), positions // np.uint64(5)
 
     positions = np.arange(40, dtype=np.uint64)
-    for seed in (None, 7):
-        one = BucketOrder(source=Again(rows=5), aspects=aspects, group_size=3, seed=seed)
+    for is_drawn in (False, True):
+        source = replace(stored_order(5), length=40, rows_at=again_at, is_drawn=is_drawn)
+        one = bucket_order(source, aspects, 3, 7)
         assert one.length == 40
         rows, occurrences = one.rows_at(positions, 0)
         assert occurrences is not None
-        assert sorted(zip(rows, occurrences, strict=True)) == sorted(
-            zip(*Again(rows=5).rows_at(positions, 0), strict=True)
-        )
+        assert sorted(zip(rows, occurrences, strict=True)) == sorted(zip(*again_at(positions, 0), strict=True))
         late = np.flatnonzero(positions >= 33)
         again = one.rows_at(positions[late], 0)
         assert again[0].tolist() == rows[late].tolist()
@@ -258,10 +249,10 @@ def test_bucket_order_repeated_rows_have_the_keys_of_the_plain_order(monkeypatch
 
 
 def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_orders, "WINDOW", 4)
-    source = ShuffledOrder(rows=96, seed=5)
-    for seed in (None, 5):
-        one = BucketOrder(source=source, aspects=aspects, group_size=8, seed=seed)
+    monkeypatch.setattr(order_module, "WINDOW", 4)
+    for is_drawn in (False, True):
+        source = replace(shuffled_order(96, 5), is_drawn=is_drawn)
+        one = bucket_order(source, aspects, 8, 5)
         for epoch in range(3):
             for first in range(0, 96, 32):
                 positions = np.arange(first, first + 32, dtype=np.uint64)

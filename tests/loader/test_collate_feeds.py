@@ -21,8 +21,7 @@ from mmload.batch import Batch
 from mmload.loader import Loader
 from mmload.pictures.contact_sheet import contact_sheet
 from mmload.remote.opening import open as open_dataset
-from mmload.store.dataset import Split
-from mmload.store.row_cells import cells_of_rows
+from mmload.store.dataset import Split, cells_of_rows
 
 SIZES = ((40, 30), (20, 50), (33, 41), (17, 23), (64, 48))
 ROWS = len(SIZES)

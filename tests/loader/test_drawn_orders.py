@@ -19,7 +19,6 @@ from mmload.augment.collate import Collate
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import UsageError
 from mmload.loader import Loader
-from mmload.loader.drawn_orders import RepeatedOrder
 from mmload.loader.order import Order, OrderContext
 from mmload.loader.orders import Sampling, _members, balanced, classes, mixed, repeated, subset, weighted
 from mmload.store.dataset import Dataset, Split
@@ -111,13 +110,13 @@ def test_balanced_classes_come_equally_often_and_all_rows_in_turn() -> None:
             assert len(np.unique(own[start : start + count])) == count
     assert occurrences is not None
     assert occurrences[drawn == 7].tolist() == [turn // 3 for turn in range(120)]
-    firsts = [order(balanced(LABELS)).take(epoch, 0, 3).rows[0].item() for epoch in range(3000)]
+    firsts = [order(balanced(LABELS)).take(epoch, 0, 3).rows[0].item() for epoch in range(600)]
     labels = np.bincount(LABELS[torch.tensor(firsts)].numpy(), minlength=8)[[0, 1, 7]]
     assert abs(deviation(labels)) < 4
 
 
 def test_repeated_rows_are_those_of_the_shuffle_each_three_times() -> None:
-    of = RepeatedOrder(rows=52, seed=5, times=3)
+    of = order(repeated(3)).epoch_order
     rows, occurrences = Order(epoch_order=of).take(2, 0, 100)
     assert len(rows) == 52
     assert np.array_equal(rows[::3], order(repeated(1)).take(2, 0, 18).rows)

@@ -19,7 +19,7 @@ from loading_orders import order as order_of_kind
 from torch.utils.data import DistributedSampler
 
 from mmload.loader.order import TAILS
-from mmload.runtime.random_words import permute
+from mmload.runtime.random_words import permuted
 
 ROWS = st.integers(1, 200)
 SEEDS = st.integers(0, 2**64 - 1)
@@ -148,11 +148,11 @@ def test_orders_stay_what_they_were_in_earlier_versions():
     assert order_of_kind(kind="full", rows=7, seed=7).rows_for(0).tolist() == [1, 4, 3, 2, 5, 0, 6]
     assert block.take(0, 0, 8).rows.tolist() == [672, 990, 789, 675, 787, 412, 993, 998]
     assert order_of_kind(kind="full", rows=2**40, seed=7).take(0, 0, 2).rows.tolist() == [641306055077, 1087419575747]
-    assert permute(torch.arange(8), 8, 7).tolist() == [0, 2, 7, 4, 6, 3, 5, 1]
+    assert permuted(range(8), 8, 7) == [0, 2, 7, 4, 6, 3, 5, 1]
 
 
 @pytest.mark.parametrize("rows", [10**9, 2**40, 2**61])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["sequential", "full"])
 def test_a_billion_rows_take_no_memory(kind: str, rows: int):
     order = order_of_kind(kind=kind, rows=rows, rank=1, world_size=3)
     order.take(0, 0, 256)

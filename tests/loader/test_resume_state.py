@@ -14,8 +14,7 @@ from torch.utils.data import ConcatDataset, DistributedSampler, RandomSampler, S
 from written_datasets import of_tensors
 
 from mmload.loader import Loader
-from mmload.loader.order import Order
-from mmload.loader.window_orders import BlockOrder
+from mmload.loader.order import Order, block_order
 from mmload.remote.opening import open as open_dataset
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
@@ -124,8 +123,8 @@ def test_a_state_of_blocks_of_another_size_is_refused(dataset: Dataset, monkeypa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tiny dataset is sorted by class
         loaders = [Loader(dataset, order="block") for _ in range(3)]
-    loaders[1]._order = Order(epoch_order=BlockOrder(rows=len(loaders[1].split), block_size=2))
-    loaders[2]._order = Order(epoch_order=BlockOrder(rows=len(loaders[2].split), window=3))
+    loaders[1]._order = Order(epoch_order=block_order(len(loaders[1].split), 0, block_size=2))
+    loaders[2]._order = Order(epoch_order=block_order(len(loaders[2].split), 0, window=3))
     state = loaders[0].state_dict()
     assert state["order"] == "block of 64 rows, window of 64"
     for other in loaders[1:]:

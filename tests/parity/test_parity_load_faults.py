@@ -25,14 +25,12 @@ from mmload.augment import (
     RandomIoUCrop,
     RandomPerspective,
     RandomPosterize,
-    RandomResizedCrop,
     RandomRotation,
     RandomSolarize,
     Resize,
 )
 from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.draws import Draws
-from mmload.batch import Batch
 from mmload.parity import replay
 from mmload.render import level_program as levels
 from mmload.render.kernel_arguments import ImageLines
@@ -69,70 +67,70 @@ def test_other_pixels_are_caught(
     assert "x, equal draws" in equal_failures(collate, rows)
 
 
-class Swapped(Normalize):
-    """Normalizes with the shift of another channel."""
-
-    def describe(self, plan: Plan, draws: Draws) -> Plan:
-        right = super().describe(plan, draws)
-        return plan.scaled(right.shift[::-1].copy(), right.scale)
-
-
-class Nearest(RandomResizedCrop):
-    """Takes the nearest pixels."""
-
-    def describe(self, plan: Plan, draws: Draws) -> Plan:
-        return RandomResizedCrop(self.size, interpolation="nearest").describe(plan, draws)
-
-
-@pytest.mark.parametrize("step", [Swapped.imagenet(), Nearest(16)])
-def test_wrong_steps_are_caught(rows: Split, step: nn.Module) -> None:
-    assert "x, equal draws" in equal_failures(Collate(step), rows)
-
-
-def test_a_flip_of_the_wrong_epoch_is_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PreparedBatch, "_draws", lambda self, at: Draws(self._seeds, at, epoch=1, ids=self._batch.ids.numpy())
-    )
-    found = equal_failures(Collate(AlternatingHorizontalFlip()), boxed)
-    assert set(found) == {"x, equal draws", "x, boxes for equal draws", "x, masks for equal draws"}
-
-
-def test_boxes_that_do_not_follow_a_flip_are_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = boxes_module.Trail.moved
-    monkeypatch.setattr(boxes_module.Trail, "moved", lambda trail, plan: moved(trail, replace(plan, flip_x=None)))
-    assert list(equal_failures(Collate(RandomHorizontalFlip()), boxed)) == ["x, boxes for equal draws"]
-
-
-def test_masks_that_do_not_follow_are_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        boxes_module, "moved_masks", lambda memory, starts, plan: memory.reshape(plan.count, *plan.frame)
-    )
-    assert list(equal_failures(Collate(RandomHorizontalFlip()), boxed)) == ["x, masks for equal draws"]
-
-
-def test_labels_that_leave_their_images_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    unspoiled = Collate.prepare
-
-    def prepare(self: Collate, batch: Batch, *args, **options):
-        return unspoiled(self, batch.replace(targets=batch.targets.roll(1)), *args, **options)
-
-    monkeypatch.setattr(Collate, "prepare", prepare)
-    assert list(equal_failures(Collate(RandomHorizontalFlip()), rows)) == ["x, labels for equal draws"]
-
-
-def test_boxes_that_a_crop_must_drop_are_caught(boxed: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    windowed = Plan.windowed
-    monkeypatch.setattr(
-        Plan, "windowed", lambda self, window, around=None, dropped=None: windowed(self, window, around)
-    )
-    found = equal_failures(Collate(RandomIoUCrop(), Resize((30, 30))), boxed)
-    assert list(found) == ["x, boxes for equal draws"]
+PREPARE, MOVED, WINDOWED = Collate.prepare, boxes_module.Trail.moved, Plan.windowed
+IMAGES, BOXES, MASKS, LABELS = (f"x, {what}equal draws" for what in ("", "boxes for ", "masks for ", "labels for "))
+FAULTS: dict[str, tuple[object, str, Callable[..., object], str, list[nn.Module], set[str]]] = {
+    "a flip of another epoch": (
+        PreparedBatch,
+        "_draws",
+        lambda self, at: Draws(self._seeds, at, epoch=1, ids=self._batch.ids.numpy()),
+        "boxed",
+        [AlternatingHorizontalFlip()],
+        {IMAGES, BOXES, MASKS},
+    ),
+    "boxes that do not follow a flip": (
+        boxes_module.Trail,
+        "moved",
+        lambda trail, plan: MOVED(trail, replace(plan, flip_x=None)),
+        "boxed",
+        [RandomHorizontalFlip()],
+        {BOXES},
+    ),
+    "boxes that a crop must drop": (
+        Plan,
+        "windowed",
+        lambda self, window, around=None, dropped=None: WINDOWED(self, window, around),
+        "boxed",
+        [RandomIoUCrop(), Resize((30, 30))],
+        {BOXES},
+    ),
+    "masks that do not follow": (
+        boxes_module,
+        "moved_masks",
+        lambda memory, starts, plan: memory.reshape(plan.count, *plan.frame),
+        "boxed",
+        [RandomHorizontalFlip()],
+        {MASKS},
+    ),
+    "labels that leave their images": (
+        Collate,
+        "prepare",
+        lambda self, batch, *given, **named: PREPARE(
+            self, batch.replace(targets=batch.targets.roll(1)), *given, **named
+        ),
+        "rows",
+        [RandomHorizontalFlip()],
+        {LABELS},
+    ),
+    "wrong targets of a mix": (
+        mix_module,
+        "mixed_targets",
+        lambda targets, share, classes: torch.eye(classes)[targets],
+        "rows",
+        [MixUp(0.3, num_classes=4, per="batch")],
+        {LABELS},
+    ),
+}
+"""Faults of the load side: what is replaced by what, the rows and steps that show it, and what is found to differ."""
 
 
-def test_wrong_targets_of_a_mix_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = MixUp(0.3, num_classes=4, per="batch")
-    monkeypatch.setattr(mix_module, "mixed_targets", lambda targets, share, classes: torch.eye(classes)[targets])
-    assert list(equal_failures(Collate(step), rows)) == ["x, labels for equal draws"]
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fields_that_do_not_follow_their_images_are_caught(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    where, name, wrong, split, steps, expected = FAULTS[fault]
+    monkeypatch.setattr(where, name, wrong)
+    assert set(equal_failures(Collate(*steps), request.getfixturevalue(split))) == expected
 
 
 def test_images_that_become_nan_or_another_size_are_caught(rows: Split, monkeypatch: pytest.MonkeyPatch) -> None:

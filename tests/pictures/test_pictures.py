@@ -25,7 +25,6 @@ from mmload.pictures.drawing import (
     ink_on,
     levels,
     picture,
-    size_of,
 )
 
 SIZES = [((8, 8), 32, (32, 32), 4), ((10, 4), 32, (30, 12), 3), ((64, 32), 32, (32, 16), 0.5)]
@@ -134,14 +133,6 @@ def test_text_on_a_class_color_is_legible() -> None:
         light, dark = sorted((luminance(color_of(index)), luminance(ink_on(color_of(index)))), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
     assert len({color_of(index) for index in range(200)}) == 200
-
-
-@given(st.text(max_size=80), st.integers(1, 200))
-def test_names_are_cut_to_their_width(text: str, width: int) -> None:
-    letters = font(13)
-    shown = cut(text, letters, width)
-    assert "\n" not in shown
-    assert size_of(shown, letters)[0] <= max(width, size_of("...", letters)[0])
 
 
 @pytest.mark.parametrize("text", ["i" * 40 + "W" * 40, "W" * 40 + "i" * 40, "iW" * 40])

@@ -19,7 +19,7 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.errors import UsageError
-from mmload.remote import dataset_cache
+from mmload.remote import cached_dataset
 from mmload.remote.cache_folder import NAME, CacheFolder
 from mmload.remote.copies import push
 from mmload.store.dataset import Dataset
@@ -70,7 +70,7 @@ def test_a_survey_of_a_truncated_mark_that_is_killed_leaves_no_count_that_is_too
     with monkeypatch.context() as patch:
         patch.setattr(CacheFolder, "_survey", kill)
         with pytest.raises(Killed):
-            _ = cache_of(remote).folder.used
+            _ = cache_of(remote).used
     end_all()
     assert CacheFolder(cache, None).used == stored_bytes(cache) > 0
 
@@ -111,7 +111,7 @@ while True:
             content, number = path.read_bytes(), int(path.name.partition(".")[0])
             assert content[-3 * ROW_BYTES :] == stored[number * 3 * ROW_BYTES :][: 3 * ROW_BYTES]
         remote = mmload.open(url, cache=cache, cache_limit=limit)
-        assert cache_of(remote).folder.used == stored_bytes(cache) <= limit
+        assert cache_of(remote).used == stored_bytes(cache) <= limit
         assert not [*cache.rglob("*.incoming"), *cache.rglob("*.passing")]
         check_rows(remote, local)
         end_all()
@@ -127,9 +127,9 @@ def test_a_forked_process_does_not_wait_for_a_lock_of_its_parents_threads(
     loader = mmload.Loader(remote["train"], batch_size=ROWS, threads=1, fields=["images"])
     assert len(list(loader)) == 1
     assert loader._pool is not None
-    ahead, of_cache, chunks = loader._pool.prefetch, cache_of(remote), map_of(remote)
+    ahead, of_cache, chunks = loader._pool.prefetch, remote["train"].folder, map_of(remote)
     lock = {
-        "opening": dataset_cache._OPENING,
+        "opening": cached_dataset._OPENING,
         "cache": of_cache._lock,
         "indexing": of_cache._indexing,
         "map": chunks._changed,

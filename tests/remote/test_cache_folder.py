@@ -123,7 +123,7 @@ def test_cache_of_photographs_whose_indexes_are_truncated_fetches_them_again(
 def test_a_cache_leaves_everything_alone_that_it_did_not_write(url: str, local: Dataset, cache: Path) -> None:
     remote = mmload.open(url, cache=cache, cache_limit=4 * ROW_BYTES)
     check_rows(remote, local)
-    root, unused = cache_of(remote).root, cache / ("0" * 32)
+    root, unused = remote.path, cache / ("0" * 32)
     inside = Path(FILES, "images-00000000")
     strange = [
         cache / "checkpoints" / "last.pt",
@@ -203,7 +203,7 @@ def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tm
             assert np.array_equal(
                 remote["train"].reader.array("images", rows), local["train"].reader.array("images", rows)
             )
-        assert cache_of(remote).folder.used == stored_bytes(place)
+        assert cache_of(remote).used == stored_bytes(place)
         assert not list(place.rglob("*.incoming"))
     finally:
         end_all()
@@ -262,7 +262,7 @@ def test_a_count_that_a_killed_process_left_too_high_is_corrected(url: str, loca
     check_rows(mmload.open(url, cache=cache), local)
     end_all()
     (cache / NAME).write_bytes((cache / NAME).read_bytes()[:-20] + b"%020d" % 10**9)
-    assert cache_of(mmload.open(url, cache=cache)).folder.used == stored_bytes(cache) > ROWS * ROW_BYTES
+    assert cache_of(mmload.open(url, cache=cache)).used == stored_bytes(cache) > ROWS * ROW_BYTES
 
 
 @pytest.mark.parametrize("content", [b"my own file of that name", b"x" * 1000])
@@ -292,7 +292,7 @@ def test_random_acts_of_one_process_agree_with_a_model(
     monkeypatch.setattr(chunk_map, "MOST_IDLE", 1)
     monkeypatch.setattr(cache_folder, "_SURVEY_S", 0.0)
     remote = mmload.open(url, cache=cache, cache_limit=limit)
-    folder, read, expected = cache_of(remote).folder, remote["train"].reader.array, local["train"].reader.array
+    folder, read, expected = cache_of(remote), remote["train"].reader.array, local["train"].reader.array
     for _ in range(300):
         act = draw.choice(("read", "read", "delete", "replace", "epoch"))
         files = sorted(cache.rglob("*.chunk*"))

@@ -109,7 +109,7 @@ def test_cached_datasets_half_of_the_data_in_cache(
     with mmload.Loader(remote["train"], batch_size=2, threads=1, prefetch=0, **options, tier="disk") as loader:
         for _ in range(4):
             for _ in loader:
-                most = max(most, cache_of(remote).folder.used)
+                most = max(most, cache_of(remote).used)
             fetched.append(map_of(remote).files.fetched_bytes)
     assert most <= limit
     shares = np.diff(fetched) / (ROWS * 76800)
@@ -118,7 +118,7 @@ def test_cached_datasets_half_of_the_data_in_cache(
         return
     assert shares[0] == 1
     assert shares[1:].mean() <= 0.55, shares
-    assert cache_of(remote).folder.used == stored_bytes(tmp_path / "cache")
+    assert cache_of(remote).used == stored_bytes(tmp_path / "cache")
     assert len(list((tmp_path / "cache").rglob("*.passing"))) <= 8
 
 
@@ -126,7 +126,7 @@ def test_bytes_on_the_disk_stay_within_the_limit(url: str, tmp_path: Path) -> No
     limit = 20 * 76800
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
     batches(remote, shuffle=True, tier="disk")
-    assert 0 < stored_bytes(tmp_path / "cache") == cache_of(remote).folder.used <= limit
+    assert 0 < stored_bytes(tmp_path / "cache") == cache_of(remote).used <= limit
 
 
 def test_cached_dataset_corrupt_chunk_is_named_and_not_cached(url: str, bucket: Bucket, tmp_path: Path) -> None:

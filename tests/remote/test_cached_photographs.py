@@ -92,7 +92,7 @@ def test_cached_photographs_batches_are_those_of_the_local_dataset(
         for seed in range(2):
             local = batches(photographs["train"], **order_options(order), seed=seed)
             assert same(local, batches(remote["train"], **order_options(order), seed=seed))
-        assert 0 < cache_of(remote).folder.used <= (limit or 1 << 30)
+        assert 0 < cache_of(remote).used <= (limit or 1 << 30)
         end_all()
 
 
@@ -103,7 +103,7 @@ def test_cached_photographs_what_was_read_is_not_fetched_again(
         remote = mmload.open(url, cache=tmp_path / "cache")
         bucket.faults(fail_every=fails)
         assert same(batches(remote["train"], shuffle=True), batches(photographs["train"], shuffle=True))
-        used = cache_of(remote).folder.used
+        used = cache_of(remote).used
         end_all()
     assert used >= sum(path.stat().st_size for path in photographs.path.rglob("*.bytes.memmap"))
 

@@ -14,7 +14,7 @@ from meanwhile import once
 from mmload.builder.pipeline import build, update
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
-from mmload.remote import arriving_file, copies
+from mmload.remote import copies
 from mmload.remote.copies import pull, push
 from mmload.remote.layout import manifest_at
 from mmload.remote.object_store import Objects
@@ -82,7 +82,7 @@ def test_two_pulls_into_one_copy_of_an_earlier_version(made, url, tmp_path, monk
         with pytest.raises(MmloadError, match="another pull is writing"):
             pull(url, tmp_path / "copy", parallel=1)
 
-    once(monkeypatch, arriving_file.ArrivingFile, "_finish", before=second)
+    once(monkeypatch, copies._ArrivingFile, "_finish", before=second)
     pull(url, tmp_path / "copy", parallel=1)
     assert verify(tmp_path / "copy") == []
 
@@ -102,7 +102,7 @@ def test_a_pull_never_writes_over_what_a_change_has_committed_meanwhile(made, ur
         update(replace(made, out=copy))
         assert verify(copy) == []
 
-    once(monkeypatch, arriving_file.ArrivingFile, "_finish", before=own_change)
+    once(monkeypatch, copies._ArrivingFile, "_finish", before=own_change)
     with pytest.raises(MmloadError, match="was changed by another command meanwhile; run this one again"):
         pull(url, copy, parallel=1)
     assert verify(copy) == []

@@ -12,7 +12,7 @@ from simplejpeg import decode_jpeg
 from variable_datasets import some_images
 
 from mmload.render.arrival import arrive, bring
-from mmload.render.kernel_arguments import ARRIVE, NEEDED, PIXELS, PLACE, PRESENT, REFUSED, Arrival
+from mmload.render.kernel_arguments import ARRIVE, NEEDED, PIXELS, PLACE, PRESENT, REFUSED, ImageLines
 from mmload.runtime import turbojpeg
 from mmload.runtime.numba_compile import address_of
 from mmload.runtime.turbojpeg import HANDLE, TurboDecoder, turbojpeg_library
@@ -30,18 +30,16 @@ def jpeg(size: tuple[int, int], channels: int = 3, mode: str = "", **options: in
     return file.getvalue()
 
 
-def arrival_of(
+def lines_of(
     rows: Sequence[bytes], sizes: Sequence[tuple[int, int]], needed: Sequence[tuple[int, int, int]], channels: int = 3
-) -> Arrival:
+) -> ImageLines:
     """The rows one after another in memory, to be decoded one after another."""
     assert LIBRARY is not None
     lengths = np.array([len(row) for row in rows])
     pixels = np.array([height * width * channels for height, width in sizes])
     places = [(0, 0, height, height, width, PIXELS, 1) for height, width in sizes]
-    return PRESENT._replace(
+    arrival = PRESENT._replace(
         address=address_of(arrive, ARRIVE),
-        memory=np.frombuffer(b"".join(rows), np.uint8).copy(),
-        places=np.array(places, PLACE),
         files=np.zeros(len(rows), np.int64),
         absent=np.zeros(len(rows), np.int64),
         jpeg=np.ones(len(rows), np.bool_),
@@ -50,11 +48,12 @@ def arrival_of(
         needed=np.array(needed, NEEDED),
         rooms=np.cumsum(pixels) - pixels,
         channels=channels,
-        decoded=np.zeros(int(pixels.sum()), np.uint8),
         spare=np.zeros(int(lengths.max()) + 2, np.uint8),
         decoder=TurboDecoder(LIBRARY).state,
         failed=np.array([-1, 0]),
     )
+    memory, decoded = np.frombuffer(b"".join(rows), np.uint8).copy(), np.zeros(int(pixels.sum()), np.uint8)
+    return ImageLines(memory, np.array(places, PLACE), decoded, arrival)
 
 
 @needs_library
@@ -66,20 +65,19 @@ def test_decoded_lines_equal_those_of_simplejpeg(channels: int, shrink: int) -> 
     options = [{**kind, **({} if channels == 1 else {"subsampling": k % 3})} for k, kind in enumerate([*kinds, {}])]
     rows = [jpeg(size, channels, **kind) for size, kind in zip(sizes, options, strict=True)]
     needed = [(height // 3, height // 3 + max(1, height // 4), shrink) for height, _ in sizes]
-    arrival = arrival_of(rows, sizes, needed, channels)
-    bring(arrival, len(rows))
-    assert arrival.failed[0] == -1
+    lines = lines_of(rows, sizes, needed, channels)
+    bring(lines, len(rows))
+    assert lines.arrival.failed[0] == -1
     for k, (row, (height, width), (first, stop, _)) in enumerate(zip(rows, sizes, needed, strict=True)):
         sides = -(-height // shrink), -(-width // shrink)
         smaller = {} if shrink == 1 else {"min_height": sides[0], "min_width": sides[1], "min_factor": shrink}
         whole = decode_jpeg(row, "RGB" if channels == 3 else "GRAY", **smaller)
-        start, begin, count, _, _, layout, factor = arrival.places[k].tolist()
+        start, begin, count, _, _, layout, factor = lines.places[k].tolist()
         assert (layout, factor) == (PIXELS, shrink)
-        found = arrival.decoded[start : start + count * sides[1] * channels].reshape(count, sides[1], channels)
-        lines = slice(first // shrink, -(-stop // shrink))
-        assert begin <= lines.start < lines.stop <= begin + count
-        expected = whole[lines]
-        np.testing.assert_array_equal(found[lines.start - begin : lines.stop - begin], expected)
+        found = lines.decoded[start : start + count * sides[1] * channels].reshape(count, sides[1], channels)
+        wanted = slice(first // shrink, -(-stop // shrink))
+        assert begin <= wanted.start < wanted.stop <= begin + count
+        np.testing.assert_array_equal(found[wanted.start - begin : wanted.stop - begin], whole[wanted])
 
 
 @needs_library
@@ -87,14 +85,14 @@ def test_a_row_that_is_refused_stops_the_call_and_the_decoder_is_made_anew() -> 
     sizes, needed = [(40, 50)] * 3, [(0, 40, 1)] * 3
     whole = jpeg((40, 50))
     for broken in (whole[:300], b"\xff\xd8" + bytes(90), jpeg((50, 40)), jpeg((40, 50), mode="CMYK")):
-        arrival = arrival_of([whole, broken, whole], sizes, needed)
-        bring(arrival, 3)
-        assert arrival.failed.tolist() == [1, REFUSED]
-        assert arrival.decoder[HANDLE] == 0
-        arrival.failed[:] = -1, 0
-        bring(arrival._replace(first=2), 3)
-        assert arrival.failed[0] == -1
-        assert np.array_equal(arrival.decoded[-40 * 50 * 3 :].reshape(40, 50, 3), decode_jpeg(whole, "RGB"))
+        lines = lines_of([whole, broken, whole], sizes, needed)
+        bring(lines, 3)
+        assert lines.arrival.failed.tolist() == [1, REFUSED]
+        assert lines.arrival.decoder[HANDLE] == 0
+        lines.arrival.failed[:] = -1, 0
+        arrive(lines, 2)
+        assert lines.arrival.failed[0] == -1
+        assert np.array_equal(lines.decoded[-40 * 50 * 3 :].reshape(40, 50, 3), decode_jpeg(whole, "RGB"))
 
 
 @needs_library

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mmload.render.canvas_kernels import blend, paint
-from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES, PRESENT, TILE
+from mmload.render.canvas_kernels import paint
+from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES, TILE, ImageLines
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +67,7 @@ def test_paint_a_tile_is_within_a_level_of_the_plain_computation(name: str, layo
     tile["begins"], tile["bottom"], tile["right"] = 1, 37, 29
     out = np.zeros((1, channels, 33, 45), np.uint8)
     memory, place = stored(image, layout, 0, 37)
-    paint(memory, place, memory, PRESENT, 0, tile, ground, out)
+    paint(ImageLines(memory, place, memory), 0, tile, ground, out, np.nan)
     before = np.broadcast_to(ground[:, None, None].astype(float), out.shape[1:])
     wanted = expected(image.astype(float), MAPS[name], limits, before)
     apart = np.abs(out[0] - wanted)
@@ -88,7 +88,7 @@ def test_paint_a_straight_tile_has_the_bits_of_a_turned_one(scale: float, layout
         tile["u1"], tile["v0"], tile["v1"] = 328.5, 1.5, 187
         tile["begins"], tile["bottom"], tile["right"] = 1, 187, 329
         out = np.zeros((1, 3, 33, 75), np.uint8)
-        paint(memory, place, memory, PRESENT, 0, tile, np.full(3, 9, np.uint8), out)
+        paint(ImageLines(memory, place, memory), 0, tile, np.full(3, 9, np.uint8), out, np.nan)
         made.append(out)
     assert np.array_equal(*made)
     assert (made[0] != 9).mean() > 0.5
@@ -106,7 +106,7 @@ def test_paint_a_smaller_image_and_a_part_of_its_lines() -> None:
     memory, place = stored(small, PIXELS, 3, 18)
     place["height"], place["width"], place["shrink"] = 40, 60, 2
     out = np.zeros((1, 3, 11, 16), np.uint8)
-    paint(memory, place, memory, PRESENT, 0, tile, np.zeros(3, np.uint8), out)
+    paint(ImageLines(memory, place, memory), 0, tile, np.zeros(3, np.uint8), out, np.nan)
     assert np.array_equal(out[0], small[:, 5:16, 4:20])
 
 
@@ -121,9 +121,9 @@ def test_paint_later_tiles_are_on_top_and_layers_are_apart() -> None:
         places[k] = 90 * k, 0, 5, 5, 6, PLANES, 1
     out = np.zeros((2, 3, 5, 7), np.uint8)
     memory = np.concatenate([image.reshape(-1) for image in images])
-    paint(memory, places, memory, PRESENT, 0, tiles, np.full(3, 9, np.uint8), out)
+    paint(ImageLines(memory, places, memory), 0, tiles, np.full(3, 9, np.uint8), out, np.nan)
     assert out[0, 0, 0].tolist() == [20, 20, 20, 10, 10, 10, 9]
     assert out[1, 0, 0].tolist() == [30, 30, 30, 30, 9, 9, 9]
-    layers = out.copy()
-    blend(layers, np.float32(0.25))
+    layers = np.empty_like(out)
+    paint(ImageLines(memory, places), 0, tiles, np.full(3, 9, np.uint8), layers, np.float32(0.25))
     assert np.array_equal(layers[0], np.rint(out[0] * 0.25 + out[1] * 0.75).astype(np.uint8))

@@ -13,6 +13,8 @@ from random_plans import EXAMPLES, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
 from mmload.render import cpu_rendering
+from mmload.render.cpu_kernels import written
+from mmload.render.kernel_arguments import ImageLines
 from mmload.render.level_program import INVERT, Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding
@@ -47,28 +49,10 @@ def test_kernels_give_the_bits_of_torchs_operations(
     expected = torch.empty(plan.shape, dtype=dtype)
     rendering.by_operations(images[places], expected)
     out = torch.empty(plan.shape, dtype=dtype, memory_format=memory_format)
-    rendering.on_cpu.render_rows(0, images, places, out)
-    torch.testing.assert_close(out, expected, rtol=0, atol=0)
     half = plan.count // 2
-    parts = torch.empty_like(out)
-    rendering.on_cpu.render_rows(half, images, places[half:], parts[half:])
-    rendering.on_cpu.render_rows(0, images, places[:half], parts[:half])
-    torch.testing.assert_close(parts, expected, rtol=0, atol=0)
-
-
-def test_what_was_not_planned_is_refused() -> None:
-    plan = Plan.unchanged(2, (3, 8, 9), 255.0)
-    rendering, images = Rendering(plan, torch.float32), torch.zeros(4, 3, 8, 9, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="not what was planned"):
-        rendering.on_cpu.render_rows(0, images[:, :, :, :8], torch.arange(2), torch.empty(2, 3, 8, 9))
-    with pytest.raises(ValueError, match="not what was planned"):
-        rendering.on_cpu.render_rows(0, images, torch.arange(2), torch.empty(2, 3, 8, 8))
-    for first in (-1, 1):
-        with pytest.raises(IndexError, match="there are 2"):
-            rendering.on_cpu.render_rows(first, images, torch.arange(2), torch.empty(2, 3, 8, 9))
-    for places in ([0, 4], [-1, 0]):
-        with pytest.raises(IndexError, match="there are 4"):
-            rendering.on_cpu.render_rows(0, images, torch.tensor(places), torch.empty(2, 3, 8, 9))
+    for samples in (slice(half, plan.count), slice(0, half)):
+        rendering.render_lines(samples.start, ImageLines.of_batch(images, places[samples].numpy()), out)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("dtype", "memory_format"), VARIANTS)
@@ -102,8 +86,9 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
     monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)
     rendering = Rendering(plan, dtype)
     together = height * width * (1 if memory_format == torch.contiguous_format else 3)
-    assert rendering.on_cpu._streams(out) is (together * out.itemsize % 64 == 0)
-    rendering.on_cpu.render_rows(0, images, torch.arange(count), out)
+    if out.dtype != torch.float64:
+        assert cpu_rendering.streams(written(out)) is (together * out.itemsize % 64 == 0)
+    rendering.render_batch(images, out)
     expected = torch.empty_like(out)
     rendering.by_operations(images, expected)
     assert torch.equal(out, expected)
@@ -111,11 +96,8 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
 
 def test_only_large_batches_of_large_samples_are_written_past_the_caches() -> None:
     def streams(count: int, side: int, first: int = 0) -> bool:
-        plan = Plan.unchanged(count, (3, side, side), 255.0)
-        out = MemoryPool(spare=1).empty((count + 1, 3, side, side), torch.float32)
-        return Rendering(plan, torch.float32).on_cpu._streams(
-            out.view(-1)[first : first + plan.count * 3 * side**2].view(plan.shape)
-        )
+        memory = MemoryPool(spare=1).array(((count + 1) * 3 * side**2,), np.float32)
+        return cpu_rendering.streams(memory[first : first + count * 3 * side**2].reshape(count, 3, side, side))
 
     assert streams(64, 224)
     assert streams(16, 224)

@@ -41,7 +41,9 @@ def test_a_resize_gives_the_bits_of_torchs(
     out = torch.empty(2, shape[0], height, width, dtype=torch.uint8)
     black = np.zeros(shape[0], np.uint8)
     lines = ImageLines.of_batch(images, np.array([1, 2]))
-    resize(Resizes(*lines[:3], np.array(windows, RESIZED), black, 0, black, REACHES[mode]), out.numpy())
+    resizes = Resizes(np.array(windows, RESIZED), black, 0, black, REACHES[mode])
+    for k in range(2):
+        resize(lines, k, resizes, out[k : k + 1].numpy())
     assert torch.equal(out[0], images[1, :, :1, :1].expand(-1, height, width))
     # Interleaved with a fourth channel, as torch resizes them fastest; rows and columns separately.
     pixels = torch.zeros(1, 4, rows, cols, dtype=torch.uint8)
@@ -88,7 +90,7 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     padding = PADDING_MODES.index(outside)
     out = np.full((1, 3, *canvas), 99, np.uint8)
     windows, lines = np.array([(*corner, *window, *size, *place)], RESIZED), ImageLines.of_batch(images, np.array([1]))
-    resize(Resizes(*lines[:3], windows, levels[0], padding, levels[1], REACHES[mode]), out)
+    resize(lines, 0, Resizes(windows, levels[0], padding, levels[1], REACHES[mode]), out)
     nothing = np.zeros(1, np.int64)
     placement = Placement(rows=nothing, cols=nothing, top=nothing, left=nothing, fill=ground, mask_fill=255)
     how = Resampling(height=canvas[0], width=canvas[1], mode=mode, antialias=True, placement=placement)

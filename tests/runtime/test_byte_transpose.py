@@ -10,11 +10,11 @@ from mmload.runtime.intrinsics import transpose
 from mmload.runtime.numba_compile import numba_compiled
 
 
-@numba_compiled("void(uint8[:, ::1], uintp, uintp, uint8[:, ::1], uintp, uintp)")
+@numba_compiled("void(uint8[::1], uintp, uintp, uint8[::1], uintp, uintp)")
 def _one_block(
-    source: np.ndarray, row: np.uintp, column: np.uintp, out: np.ndarray, line: np.uintp, place: np.uintp
+    source: np.ndarray, corner: np.uintp, pitch: np.uintp, out: np.ndarray, place: np.uintp, across: np.uintp
 ) -> None:
-    transpose(source, row, column, out, line, place)
+    transpose(source, corner, pitch, out, place, across)
 
 
 def test_a_block_is_numpys_transpose_and_nothing_else_is_written() -> None:
@@ -22,5 +22,6 @@ def test_a_block_is_numpys_transpose_and_nothing_else_is_written() -> None:
     out = np.full((ACROSS + 4, DOWN + 7), 77, np.uint8)
     expected = out.copy()
     expected[3 : 3 + ACROSS, 6 : 6 + DOWN] = source[8 : 8 + DOWN, 5 : 5 + ACROSS].T
-    _one_block(source, np.uintp(8), np.uintp(5), out, np.uintp(3), np.uintp(6))
+    pitch, across = source.shape[1], out.shape[1]
+    _one_block(source.reshape(-1), 8 * pitch + 5, pitch, out.reshape(-1), 3 * across + 6, across)
     assert (out == expected).all()

@@ -1,4 +1,4 @@
-"""Rounding in compiled loops against torch's own: the bits of float16 and bfloat16, by instruction and by integers."""
+"""Rounding in compiled loops against torch's own: the bits of float16 and bfloat16."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numba import njit, types
 from torch import Tensor
 
 from mmload.render.kernel_arguments import BITS
-from mmload.runtime import numba_intrinsics
-from mmload.runtime.numba_intrinsics import rounded
+from mmload.runtime.declarations import Signature
+from mmload.runtime.intrinsics import rounded
+from mmload.runtime.numba_compile import numba_compiled, variant
+
+SIGNATURES = {
+    torch.float16: "void(float32[::1], int16[::1])",
+    torch.bfloat16: "void(float32[::1], uint16[::1])",
+    torch.float32: "void(float32[::1], float32[::1])",
+}
 
 
 def values() -> Tensor:
@@ -25,28 +31,18 @@ def values() -> Tensor:
     return torch.cat([numbers[~numbers.isnan()], (infinite - infinite)[None]])  # NaN as arithmetic makes it
 
 
-def compiled(dtype: torch.dtype) -> Any:
-    def round_all(values: Any, out: Any) -> None:
-        for i in range(np.uintp(values.size)):
-            out[i] = rounded(values[i], out)
-
-    element = {torch.float16: types.int16, torch.bfloat16: types.uint16, torch.float32: types.float32}[dtype]
-    return njit(types.void(types.float32[::1], element[::1]))(round_all)
+@numba_compiled(*SIGNATURES.values())
+def _round_all(values: Any, out: Any) -> None:
+    for i in range(np.uintp(values.size)):
+        out[i] = rounded(values[i], out)
 
 
-@pytest.mark.parametrize("instruction", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_values_are_rounded_as_by_torch(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, instruction: bool) -> None:
-    if not instruction:
-        monkeypatch.setattr(numba_intrinsics, "_has_float16", lambda: False)
+@pytest.mark.parametrize("dtype", SIGNATURES)
+def test_values_are_rounded_as_by_torch(dtype: torch.dtype) -> None:
     given = values()
     out = torch.empty(len(given), dtype=dtype)
-    function = compiled(dtype)
-    function(given.numpy(), out.view(BITS.get(dtype, dtype)).numpy())
+    variant(_round_all, Signature.parsed(SIGNATURES[dtype]))(given.numpy(), out.view(BITS.get(dtype, dtype)).numpy())
     assert torch.equal(out.isnan(), given.isnan())
     expected = given.to(dtype)
     bits = torch.int32 if dtype == torch.float32 else torch.int16
     assert torch.equal(out.view(bits)[~given.isnan()], expected.view(bits)[~given.isnan()])
-    if dtype == torch.float16:
-        [code] = function.inspect_llvm().values()
-        assert (" to half" in code) is instruction

@@ -21,9 +21,10 @@ TESTS = Path(__file__).parents[1]
 SCRIPT = PACKAGE.parent / "scripts" / "machine_code"
 
 EVERY_KERNEL = (
+    "augment/test_hsv.py",
     "render/test_canvas_kernels.py",
     "render/test_cpu_kernels.py",
-    "render/test_cpu_ordered.py",
+    "render/test_mixing_kernels.py",
     "render/test_level_kernels.py",
     "render/test_resized_windows.py",
     "builder/test_row_statistics.py",
@@ -69,23 +70,20 @@ def test_features_of_this_processor_are_those_that_llvm_finds() -> None:
     assert machine_code._features() & V4 == found & V4
 
 
-def test_unknown_kind_of_machine_code_is_refused(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MMLOAD_MACHINE_CODE", "x86-64-v9")
-    with pytest.raises(
-        UsageError, match="MMLOAD_MACHINE_CODE is 'x86-64-v9'; use one of aarch64, own, x86-64-v3, x86-64-v4"
-    ):
-        processor(V4)
-
-
-def test_kind_of_machine_code_that_the_processor_is_not_of_is_refused(
-    processor: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("wanted", "features", "message"),
+    [
+        ("x86-64-v9", V4, "is 'x86-64-v9'; use one of aarch64, own, x86-64-v3, x86-64-v4"),
+        ("aarch64", V4, "is aarch64, which this processor is not; use own, x86-64-v3, x86-64-v4"),
+        ("x86-64-v4", V3, "is x86-64-v4, which this processor is not; use own, x86-64-v3"),
+    ],
+)
+def test_kind_of_machine_code_that_is_unknown_or_not_the_processors_is_refused(
+    processor: Any, monkeypatch: pytest.MonkeyPatch, wanted: str, features: set[str], message: str
 ) -> None:
-    monkeypatch.setenv("MMLOAD_MACHINE_CODE", "aarch64")
-    with pytest.raises(UsageError, match="is aarch64, which this processor is not; use own, x86-64-v3, x86-64-v4"):
-        processor(V4)
-    monkeypatch.setenv("MMLOAD_MACHINE_CODE", "x86-64-v4")
-    with pytest.raises(UsageError, match="is x86-64-v4, which this processor is not"):
-        processor(V3)
+    monkeypatch.setenv("MMLOAD_MACHINE_CODE", wanted)
+    with pytest.raises(UsageError, match=f"MMLOAD_MACHINE_CODE {message}"):
+        processor(features)
 
 
 def test_cache_of_machine_code_that_others_can_write_to_is_not_used(

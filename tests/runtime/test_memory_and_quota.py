@@ -57,8 +57,8 @@ def test_the_smaller_of_system_and_group_counts(root: Path, system: int, allowed
 
 def test_version_1(root: Path) -> None:
     write(root / "proc/self", {"cgroup": "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/"})
-    write_quota(root / GROUPS / "cpu,cpuacct/docker/abc", 250_000)
-    write_quota(root / GROUPS / "cpu,cpuacct", -1)
+    write_quota(root / GROUPS / "cpu/docker/abc", 250_000)
+    write_quota(root / GROUPS / "cpu", -1)
     assert resources.cpu_quota() == 2.5
     memory = {"memory.usage_in_bytes": "3000", "memory.stat": "cache 1\ntotal_cache 700\ntotal_shmem 200"}
     write(root / GROUPS / "memory/docker/abc", {"memory.limit_in_bytes": "4000", **memory})

@@ -12,7 +12,6 @@ from PIL import Image
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.row_statistics import copy_and_sum_part, no_sums
 from mmload.builder.transforms import TransformChain
 from mmload.records import Sample
 
@@ -81,12 +80,3 @@ def test_a_window_beside_the_image_has_no_pixel_of_it() -> None:
     sample = chain(Sample("", {"images": torch.zeros(3, 4, 4, dtype=torch.uint8)}))
     assert sample.inside is not None
     assert 0 in sample.inside[2:]
-
-
-def test_statistics_of_a_part_are_summed_while_all_is_copied() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (9, 11, 3), dtype=np.uint8).transpose(2, 0, 1)
-    row, sums = np.empty(image.shape, np.uint8), no_sums(3)
-    copy_and_sum_part(image, row, sums, 2, 3, 4, 5)
-    part = image[:, 2:6, 3:8].astype(np.int64)
-    assert (row == image).all()
-    assert sums.tolist() == [part.sum((1, 2)).tolist(), (part**2).sum((1, 2)).tolist()]

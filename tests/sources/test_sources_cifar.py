@@ -5,12 +5,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import hashlib
-import http.server
 import os
 import pickle
 import tarfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +17,9 @@ import torchvision
 from cifar_files import batch, write_cifar10, write_cifar100
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from web_folder import serving
 
-from mmload.errors import MmloadError, RecipeError, SourceError
+from mmload.errors import RecipeError, SourceError
 from mmload.sources import ReadsBlocks, make_source
 from mmload.sources.cifar import CIFAR10, CIFAR100
 from mmload.sources.decode import Decoder
@@ -269,49 +267,19 @@ def test_split_survives_pickling(tmp_path: Path) -> None:
     assert torch.equal(copy.read(3).fields["images"], split.read(3).fields["images"])
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A local HTTP server over an empty folder."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args, directory=str(folder))
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{web.server_address[1]}", folder
-        web.shutdown()
-        thread.join()
-
-
-def test_sources_cifar_download(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    url, served = server
+def test_sources_cifar_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar10(tmp_path / "made")
-    archive = served / "cifar-10-python.tar.gz"
+    archive = tmp_path / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(tmp_path / "made" / CIFAR10.folder, CIFAR10.folder)
-    plain = torchvision.datasets.CIFAR10
-    monkeypatch.setattr(plain, "url", f"{url}/{archive.name}")
-    monkeypatch.setattr(plain, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
-    root = tmp_path / "here"
-    assert len(splits(root, download=True)["train"]) == 45
-    archive.unlink()
-    assert len(splits(root, download=True)["train"]) == 45, "it is there, so nothing is fetched"
-    with pytest.raises(SourceError, match="cannot download CIFAR10"):
-        splits(tmp_path / "other", download=True)
-
-
-def test_a_download_with_another_checksum_is_refused(
-    tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, served = server
-    (served / "cifar-10-python.tar.gz").write_bytes(b"not it")
-    monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", f"{url}/cifar-10-python.tar.gz")
-    with pytest.raises(MmloadError, match="cannot download"):
-        splits(tmp_path / "here", download=True)
+    plain, root = torchvision.datasets.CIFAR10, tmp_path / "here"
+    with serving(tmp_path) as url:
+        monkeypatch.setattr(plain, "url", f"{url}/{archive.name}")
+        with pytest.raises(SourceError, match="cannot download CIFAR10"):  # another checksum
+            splits(root, download=True)
+        monkeypatch.setattr(plain, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+        assert len(splits(root, download=True)["train"]) == 45
+        archive.unlink()
+        assert len(splits(root, download=True)["train"]) == 45, "it is there, so nothing is fetched"
+        with pytest.raises(SourceError, match="cannot download CIFAR10"):
+            splits(tmp_path / "other", download=True)

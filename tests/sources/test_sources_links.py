@@ -14,8 +14,7 @@ from picture_folders import folder_of
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.repair import repair
-from mmload.builder.verify import compare, verify
+from mmload.builder.verify import compare, repair, verify
 from mmload.errors import MmloadError, RecipeError, SourceError, StoreError
 from mmload.sources import SourceSplit, make_source
 from mmload.sources.decode import Decoder

@@ -14,7 +14,7 @@ from PIL import Image
 from mmload.errors import SampleError
 from mmload.sources import SourceSplit, make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.links import Links
+from mmload.sources.files import LocalTree
 
 COMPOSED = "M\u00fcll/\u00e4.JPG"
 MIXED = "M\u00fcll/a\u0308.JPG"
@@ -108,5 +108,5 @@ def test_find_beyond_a_link_out_of_the_root_refuses_it(tmp_path: Path) -> None:
     root.mkdir()
     (root / "\u00e4").symlink_to(outside)
     with pytest.raises(Exception, match="leads out of"):
-        Links(root, False).find(root, "a\u0308/a.jpg")
-    assert Links(root, True).find(root, "a\u0308/a.jpg")[0] == "\u00e4/a.JPG"
+        LocalTree(root, False).find("a\u0308/a.jpg")
+    assert LocalTree(root, True).find("a\u0308/a.jpg")[0] == "\u00e4/a.JPG"

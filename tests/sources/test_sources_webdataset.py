@@ -173,14 +173,13 @@ def test_tar_without_its_end_is_noted(tmp_path: Path) -> None:
 
 def odd_member(kind: str) -> tarfile.TarInfo:
     info = tarfile.TarInfo({"outside": "../0.jpg", "absolute": "/0.jpg"}.get(kind, "1.jpg"))
-    info.type = {"link": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE, "pipe": tarfile.FIFOTYPE}.get(
-        kind, tarfile.REGTYPE
-    )
+    types = {"link": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE, "pipe": tarfile.FIFOTYPE}
+    info.type = {**types, "sparse": tarfile.GNUTYPE_SPARSE}.get(kind, tarfile.REGTYPE)
     info.linkname = "0.jpg" if "link" in kind else ""
     return info
 
 
-@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "outside", "absolute"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "sparse", "outside", "absolute"])
 def test_members_that_are_no_files_of_the_tar_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     path = write_tar(tmp_path / "a.tar", {"0.jpg": photo(0)})
     with tarfile.open(path, "a") as tar:

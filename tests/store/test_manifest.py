@@ -78,7 +78,7 @@ MANIFESTS = st.builds(
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(manifest=MANIFESTS)
 def test_a_manifest_comes_back_and_its_text_is_stable(manifest: Manifest) -> None:
     text = manifest.dumps()
@@ -88,7 +88,6 @@ def test_a_manifest_comes_back_and_its_text_is_stable(manifest: Manifest) -> Non
     assert again.dumps() == text
 
 
-@pytest.mark.slow
 def test_the_readers_in_the_document_work_without_mmload(dataset: Dataset) -> None:
     numpy_reader, tensordict_reader, *_ = re.findall(
         r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8").replace("photos-256", str(dataset.path)), re.DOTALL
@@ -146,7 +145,7 @@ def places(body: object, path: tuple[object, ...] = ()) -> list[tuple[object, ..
     return [path] * bool(path) + [place for key, value in inner for place in places(value, (*path, key))]
 
 
-FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def test_a_long_value_is_cut_in_the_message(copy: Path, dataset: Dataset) -> None:
@@ -183,7 +182,7 @@ def test_bytes_cut_and_overwritten(copy: Path, dataset: Dataset, cut: int, junk:
     only_our_errors(copy)
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=25)
 @given(name=st.sampled_from(["000000/meta.json", "samples.jsonl"]), text=st.binary(max_size=300), flip=st.booleans())
 def test_damaged_meta_and_samples_are_found(copy: Path, dataset: Dataset, name: str, text: bytes, flip: bool) -> None:
     whole = (dataset.path / "train" / name).read_bytes()

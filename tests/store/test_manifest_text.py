@@ -10,8 +10,7 @@ from building import make_pictures, recipe
 from conftest import contents
 
 from mmload.builder.pipeline import build
-from mmload.builder.repair import repair
-from mmload.builder.verify import compare, verify
+from mmload.builder.verify import compare, repair, verify
 from mmload.errors import DamagedError, MmloadError, StoreError
 from mmload.parity import ParityReport, record
 from mmload.records import FieldSpec

@@ -80,7 +80,7 @@ def test_unfinished_build_records_its_command_line(
 def test_a_build_from_python_has_no_command(source: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(recipe(source, tmp_path / "out"), threads=1, progress=stop)
-    advice = f"mmload build imagefolder ROOT {tmp_path / 'out'}, with the recipe that it was begun with"
+    advice = f"mmload build KIND ROOT {tmp_path / 'out'}, with the recipe that it was begun with"
     assert str(how_to_go_on(tmp_path / "out")).endswith(advice)
 
 
@@ -94,7 +94,9 @@ def test_a_plan_that_cannot_be_read_is_no_obstacle(plan: str, tmp_path: Path) ->
     (staging / "lock").touch()
     (staging / "plan.json").write_text(plan)
     said = complaint(mmload("info", tmp_path / "out"), 1)
-    assert said.endswith(f"continue it with: mmload build KIND ROOT {tmp_path / 'out'}")
+    assert said.endswith(
+        f"continue it with: mmload build KIND ROOT {tmp_path / 'out'}, with the recipe that it was begun with"
+    )
 
 
 def test_the_command_of_a_plan_is_shown_quoted_in_one_line(tmp_path: Path) -> None:

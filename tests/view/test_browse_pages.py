@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browsing import browsed
 from building import recipe
 from conftest import make_folder
 from devkit import Devkit, thing
@@ -275,10 +274,3 @@ assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     assert (tmp_path / "a.png").exists()
-
-
-def test_answers_come_over_http_in_parts(dataset: Dataset, tmp_path: Path) -> None:
-    with browsed(dataset.path, tmp_path / "marks.txt") as page:
-        assert page.get("api/rows?split=train&offset=16&count=5").json["total"] == 18
-        assert page.get("").body.startswith(b"<!doctype html>")
-        assert page.get("style.css").headers["content-type"] == "text/css; charset=utf-8"

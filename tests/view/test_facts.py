@@ -10,7 +10,7 @@ import pytest
 from building import changed_manifest
 from conftest import complaint, mmload
 
-from mmload.builder.version_commit import write_card
+from mmload.builder.dataset_change import write_card
 from mmload.parity import ParityReport, Verdict, record
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
@@ -82,28 +82,6 @@ def test_a_card_may_hold_anything(copy: Path, card: Any) -> None:
     changed_manifest(copy, lambda body: body.update(card=card))
     done = mmload("info", copy)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_million_rows_of_a_thousand_classes_and_shards(copy: Path) -> None:
-    """Only the manifest is read and files are looked at, so a sparse file for each shard stands for its rows."""
-
-    def change(body: Any) -> None:
-        split = body["splits"]["train"]
-        split["classes"], split["class_counts"] = [f"n{number:08d}" for number in range(1000)], [1000] * 1000
-        files = {name: {"bytes": 1000 * size, "crc32": "00000000"} for name, size in (("images", 3072), ("targets", 8))}
-        split["rows"] = 1_000_000
-        split["shards"] = [{"rows": 1000, "files": files}] * 1000
-
-    changed_manifest(copy, change)
-    for number in range(1000):
-        shard = copy / "train" / f"{number:06d}"
-        shard.mkdir(exist_ok=True)
-        for name, size in (("images", 3072), ("targets", 8)):
-            with (shard / f"{name}.memmap").open("wb") as file:
-                file.truncate(1000 * size)
-    done = mmload("info", copy)
-    assert "1,000,000 rows in 1 split, 2.9 GiB" in done.stdout
-    assert "1,000 to 1,000 rows a class: n00000000 1,000," in done.stdout
 
 
 def test_info_of_a_dataset_without_one_of_its_files_is_one_line(copy: Path) -> None:

@@ -98,12 +98,6 @@ def test_a_list_that_cannot_be_read_is_an_error_and_stays(tmp_path: Path) -> Non
     assert file.is_symlink()
 
 
-def test_marks_in_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
-    marks = Marks(tmp_path / "none" / "m.txt", Path("photos"))
-    with pytest.raises(MmloadError, match=r"cannot write .*m.txt \(No such file or directory\); nothing was saved"):
-        marks.set("a/1.png", "train", "broken", alone=True)
-
-
 def test_a_file_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = Marks(tmp_path / "m.txt", Path("photos"))
     monkeypatch.setattr(durable_files, "LOCK_WAIT_S", 0.0)

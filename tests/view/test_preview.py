@@ -18,8 +18,7 @@ from mmload.augment.collate import Collate
 from mmload.errors import UsageError
 from mmload.records import FieldSpec
 from mmload.remote.opening import open as open_dataset
-from mmload.store.dataset import Dataset
-from mmload.store.row_cells import class_field, first_rows, members_of
+from mmload.store.dataset import Dataset, class_field, first_rows, members_of
 from mmload.view.training import augmented_sheet, steps_of
 
 

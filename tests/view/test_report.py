@@ -17,9 +17,9 @@ from picture_folders import picture
 from PIL import Image
 from written_datasets import of_tensors
 
+from mmload.builder.dataset_change import write_card
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.version_commit import write_card
 from mmload.cli.options import training_of
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files
@@ -241,17 +241,6 @@ def test_report_that_cannot_be_written_is_one_line(
     monkeypatch.chdir(tmp_path)
     assert expected in complaint(mmload("report", copy, *words), code)
     assert list(tmp_path.iterdir()) == [copy]
-
-
-def test_a_damaged_list_of_samples_and_a_truncated_shard_are_one_line(copy: Path, tmp_path: Path) -> None:
-    listed = copy / "train" / "samples.jsonl"
-    text = listed.read_text()
-    listed.write_text(text.replace("ant", "aunt", 1))
-    assert "samples.jsonl is damaged" in complaint(mmload("report", copy, "-o", tmp_path / "a.html"), 1)
-    listed.write_text(text)
-    (copy / "train" / "000001" / "images.memmap").write_bytes(b"")
-    assert "was truncated" in complaint(mmload("report", copy, "-o", tmp_path / "a.html"), 1)
-    assert not (tmp_path / "a.html").exists()
 
 
 def test_report_page_is_written_completely_or_not_at_all(

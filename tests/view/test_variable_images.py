@@ -19,7 +19,7 @@ from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.export import to_huggingface
-from mmload.store.row_cells import cells_of_rows
+from mmload.store.dataset import cells_of_rows
 from mmload.view.browse_pages import Pages
 from mmload.view.report import class_rows, report, thumbnails
 from mmload.view.training import drawn_cells
@@ -101,14 +101,6 @@ def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
         assert (told["boxes"], told["mask"]) == (count, True)
         assert pages.get("image/stored", query).body != pages.get("image/stored", query | {"plain": "1"}).body
         assert pages.get("api/draws", query).status == pages.get("image/draw", query | {"number": "3"}).status == 200
-
-
-def test_a_report_looks_at_every_row(built: tuple[Path, Path], tmp_path: Path) -> None:
-    done = mmload("report", built[1], "-o", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "page.html").read_text().replace("<wbr>", "")
-    for text in ("RandomResizedCrop(224)", "images uint8 [3, *, *], targets int64 []", "variable-size images, jpeg"):
-        assert text in page
 
 
 def test_thumbnails_are_those_of_squares_of_the_same_pixels(tmp_path: Path) -> None:

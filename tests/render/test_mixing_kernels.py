@@ -1,4 +1,4 @@
-"""Samples mixed as they are rendered against torch's formula on the rendered batch: the same bits."""
+"""Samples that are mixed against torch's formula on the rendered batch: the same bits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from random_plans import EXAMPLES, FORMATS, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
 from mmload.render import cpu_rendering
+from mmload.render.cpu_kernels import written
+from mmload.render.kernel_arguments import ImageLines
 from mmload.render.level_program import FLIP_X, Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
@@ -66,10 +68,10 @@ def fits(plan: Plan, dtype: torch.dtype) -> bool:
 
 
 @pytest.mark.slow  # it compiles a dozen variants
-@given(mixed_plans(), st.sampled_from(VARIANTS), st.data())
+@given(mixed_plans(), st.sampled_from(VARIANTS), st.integers(0, 4))
 @settings(max_examples=EXAMPLES)
 def test_samples_mixed_in_the_pass_have_the_bits_of_torchs_formula(
-    case: tuple[Plan, Tensor, Tensor], variant: tuple[torch.dtype, torch.memory_format], data: st.DataObject
+    case: tuple[Plan, Tensor, Tensor], variant: tuple[torch.dtype, torch.memory_format], cut: int
 ) -> None:
     (plan, images, places), (dtype, memory_format) = case, variant
     if not fits(plan, dtype):
@@ -79,15 +81,9 @@ def test_samples_mixed_in_the_pass_have_the_bits_of_torchs_formula(
     expected = by_formula(plan, images[places], dtype)
     rendering = Rendering(plan, dtype)
     out = torch.empty(plan.shape, dtype=dtype, memory_format=memory_format)
-    rendering.on_cpu.render_rows(0, images, places, out)
+    for first, last in ((0, min(cut, plan.count)), (min(cut, plan.count), plan.count)):
+        rendering.render_lines(first, ImageLines.of_batch(images, places[first:last].numpy()), out)
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
-    parts = torch.empty_like(out)
-    first = 0
-    while first < plan.count:
-        last = data.draw(st.integers(first, plan.count))
-        rendering.on_cpu.render_rows(first, images, places[first:last], parts[first:last])
-        first = last
-    torch.testing.assert_close(parts, expected, rtol=0, atol=0)
     if dtype != torch.float64:  # there torch's operations blend what float32 gave in float64
         rendering.by_operations(images[places], out)
         torch.testing.assert_close(out, expected, rtol=0, atol=0)
@@ -116,9 +112,9 @@ def test_what_is_mixed_past_the_caches_has_the_same_bits(
     monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)
     rendering = Rendering(plan, torch.float32)
     written_at_once = size[0] * size[1] if memory_format == torch.contiguous_format else 3 * size[1]
-    assert rendering.on_cpu._streams(out) is (written_at_once * 4 % 64 == 0)
+    assert cpu_rendering.streams(written(out)) is (written_at_once * 4 % 64 == 0)
     for first, last in ((0, 2), (2, 5)):
-        rendering.on_cpu.render_rows(first, images, torch.arange(first, last), out[first:last])
+        rendering.render_lines(first, ImageLines.of_batch(images, np.arange(first, last)), out)
     assert torch.equal(out, by_formula(plan, images, torch.float32))
 
 
@@ -127,23 +123,10 @@ def test_batches_take_turns_in_a_thread() -> None:
     first, second = Rendering(one, torch.float32), Rendering(other, torch.float32)
     out, there = torch.empty(one.shape), torch.empty(other.shape)
     for k in range(4):
-        first.on_cpu.render_rows(k, images, torch.tensor([k]), out[k : k + 1])
-        second.on_cpu.render_rows(k, more, torch.tensor([k]), there[k : k + 1])
+        first.render_lines(k, ImageLines.of_batch(images, np.array([k])), out)
+        second.render_lines(k, ImageLines.of_batch(more, np.array([k])), there)
     assert torch.equal(out, by_formula(one, images, torch.float32))
     assert torch.equal(there, by_formula(other, more, torch.float32))
-
-
-def test_samples_out_of_order_are_refused_and_a_batch_can_begin_anew() -> None:
-    plan, images = mixed_plan(4, 9, 12)
-    rendering, out = Rendering(plan, torch.float32).on_cpu, torch.empty(plan.shape)
-    with pytest.raises(ValueError, match="sample 2 is rendered where 0 is next: .* in order, by one thread"):
-        rendering.render_rows(2, images, torch.tensor([2]), out[2:3])
-    rendering.render_rows(0, images, torch.arange(2), out[:2])
-    for first in (1, 3):
-        with pytest.raises(ValueError, match=f"sample {first} is rendered where 2 is next"):
-            rendering.render_rows(first, images, torch.tensor([first]), out[first : first + 1])
-    rendering.render_rows(0, images, torch.arange(4), out)
-    assert torch.equal(out, by_formula(plan, images, torch.float32))
 
 
 def test_a_blend_cannot_be_rendered_to_uint8() -> None:

@@ -21,7 +21,7 @@ DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float
 VARIANTS = tuple((dtype, memory_format) for dtype in DTYPES for memory_format in FORMATS)
 """Outputs that kernels are compiled for: their dtypes and memory formats."""
 
-EXAMPLES = 300
+EXAMPLES = 150
 
 if BOUNDS_CHECK:
     # Most of the time goes into compiling, and each variant is the same source. A wrong index is wrong in all of them,

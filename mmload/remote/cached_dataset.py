@@ -1,0 +1,293 @@
+"""Datasets in object storage, read from chunks on the local disk; each has one object per process for its cache."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, parse_bytes
+from mmload.remote.cache_folder import cache_folder
+from mmload.remote.chunk_files import ChunkFiles
+from mmload.remote.chunk_map import ChunkMap
+from mmload.remote.chunks import Chunks
+from mmload.remote.fetch_threads import FetchThreads
+from mmload.remote.layout import manifest_at
+from mmload.remote.object_store import Objects, check_parallel, in_parallel
+from mmload.runtime.regular_files import allow_more_files
+from mmload.store.checksum import crc32
+from mmload.store.dataset import Dataset, Split
+from mmload.store.dataset_folder import Folder, OpenedFile
+from mmload.store.field_rows import FieldRows, LocalFiles
+from mmload.store.manifest import Manifest
+from mmload.store.row_reader import Numbers, Places, Rows
+from mmload.store.shard_table import BYTES, FileRecord, parts_of
+from mmload.store.variable_rows import Index
+
+Take = Callable[[int, int], Numbers]
+"""(start, stop) -> the rows at these positions of this rank in an epoch, int64; fewer where it ends."""
+
+_AT_ONCE = 4096
+
+_OPENED: dict[tuple[str, str, Path], CachedFolder] = {}
+_OPENING = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Replaces the locks in a forked process, which can read what is cached, as threads of the parent may hold them."""
+    global _OPENING
+    _OPENING = threading.Lock()
+    for folder in _OPENED.values():
+        folder.begin_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class CachedFolder(Folder):
+    """Folder of a dataset at a URL in a cache: one object per process. Thread-safe. Use :func:`cached_folder`.
+
+    Lists and indexes are fetched as a whole when they are needed; rows are in chunks. The folder is named after the
+    content of the dataset. Picklable: a copy opens the URL.
+
+    Attributes:
+        objects: the dataset at the URL.
+        cache: the cache.
+    """
+
+    def __init__(self, objects: Objects, manifest: Manifest, cache: Path, limit: int | None, parallel: int) -> None:
+        root = cache / manifest.contents[:32]
+        super().__init__(root, root, manifest, {})
+        self.objects, self._parallel = objects, parallel
+        allow_more_files()  # ahead of an error, which connections to the store would meet as well as files
+        self.cache = cache_folder(cache, limit)
+        first = manifest.versions[0] if manifest.versions else manifest
+        self._chunks_root = cache / first.contents[:32]  # which later versions of the dataset share
+        self._maps: dict[tuple[str, str], ChunkMap] = {}
+        self.begin_anew()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._open_mark = self.cache.open_dataset(self._chunks_root)
+        except OSError as error:
+            raise StoreError(f"cannot write {root} ({error.strerror})") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cache = self.cache
+        place = self.objects.url, cache.path, cache.limit, self._parallel
+        return _opened_again, (*place, self.manifest.version, self.identity)
+
+    def begin_anew(self) -> None:
+        """Begins with locks that nobody holds, and with threads of this process."""
+        self._indexing, self._lock = threading.Lock(), threading.Lock()
+        self._threads = FetchThreads(self._parallel)
+        for each in self._maps.values():
+            each.begin_anew(self._threads)
+
+    @property
+    def title(self) -> str:
+        return self.objects.url
+
+    @property
+    def remedy(self) -> str:
+        return "run mmload verify on the dataset that was pushed there"
+
+    def open(self, file: str, record: FileRecord) -> int:
+        self.ensure_file(file, record)
+        return super().open(file, record)
+
+    def chunk_map(self, split: str, field: str, offsets: Numbers | None = None) -> ChunkMap:
+        """Returns the map of a field, by offsets if its rows are variable-size."""
+        with self._lock:
+            key = split, field
+            if key not in self._maps:
+                chunks = Chunks(split, field, self.manifest.splits[split], offsets)
+                files = ChunkFiles(self.objects, self.cache, self.path, self._chunks_root, chunks)
+                self._maps[key] = ChunkMap(files, self._threads)
+            return self._maps[key]
+
+    def ensure_index(self, split: str, field: str) -> None:
+        """Fetches and checks the files that locate the variable-size rows of a field, or lists, unless they are cached.
+
+        Raises:
+            DamagedError, RemoteError: as :meth:`ensure_file`.
+        """
+        record = self.manifest.splits[split]
+        spec = record.fields[field]
+        names = [f"{field}.{part}" for part in parts_of(spec) if part != BYTES or spec.is_list]
+        files = (
+            (f"{record.shard_folder(split, shard)}/{name}.memmap", record.shards.file(shard, name))
+            for shard in range(len(record.shards))
+            for name in names
+        )
+        with self._indexing:
+            for _ in in_parallel(lambda file: self.ensure_file(*file), files, self._parallel):
+                pass
+
+    def ensure_file(self, name: str, record: FileRecord) -> None:
+        """Fetches and checks a list or a file of an index unless it is cached.
+
+        Raises:
+            DamagedError: if it is not the file that the manifest names; RemoteError: if it cannot be read.
+        """
+        path = self.path / name
+        with suppress(OSError):
+            if path.stat().st_size == record.bytes:
+                return
+        data = self.objects.get(name)
+        if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
+            raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
+        self.cache.write_list(path, bytes(data))
+
+    def close(self) -> None:
+        """Ends the threads; nothing may read afterwards."""
+        self._threads.close()
+        self._open_mark.close()
+
+
+def cached_folder(url: str, cache: Path, limit: int | None, parallel: int, version: int | None = None) -> CachedFolder:
+    """Returns the folder of the dataset at a URL: one object per process for all that open it."""
+    with _OPENING:
+        objects = Objects(url)
+        manifest = manifest_at(objects, version)
+        key = objects.url, manifest.contents, cache
+        known = _OPENED.get(key)
+        if known is None or known.cache.limit != limit:
+            known = _OPENED[key] = CachedFolder(objects, manifest, cache, limit, parallel)
+        return known
+
+
+def _opened_again(url: str, cache: Path, limit: int | None, parallel: int, version: int, contents: str) -> CachedFolder:
+    folder = cached_folder(url, cache, limit, parallel, version)
+    if folder.identity != contents:
+        raise StoreError(f"{url} holds another dataset than when it was opened; open it again")
+    return folder
+
+
+class CachedFiles(LocalFiles):
+    """Files of a split in object storage, read through a cache; its indexes are local files."""
+
+    is_local = False
+    folder: CachedFolder
+
+    def chunk_map(self, name: str) -> ChunkMap:
+        """Returns the map of a field."""
+        offsets = self.index(name).offsets if self.record.fields[name].variable_size else None
+        return self.folder.chunk_map(self.split, name, offsets)
+
+    def index(self, name: str) -> Index:
+        if name not in self._indexes:
+            self.folder.ensure_index(self.split, name)  # all at once
+        return super().index(name)
+
+    def opened(self, name: str, shard: int) -> OpenedFile:
+        """Returns an open file that is here as a whole.
+
+        Raises:
+            UsageError: if its rows are in chunks.
+        """
+        field, _, part = name.partition(".")
+        if self.record.fields[field].is_list or (part not in ("", BYTES) and not part.isdigit()):
+            return super().opened(name, shard)
+        objects = self.folder.objects  # rows in chunks; a number is the version of an added field
+        raise UsageError(
+            f"{objects.url_of(self._path(name, shard))} is in object storage and cannot be mapped into memory; "
+            f"read rows, or copy the dataset: mmload pull {objects.url} DIR"
+        )
+
+    def fill(self, field: FieldRows, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+        if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
+            super().fill(field, rows, places, out, starts)
+        elif len(rows):
+            _copy(self.chunk_map(field.name), places, out, starts)
+
+
+class CachedSplit(Split):
+    """Split of a dataset in object storage."""
+
+    files_type = CachedFiles
+    files: CachedFiles
+
+    def maps(self, fields: Iterable[str]) -> dict[str, ChunkMap]:
+        """Returns the maps of those of some fields whose rows are in chunks: not lists, nor what stays in memory."""
+        found = [name for name in fields if not (self.record.fields[name].is_list or self.reader.is_column(name))]
+        return {name: self.files.chunk_map(name) for name in found}
+
+    def chunk_numbers(self, rows: Numbers) -> Numbers:
+        """Returns the number of the chunk of each row of images, int64 [B]; 0 without images."""
+        for chunks in self.maps(["images"] if "images" in self.record.fields else []).values():
+            return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
+        return np.zeros(len(rows), np.int64)
+
+    def prefetch(self, fields: Sequence[str], take: Take) -> Prefetch:
+        """Prefetches what an epoch reads, in its order, until the result is closed or collected."""
+        return Prefetch([(self.reader.field(name), chunks) for name, chunks in self.maps(fields).items()], take)
+
+
+class CachedDataset(Dataset):
+    """Dataset in object storage."""
+
+    split_type = CachedSplit
+
+
+def open_cached(
+    url: str, cache: Path, cache_limit: str | int | None, parallel: int, version: int | None = None
+) -> CachedDataset:
+    """Opens a dataset at a URL for :func:`mmload.open`."""
+    check_parallel(parallel)
+    limit = None if cache_limit is None else parse_bytes(cache_limit, "cache_limit")
+    return CachedDataset(cached_folder(url, cache, limit, parallel, version))
+
+
+class Prefetch:
+    """Prefetch of an epoch of fields, in a thread for each, until it is closed or collected."""
+
+    def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: Take) -> None:
+        self._ended = threading.Event()
+        self.close = weakref.finalize(self, _end, self._ended, [chunks for _, chunks in fields], os.getpid())
+        for rows, chunks in fields:
+            chunks.begin_epoch()
+            arguments = chunks, _needed(rows, chunks, take), self._ended
+            threading.Thread(target=_prefetch, args=arguments, name="mmload-ahead", daemon=True).start()
+
+
+def _end(ended: threading.Event, maps: Sequence[ChunkMap], owner: int) -> None:
+    """Ends a prefetch; a forked process has none to end, and its thread may hold the event's lock there."""
+    if owner == os.getpid():
+        ended.set()
+        for chunks in maps:
+            chunks.end_prefetch()
+
+
+def _prefetch(chunks: ChunkMap, needed: Iterator[int], ended: threading.Event) -> None:
+    with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
+        chunks.prefetch(needed, ended)
+
+
+def _needed(rows: Rows, chunks: ChunkMap, take: Take) -> Iterator[int]:
+    """Yields the chunks that an epoch needs, in the order in which some positions at a time need them first."""
+    now = 0
+    while len(numbers := take(now, now + _AT_ONCE)):
+        found, first = np.unique(chunks.chunks.chunks_at(rows.located(numbers)), return_index=True)
+        yield from found[np.argsort(first)].tolist()
+        now += len(numbers)
+
+
+def _copy(chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers) -> None:
+    """Copies rows from their chunks to their starts in ``out``."""
+    prepared = chunks.prepare(places, lambda _, error: error)
+    chunks.wait(prepared, slice(None))
+    at, size = prepared.starts, places["bytes"]
+    is_head = np.ones(len(places), np.bool_)  # neighbors in both memories are copied at once
+    is_head[1:] = (at[1:] != at[:-1] + size[:-1]) | (starts[1:] != starts[:-1] + size[:-1])
+    heads = np.flatnonzero(is_head)
+    ends = (at + size)[np.append(heads[1:], len(places)) - 1]
+    target = np.frombuffer(out, np.uint8)
+    for begin, end, place in zip(at[heads].tolist(), ends.tolist(), starts[heads].tolist(), strict=True):
+        target[place : place + end - begin] = chunks.memory[begin:end]
+    chunks.release(prepared)
