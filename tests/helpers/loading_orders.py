@@ -142,22 +142,6 @@ def numbers_of(given: Any, rows: int) -> list[int]:
 
 
 @st.composite
-def orders(draw: Draw) -> Order:
-    """An order of blocks, as small as one row and as large as all."""
-    world = draw(st.integers(1, 4))
-    return order(
-        kind=draw(st.sampled_from(["block", "block", "full", "sequential"])),
-        rows=draw(st.integers(0, 300)),
-        seed=draw(st.integers(0, 2**64 - 1)),
-        rank=draw(st.integers(0, world - 1)),
-        world_size=world,
-        tail=draw(st.sampled_from(["exact", "pad", "drop"])),
-        block_size=draw(st.integers(1, 70)),
-        window=draw(st.integers(1, 9)),
-    )
-
-
-@st.composite
 def settings_of_loaders(draw: Draw, rows: int) -> dict[str, Any]:
     """What may differ between two loaders that give the same rows in the same order."""
     world = draw(st.sampled_from([1, 1, 1, 2, 3, 4]))

@@ -28,19 +28,16 @@ SHAPES = {
 }  # fmt: skip
 """Kind -> the shape of an image."""
 
-REPLACED = ("rgb", "bare", "many")
-"""Kinds of which a second dataset takes the first one's place."""
-
 _SKIPPED = {"detection": (3, 4, 5, 13), "four": (2, 6)}  # samples 3 to 5 of detection are a whole shard
 
 
 class Samples:
     """A map-style dataset of random samples of one kind; those in ``_SKIPPED`` fail."""
 
-    def __init__(self, kind: str, other: bool = False) -> None:
+    def __init__(self, kind: str) -> None:
         self.classes = ["ant", "bee", "cat", "dog"]
         self._kind = kind
-        self._samples = list(_samples(kind, other))
+        self._samples = list(_samples(kind))
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -51,8 +48,8 @@ class Samples:
         return self._samples[index]
 
 
-def _samples(kind: str, other: bool = False) -> Iterator[Fields]:
-    draw = np.random.default_rng(len(kind) + 100 * other)
+def _samples(kind: str) -> Iterator[Fields]:
+    draw = np.random.default_rng(len(kind))
     for number in range(ROWS[kind][0]):
         yield _sample(kind, number, SHAPES[kind], draw)
 
@@ -93,20 +90,15 @@ def _boxes(height: int, width: int, draw: np.random.Generator) -> Fields:
 
 
 def build_stores(root: Path) -> dict[str, Path]:
-    """One dataset of each kind under ``root``, by kind; by "other KIND" one of other samples of the same shapes.
-
-    And by "whole ENCODING" one of variable-size images.
-    """
+    """One dataset of each kind under ``root``, by kind; by "whole ENCODING" one of variable-size images."""
     root.mkdir(parents=True, exist_ok=True)
-    stores = {kind: build_store(kind, root / kind) for kind in ROWS}
-    stores |= {f"other {kind}": build_store(kind, root / f"other-{kind}", other=True) for kind in REPLACED}
-    return stores | build_variable_stores(root)
+    return {kind: build_store(kind, root / kind) for kind in ROWS} | build_variable_stores(root)
 
 
-def build_store(kind: str, out: Path, other: bool = False) -> Path:
+def build_store(kind: str, out: Path) -> Path:
     """A dataset of random samples of one kind."""
     row_bytes = sum(tensor.numel() * tensor.itemsize for tensor in next(_samples(kind)).values())
-    options: dict[str, Any] = {"dataset": f"{__name__}:Samples", "arguments": {"kind": kind, "other": other}}
+    options: dict[str, Any] = {"dataset": f"{__name__}:Samples", "arguments": {"kind": kind}}
     recipe = BuildRecipe(
         kind="python",
         root=Path(__file__).parent,

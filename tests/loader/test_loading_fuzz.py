@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import loading_machine
-import loading_rows
 import numpy as np
 import pytest
 import torch
@@ -20,7 +19,7 @@ from mmload.store.row_numbers import row_numbers
 
 @pytest.fixture(scope="module", autouse=True)
 def stores(tmp_path_factory: pytest.TempPathFactory) -> None:
-    loading_rows.STORES.update(build_stores(tmp_path_factory.mktemp("stores")))
+    loading_machine.STORES.update(build_stores(tmp_path_factory.mktemp("stores")))
 
 
 def test_whatever_a_user_does_is_the_plain_answer() -> None:
@@ -33,7 +32,7 @@ def test_whatever_a_user_does_is_the_plain_answer() -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(loading_machine.Loading, settings=how)
-    assert len(loading_rows.STEPS) > 10
+    assert len(loading_machine.STEPS) > 10
 
 
 def test_the_script_says_that_nothing_was_found(
@@ -41,7 +40,7 @@ def test_the_script_says_that_nothing_was_found(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fuzz_loading", "--steps", "20", "--sequences", "2", "--seed", "3"])
     with script("fuzz_loading") as fuzz:
-        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_rows.STORES)
+        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_machine.STORES)
         assert fuzz.main() == 0
     assert "steps: everything is the plain answer" in capsys.readouterr().out
 
@@ -51,12 +50,12 @@ def test_an_interrupted_script_prints_what_was_done(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fuzz_loading", "--steps", "1000", "--sequences", "1", "--seed", "3"])
     with script("fuzz_loading") as fuzz:
-        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_rows.STORES)
+        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_machine.STORES)
         play = fuzz.play
 
         def interrupted(number: int, *options: object) -> bool:
             if number == 4:
-                loading_rows.STEPS["close"] += 1
+                loading_machine.STEPS["close"] += 1
                 raise KeyboardInterrupt
             return bool(play(number, *options))
 
@@ -80,7 +79,7 @@ def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     words = ["fuzz_loading", "--steps", "20", "--sequences", "10", "--seed", "3", "--no-shrink"]
     monkeypatch.setattr(sys, "argv", words)
     with script("fuzz_loading") as fuzz:
-        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_rows.STORES)
+        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_machine.STORES)
         assert fuzz.main() == 1
     assert "ids differs in 1 of" in capsys.readouterr().out
 
