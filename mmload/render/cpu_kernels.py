@@ -202,7 +202,7 @@ def fill(out: Floats, value: float, arena: Arena) -> None:
     band = carve(arena, _FLOATS, np.float32)
     band[:] = value
     for at in range(0, out.size, _FLOATS):
-        stream(band, out, at, min(_FLOATS, out.size - at))
+        stream(band, out, _U(at), _U(min(_FLOATS, out.size - at)))
     finish_streams()
 
 
