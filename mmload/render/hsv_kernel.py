@@ -70,12 +70,12 @@ def _change_block(
     hue, high, sixths = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _F)
     value, strength = stack_array(_BLOCK, _F), stack_array(_BLOCK, _F)
     for i in range(_U(_BLOCK)):
-        top, far = _F(most[i]), _F(reach[i])
-        per_value, per_reach = fma(_ONE / top, _WHITE, _ROUND) - _ROUND, fma(_ONE / far, _SIXTH, _ROUND) - _ROUND
-        strong = np.floor(fma(far, per_value, _HALF)) * stronger
+        peak, spread = _F(most[i]), _F(reach[i])
+        per_value, per_reach = fma(_ONE / peak, _WHITE, _ROUND) - _ROUND, fma(_ONE / spread, _SIXTH, _ROUND) - _ROUND
+        strong = np.floor(fma(spread, per_value, _HALF)) * stronger
         strength[i] = np.floor(strong if strong < _WHITE else _WHITE) * _PER_WHITE
         turned = fma(_F(sector[i]), per_reach, turn)
-        whole, level = _I(turned if turned < _TURN else _TURN), _I(top * brighter)
+        whole, level = _I(turned if turned < _TURN else _TURN), _I(peak * brighter)
         whole, level = _I(whole - _I(HUES)) if whole >= _I(HUES) else whole, level if level < _I(255) else _I(255)
         hue[i], high[i] = _B(whole), _B(level)
         sixths[i], value[i] = _F(whole) * _PER_THIRD, _F(level) * _PER_WHITE
@@ -110,8 +110,8 @@ def change_hsv(red: Bytes, green: Bytes, blue: Bytes, numbers: Floats, arena: Ar
     stronger, brighter = numbers[1], numbers[2]
     size = _U(red.size)
     whole = size // _U(_BLOCK) * _U(_BLOCK)
-    for at in range(_U(0), whole, _U(_BLOCK)):
-        _change_block(red, green, blue, at, turn, stronger, brighter)
+    for block in range(whole // _U(_BLOCK)):
+        _change_block(red, green, blue, _U(block) * _U(_BLOCK), turn, stronger, brighter)
     rest = carve(arena, (3, _BLOCK), np.uint8)
     rest[:] = 0
     for i in range(size - whole):
