@@ -106,7 +106,7 @@ def _of_view(batch: Batch, number: int) -> Batch:
     """Returns the batch with the seeds of a view."""
     if number == 0 or batch.seeds is None:
         return batch
-    return batch.replace(seeds=view_seeds(batch.seeds, number))  # type: ignore[no-any-return]  # tensordict's
+    return batch.replace(seeds=view_seeds(batch.seeds, number))
 
 
 def collates_of(collate: object) -> tuple[Collate, ...]:
