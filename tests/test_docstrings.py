@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from test_rooms import modules
 
@@ -34,22 +32,3 @@ def test_every_public_method_is_documented_here_or_where_it_is_declared() -> Non
         own = names.difference(*declared)
         missing += [f"{kind.__qualname__}.{name}" for name in own if not inspect.getdoc(getattr(kind, name))]
     assert not missing
-
-
-REFUSED_WORDS = re.compile(
-    r"\b(ragged|own sizes|a size each|refuse_\w+|whole_(dataset|row|image|photograph)\w*|Whole[A-Z]\w*|Held[A-Z]\w*)\b"
-    r"|\bwhole photographs?\b|--layout whole"
-)
-"""Words that have a standard one: variable-size, and check_* for checks of arguments."""
-
-
-def test_the_package_and_its_pages_use_the_words_of_the_glossary() -> None:
-    root = Path(__file__).parents[1]
-    files = [*modules().values(), *root.glob("docs/*.md"), root / "README.md", root / "CHANGELOG.md"]
-    found = [
-        f"{path.relative_to(root)}:{number}: {match[0]}"
-        for path in files
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if (match := REFUSED_WORDS.search(line))
-    ]
-    assert not found

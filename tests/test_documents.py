@@ -29,7 +29,6 @@ from mmload.remote.opening import open as mmload_open
 from mmload.sources import SOURCES
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALLER = {"batch_size=256": "batch_size=8", "batch_size=128": "batch_size=4"}
 """What a user would write, and what the tests run in its place, as their splits have 30 and 12 rows."""
 
@@ -250,11 +249,7 @@ def test_every_module_that_the_architecture_names_exists() -> None:
         assert (ROOT / "mmload" / name.replace(".", "/")).with_suffix(".py").is_file(), name
 
 
-def test_every_document_and_script_named_exists() -> None:
-    named = re.findall(r"docs/([\w/.]+\.md)", README)
-    assert named
-    for document in named:
-        assert (ROOT / "docs" / document).is_file(), document
+def test_every_script_and_module_named_exists() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for script in re.findall(r"(?<![\w/(.])((?:scripts|benchmarks)/\w+(?:\.py)?)(?![\w.])", text):

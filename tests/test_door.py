@@ -77,14 +77,3 @@ def test_door_star_import_replaces_no_builtin() -> None:
     exec("from mmload import *", space)
     assert space.keys() >= {"build", "Loader"}
     assert not space.keys() - {"__builtins__"} & set(dir(builtins))
-
-
-def test_build_can_be_called_again_and_again(tmp_path: Path) -> None:
-    from PIL import Image
-
-    (tmp_path / "photos" / "a").mkdir(parents=True)
-    Image.new("RGB", (16, 16), (10, 20, 30)).save(tmp_path / "photos" / "a" / "one.png")
-    for number in range(2):
-        recipe = mmload.BuildRecipe(kind="imagefolder", root=tmp_path / "photos", out=tmp_path / f"out{number}")
-        assert mmload.build(recipe).built == 1
-    assert mmload.open(tmp_path / "out1")["train"][0].images.shape == (3, 16, 16)

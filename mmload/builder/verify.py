@@ -123,7 +123,10 @@ def _fault(file: DatasetFile, root: Path) -> str | None:
 
 def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
     """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
-    return replace(trusted_recipe(manifest.recipe, path, trust=trust), root=source)
+    return replace(
+        trusted_recipe(manifest.recipe, path, trust=trust),
+        root=source,  # type: ignore[arg-type]  # a recipe makes a place of it
+    )
 
 
 def is_updated(manifest: Manifest) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from mmload.records import FieldSpec
@@ -18,28 +16,11 @@ from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 ROWS, SHARD_ROWS = 96, 4  # the images of a shard are three pages
 
 
-FIELDS = {"images": FieldSpec(dtype="uint8", shape=(3, 32, 32)), "targets": FieldSpec(dtype="int64", shape=())}
-
-
 def of_one_value(path: Path, value: int) -> Path:
     """A dataset whose pixels and labels are all one value."""
-    shards = []
-    for index in range(ROWS // SHARD_ROWS):
-        folder = path / "train" / shard_name(index)
-        folder.mkdir(parents=True)
-        np.full((SHARD_ROWS, 3, 32, 32), value, np.uint8).tofile(folder / "images.memmap")
-        np.full(SHARD_ROWS, value, np.int64).tofile(folder / "targets.memmap")
-        stored = {name: (folder / f"{name}.memmap").read_bytes() for name in FIELDS}
-        files = {name: FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}") for name, data in stored.items()}
-        shards.append(ShardRecord(rows=SHARD_ROWS, files=files))
-    (path / "train" / "samples.jsonl").touch()
-    samples = FileRecord(bytes=0, crc32="00000000")
-    split = SplitRecord(
-        rows=ROWS, fields=FIELDS, samples=samples, shard_samples=SHARD_ROWS, shards=ShardTable.from_records(shards)
-    )
-    text = Manifest(recipe={}, fingerprint=str(value), splits={"train": split}).dumps()
-    (path / "dataset.json").write_text(text, encoding="utf-8")
-    return path
+    images, targets = torch.full((ROWS, 3, 32, 32), value, dtype=torch.uint8), torch.full((ROWS,), value)
+    rows = {"train": {"images": images, "targets": targets}}
+    return of_tensors(path, rows, shard_rows=SHARD_ROWS, fingerprint=str(value))
 
 
 def sparse_dataset(
@@ -63,44 +44,58 @@ def sparse_dataset(
         if targets is not None:
             targets[start : start + count].numpy().tofile(folder / "targets.memmap")
         shards.append(ShardRecord(rows=count, files=files))
-    (path / "train" / "samples.jsonl").touch()
-    samples = FileRecord(bytes=0, crc32=f"{zlib.crc32(b''):08x}")
-    split = SplitRecord(
-        rows=rows,
-        fields=fields,
-        samples=samples,
-        shard_samples=shard_rows or rows,
-        shards=ShardTable.from_records(shards),
-    )
-    manifest = Manifest(recipe={}, fingerprint="", splits={"train": split})
-    (path / "dataset.json").write_text(manifest.dumps())
-    return path
+    return _with_manifest(path, {"train": _record(path / "train", fields, shards, shard_rows or rows, listed="")})
 
 
-def of_tensors(path: Path, splits: Mapping[str, Mapping[str, torch.Tensor]], classes: tuple[str, ...] = ()) -> Path:
-    """A dataset of these fields, each split in one shard, its rows made of files called 0.png, 1.png, ..."""
+def of_tensors(
+    path: Path,
+    splits: Mapping[str, Mapping[str, torch.Tensor]],
+    classes: tuple[str, ...] = (),
+    *,
+    shard_rows: int | None = None,
+    fingerprint: str = "",
+) -> Path:
+    """A dataset of these fields, each split in one shard or several, of rows from files called 0.png, 1.png, ..."""
     records = {}
     for name, tensors in splits.items():
-        folder = path / name / shard_name(0)
-        folder.mkdir(parents=True)
-        fields, files, rows = {}, {}, len(next(iter(tensors.values())))
-        for field, values in tensors.items():
-            data = values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            (folder / f"{field}.memmap").write_bytes(data)
-            fields[field] = FieldSpec(dtype=str(values.dtype).removeprefix("torch."), shape=tuple(values.shape[1:]))
-            files[field] = FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}")
-        listed = "".join(json.dumps({"id": f"{row}.png", "size": None}) + "\n" for row in range(rows)).encode()
-        (path / name / "samples.jsonl").write_bytes(listed)
-        samples = FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}")
-        shards = (ShardRecord(rows=rows, files=files),)
-        records[name] = SplitRecord(
-            rows=rows,
-            fields=fields,
-            classes=classes,
-            samples=samples,
-            shard_samples=rows,
-            shards=ShardTable.from_records(shards),
-        )
-    manifest = Manifest(recipe={}, fingerprint="", splits=records).dumps()
-    (path / "dataset.json").write_bytes(manifest.encode("utf-8", "backslashreplace"))
+        fields, shards, rows = {}, [], len(next(iter(tensors.values())))
+        most = shard_rows or max(1, rows)
+        for index, start in enumerate(range(0, max(1, rows), most)):
+            folder, files = path / name / shard_name(index), {}
+            folder.mkdir(parents=True)
+            for field, values in tensors.items():
+                data = values[start : start + most].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                (folder / f"{field}.memmap").write_bytes(data)
+                fields[field] = FieldSpec(dtype=str(values.dtype).removeprefix("torch."), shape=tuple(values.shape[1:]))
+                files[field] = FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}")
+            shards.append(ShardRecord(rows=min(most, rows - start), files=files))
+        listed = "".join(json.dumps({"id": f"{row}.png", "size": None}) + "\n" for row in range(rows))
+        records[name] = _record(path / name, fields, shards, most, listed, classes)
+    return _with_manifest(path, records, fingerprint)
+
+
+def _record(
+    folder: Path,
+    fields: dict[str, FieldSpec],
+    shards: list[ShardRecord],
+    shard_rows: int,
+    listed: str,
+    classes: tuple[str, ...] = (),
+) -> SplitRecord:
+    """The record of a split whose list of samples is written here."""
+    data = listed.encode()
+    (folder / "samples.jsonl").write_bytes(data)
+    return SplitRecord(
+        rows=sum(shard.rows for shard in shards),
+        fields=fields,
+        classes=classes,
+        samples=FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}"),
+        shard_samples=shard_rows,
+        shards=ShardTable.from_records(tuple(shards)),
+    )
+
+
+def _with_manifest(path: Path, splits: dict[str, SplitRecord], fingerprint: str = "") -> Path:
+    text = Manifest(recipe={}, fingerprint=fingerprint, splits=splits).dumps()
+    (path / "dataset.json").write_bytes(text.encode("utf-8", "backslashreplace"))
     return path
