@@ -285,7 +285,7 @@ def _array(value: Tensor) -> npt.NDArray[Any]:
 def lazy_rows(batch: Batch) -> list[Batch]:
     """Returns the rows of a batch of variable-size images, which is a lazy stack; an empty list for any other batch."""
     # To ask for an attribute that only lazy stacks have takes 60 us: tensordict looks for similar names.
-    return list(batch.unbind(0)) if isinstance(batch._tensordict, LazyStackedTensorDict) else []  # type: ignore[attr-defined]
+    return list(batch.unbind(0)) if isinstance(batch._tensordict, LazyStackedTensorDict) else []  # type: ignore[attr-defined]  # undeclared
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:

@@ -244,8 +244,10 @@ def _of_samples(given: Sequence[Any]) -> Given:
         fields["labels"] = pad_sequence(labels, batch_first=True, padding_value=-1)
         fields["counts"] = torch.tensor([len(one) for one in boxes], device="cpu")
     if len({image.shape for image in images}) > 1:
-        pairs = zip(images, masks, strict=True) if masks else ((image, None) for image in images)
-        return _of_sizes(make_batch(fields, len(samples)), [_Sample(*pair) for pair in pairs])
+        beside: Sequence[Tensor | None] = masks or [None] * len(images)
+        return _of_sizes(
+            make_batch(fields, len(samples)), [_Sample(*pair) for pair in zip(images, beside, strict=True)]
+        )
     fields |= {"masks": torch.stack(masks)} if masks else {}
     return Given(make_batch(fields, len(samples)), torch.stack(images))
 
