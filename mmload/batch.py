@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import torch
-from tensordict import TensorClass, TensorDict, lazy_stack
+from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, lazy_stack
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -284,7 +284,8 @@ def _array(value: Tensor) -> npt.NDArray[Any]:
 
 def lazy_rows(batch: Batch) -> list[Batch]:
     """Returns the rows of a batch of variable-size images, which is a lazy stack; an empty list for any other batch."""
-    return list(batch.unbind(0)) if hasattr(batch, "tensordicts") else []  # an attribute that only lazy stacks have
+    # To ask for an attribute that only lazy stacks have takes 60 us: tensordict looks for similar names.
+    return list(batch.unbind(0)) if isinstance(batch._tensordict, LazyStackedTensorDict) else []
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:

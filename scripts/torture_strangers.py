@@ -23,7 +23,7 @@ from torture_builds import DifferenceError, make_source, recipe
 
 from mmload.builder.pipeline import build
 from mmload.cli.app import main
-from mmload.store.manifest_text import sealed_text
+from mmload.store.manifest import sealed_text
 
 CANARY = "torture_canary_module"
 FORBIDDEN = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec")

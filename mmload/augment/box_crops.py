@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmload.augment.arguments import argument_error, chance, integer, mask_level, number, numbers, per_channel, span
-from mmload.augment.draws import Boxes, Draws, Flags, Floats, whole_numbers
+from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
 from mmload.augment.step import Step
+from mmload.render.motion import Boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
 from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import Signature, inlined
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_arrays import copied, zeros
 from mmload.runtime.numba_compile import numba_compiled, variant
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
@@ -126,11 +127,11 @@ class RandomIoUCrop(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""
-        boxes, real = map(np.ascontiguousarray, draws.boxes(type(self).__name__, plan))
+        trail, counts = draws.boxes(type(self).__name__, plan)
         rows, cols = (plan.per_sample(side) for side in plan.frame)
         windows = np.stack((np.zeros_like(rows), np.zeros_like(cols), rows, cols))
-        settled, dropped = np.array([not row.any() for row in real], np.bool_), zeros(real.shape, np.bool_)
-        options = np.array(self.sampler_options, np.float32).astype(boxes.dtype)
+        settled, dropped = zeros(plan.count, np.bool_), copied(trail.dropped)
+        options = np.array(self.sampler_options, np.float32).astype(trail.boxes.dtype)
         span = self.max_scale - self.min_scale
         bounds = np.array([self.min_scale, span, self.min_aspect_ratio, self.max_aspect_ratio])
         for _ in range(ROUNDS):
@@ -140,8 +141,8 @@ class RandomIoUCrop(Step):
             overlaps = options[option]
             settled |= overlaps >= 1
             words = draws.bits(4 * self.trials).view(np.uint64)
-            variant(_try_windows, _WINDOWS[boxes.dtype.name])(
-                words, bounds, overlaps, boxes, real, settled, windows, dropped
+            variant(_try_windows, _WINDOWS[trail.boxes.dtype.name])(
+                words, bounds, overlaps, trail.boxes, counts, trail.dropped, settled, windows, dropped
             )
         top, left, rows, cols = windows
         return plan.windowed((top, left, rows, cols), dropped=dropped)
@@ -149,8 +150,8 @@ class RandomIoUCrop(Step):
 
 _WINDOWS = {
     kind: Signature.parsed(
-        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], boolean[:, ::1], boolean[::1], "
-        "int64[:, ::1], boolean[:, ::1], arena)"
+        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
+        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena)"
     )
     for kind in ("float32", "float64")
 }
@@ -162,20 +163,22 @@ def _try_windows(
     bounds: Floats,
     overlaps: Boxes,
     boxes: Boxes,
-    real: Flags,
+    counts: Numbers,
+    before: Flags,
     settled: Flags,
     windows: Numbers,
     dropped: Flags,
     arena: Arena,
 ) -> None:
-    """Settles the samples of which one of n windows reaches the overlap with a box: the first that does.
+    """Settles the samples without boxes, and those of which one of n windows reaches the overlap with a box.
 
     Args:
         words: uint64 [B, 4 n]; n draw widths, n heights, n left edges and n top edges.
         bounds: least share of a side and the range of shares, least and greatest aspect ratio.
         overlaps: least overlap, [B]; of the boxes' type, in which overlaps are computed.
-        boxes: the samples' boxes, [B, M, 4].
-        real: whether there is such a box, [B, M].
+        boxes: the samples' boxes, [B, M + 1, 4]; the last one is not looked at.
+        counts: numbers of real boxes, [B].
+        before: whether a box was dropped before, [B, M].
         settled: whether a sample has its window, [B].
         windows: top, left, rows and cols, [4, B]; the complete image until a sample is settled.
         dropped: whether a box is dropped, [B, M].
@@ -185,7 +188,10 @@ def _try_windows(
     low, span, narrowest, widest = bounds[0], bounds[1], bounds[2], bounds[3]
     window = carve(arena, 4, boxes.dtype)
     for k in range(len(words)):
-        high, wide = windows[2, k], windows[3, k]
+        high, wide, real = windows[2, k], windows[3, k], 0
+        for n in range(counts[k]):
+            real += not before[k, n]
+        settled[k] |= real == 0
         for trial in range(0 if settled[k] else count):
             cols = np.int64(wide * (low + span * unit_of_word(words[k, trial])))
             rows = np.int64(high * (low + span * unit_of_word(words[k, count + trial])))
@@ -194,14 +200,15 @@ def _try_windows(
             left = np.int64(unit_of_word(words[k, 2 * count + trial]) * (wide - cols))
             top = np.int64(unit_of_word(words[k, 3 * count + trial]) * (high - rows))
             window[0], window[1], window[2], window[3] = left, top, left + cols, top + rows
-            for n in range(boxes.shape[1]):
-                inside = real[k, n] and _has_center_inside(boxes[k, n], window)
-                dropped[k, n] = real[k, n] and not inside
+            for n in range(counts[k]):
+                inside = not before[k, n] and _has_center_inside(boxes[k, n], window)
+                dropped[k, n] = not inside
                 settled[k] |= inside and _iou(boxes[k, n], window) >= overlaps[k]
             if settled[k]:
                 windows[0, k], windows[1, k], windows[2, k], windows[3, k] = top, left, rows, cols
                 break
-            dropped[k] = False
+            for n in range(counts[k]):
+                dropped[k, n] = before[k, n]
 
 
 @inlined

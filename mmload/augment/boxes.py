@@ -15,18 +15,15 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.draws import Boxes, Flags
 from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING, PER_BOX
 from mmload.render.mask_kernels import moved_masks
-from mmload.render.motion import Motion, move_boxes
+from mmload.render.motion import Boxes, Flags, Motion, move_boxes
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import with_tensors
 from mmload.render.plan_parts import Array
-from mmload.render.torch_levels import warped_masks
-from mmload.render.torch_sampling import OwnMasks, gathered_masks
+from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.declarations import Signature, void
 from mmload.runtime.host_arrays import copied, taken, zeros
 from mmload.runtime.numba_compile import numba_compiled, variant
@@ -152,26 +149,15 @@ def move_fields(
     if not plan.moves:
         return batch, trail
     batch = move_points(batch, plan)
-    if batch.masks is not None or own is not None:
-        batch = batch.replace(masks=_moved_masks(batch.masks, own, plan))
+    if own is None and batch.masks is not None:
+        pixels = batch.masks.contiguous()
+        own = OwnMasks(pixels.view(-1), torch.arange(len(pixels), device="cpu") * pixels[0:1].numel())
+    if own is not None:
+        moved = moved_masks(own.memory.numpy(), own.starts.numpy(), plan)
+        batch = batch.replace(masks=torch.from_numpy(moved))
     if batch.boxes is None:
         return batch, trail
     return batch, (trail or Trail.before(batch.boxes.numpy(), plan)).moved(plan)
-
-
-def _moved_masks(masks: Tensor | None, own: OwnMasks | None, plan: Plan) -> Tensor:
-    """Renders masks [B, H, W], or variable-size ones: [B, h, w]; those of another dtype than uint8 by torch."""
-    if own is not None:
-        return torch.from_numpy(moved_masks(own.memory.numpy(), own.starts.numpy(), plan))
-    if masks is None:
-        raise RuntimeError("there are no masks")
-    if masks.dtype == torch.uint8 and masks.device.type == "cpu":
-        pixels = masks.contiguous().numpy()
-        starts = np.arange(len(pixels)) * math.prod(pixels.shape[1:])
-        return torch.from_numpy(moved_masks(pixels.reshape(-1), starts, plan))
-    there = with_tensors(plan, masks.device)
-    moved = gathered_masks(masks, there)
-    return moved if there.program is None else warped_masks(there.program, moved)
 
 
 def _sizes_on_canvas(batch: Batch, plan: Plan) -> Tensor | None:
@@ -183,29 +169,11 @@ def _sizes_on_canvas(batch: Batch, plan: Plan) -> Tensor | None:
     return torch.from_numpy(np.stack((placed.rows, placed.cols), 1)).to(where)
 
 
-def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Boxes, Flags]:
-    """Returns a batch's boxes [B, M, 4] as ``plan`` moves them, and which of them are real and were not dropped."""
-    if batch.boxes is None:
-        raise ValueError("the batch has no boxes; build the dataset for detection")
-    trail = trail or Trail.before(batch.boxes.numpy(), plan)
+def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Trail, Numbers]:
+    """Returns the trail of a batch's boxes as ``plan`` moves them, and the numbers of real ones, int64 [B]."""
+    trail = trail or Trail.before(batch.boxes.numpy(), plan)  # type: ignore[union-attr]  # only asked for boxes
     trail = trail.moved(plan) if plan.moves else trail
-    boxes, real = np.empty((*trail.dropped.shape, 4), trail.boxes.dtype), _none_of(trail.dropped)
-    variant(_find_real, _real(boxes.dtype.name))(trail.boxes, _counts_of(batch, trail), trail.dropped, boxes, real)
-    return boxes, real
-
-
-def _real(kind: str) -> Signature:
-    return void(f"{kind}[:, :, ::1]", "int64[::1]", "boolean[:, ::1]", f"{kind}[:, :, ::1]", "boolean[:, ::1]")
-
-
-@numba_compiled(_real("float32"), _real("float64"), nogil=False)
-def _find_real(given: Boxes, counts: Numbers, dropped: Flags, boxes: Boxes, real: Flags) -> None:
-    """Copies boxes without the edges of images, and finds those that are no padding and were not dropped."""
-    for k in range(len(boxes)):
-        for n in range(boxes.shape[1]):
-            real[k, n] = n < counts[k] and not dropped[k, n]
-            for side in range(4):
-                boxes[k, n, side] = given[k, n, side]
+    return trail, _counts_of(batch, trail)
 
 
 def _counts_of(batch: Batch, trail: Trail) -> Numbers:

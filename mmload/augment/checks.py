@@ -27,8 +27,6 @@ from mmload.runtime.random_words import Numbers
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Permitted dtypes of rendered images."""
 
-_MASKS = (torch.uint8, torch.int16, torch.int32, torch.int64)
-
 
 def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
     """Rejects steps that give garbage in this dtype or order.
@@ -102,7 +100,7 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
             raise ValueError("the images are variable-size, but their masks are not; give masks of the same sizes")
     most = 0 if batch.boxes is None or batch.boxes.dim() != 3 else batch.boxes.shape[1]
     checked: dict[str, tuple[tuple[int, ...], Sequence[Any]]] = {
-        "masks": ((count, *shape[1:]), _MASKS),
+        "masks": ((count, *shape[1:]), (torch.uint8,)),
         "seeds": ((count,), (torch.int64,)),
         "ids": ((count,), (torch.int64,)),
         "boxes": ((count, most, 4), (torch.float32, torch.float64)),

@@ -407,7 +407,8 @@ class PreparedBatch:
                 if self._framed:
                     plan = plan.framed()
                     continue
-                if not isinstance(step, LevelStep) or step.moves_pixels or not plan.fits_levels_first():
+                keeps_places = isinstance(step, LevelStep) and not step.moves_pixels
+                if not keeps_places or plan.top is not None or not plan.fits_variable_windows():
                     break
             plan = step.describe(plan, self._draws(at))
             at += 1

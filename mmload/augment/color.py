@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mmload.augment.arguments import LARGEST, around, chance, elements, number, numbers
 from mmload.augment.draws import Draws
@@ -33,9 +31,6 @@ from mmload.render.plan import Plan
 class Normalize(Step):
     """(x - mean) / std per channel, with x in [0, 1]; uint8 images are scaled first.
 
-    The constants are buffers: they move with ``.to`` and are saved with ``state_dict``. They stay float32 under
-    ``.half()``, so that a model in half precision is fed the same pixels.
-
     Args:
         mean: one number per channel.
         std: one number per channel.
@@ -45,24 +40,18 @@ class Normalize(Step):
             integers and a mean is above 1.
     """
 
-    mean: Tensor
-    std: Tensor
-
     takes_sizes = True
     makes_floats = True
     is_random = False
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        means = numbers("mean", mean, expected="finite numbers, one per channel")
-        stds = numbers("std", std, least=1 / LARGEST, expected="positive numbers, one per channel")
-        if len(means) != len(stds):
+        self.mean = numbers("mean", mean, expected="finite numbers, one per channel")
+        self.std = numbers("std", std, least=1 / LARGEST, expected="positive numbers, one per channel")
+        if len(self.mean) != len(self.std):
             raise ValueError(
-                f"mean has {counted(len(means), 'channel')} and std {len(stds)}; give both the same number"
+                f"mean has {counted(len(self.mean), 'channel')} and std {len(self.std)}; give both the same number"
             )
-        self.register_buffer("mean", torch.tensor(means, dtype=torch.float32, device="cpu"))
-        self.register_buffer("std", torch.tensor(stds, dtype=torch.float32, device="cpu"))
-        self._levels = (means, stds) if max(means) > 1 else None  # which integer images cannot have
 
     @classmethod
     def imagenet(cls) -> Self:
@@ -81,26 +70,20 @@ class Normalize(Step):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Adds the color map of the values as they are stored; nothing is drawn."""
         channels = plan.source[0]
-        if channels != self.mean.shape[0]:
+        if channels != len(self.mean):
             raise ValueError(
-                f"Normalize has {counted(self.mean.shape[0], 'channel')} and the images {channels}; "
+                f"Normalize has {counted(len(self.mean), 'channel')} and the images {channels}; "
                 "give mean and std one number per channel"
             )
-        if self._levels is not None and plan.peak > 1:
-            values = ("(" + ", ".join(f"{value / plan.peak:.3f}" for value in each) + ")" for each in self._levels)
-            raise ValueError(
-                f"Normalize has mean {tuple(self._levels[0])}, and means are of pixels from 0 to 1: divide by "
-                f"{plan.peak:g}, Normalize({', '.join(values)})"
+        if max(self.mean) > 1 and plan.peak > 1:
+            values = (
+                "(" + ", ".join(f"{value / plan.peak:.3f}" for value in each) + ")" for each in (self.mean, self.std)
             )
-        peak = plan.peak if plan.shift is None else 1.0
-        return plan.scaled(*_color_map(_values_of(self.mean), _values_of(self.std), peak))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves with the module, but keeps its float32 where the module is cast."""
-        exact = self.mean, self.std
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.mean, self.std = exact[0].to(self.mean.device), exact[1].to(self.std.device)
-        return self
+            raise ValueError(
+                f"Normalize has mean {self.mean}, and means are of pixels from 0 to 1: divide by {plan.peak:g}, "
+                f"Normalize({', '.join(values)})"
+            )
+        return plan.scaled(*_color_map(self.mean, self.std, plan.peak if plan.shift is None else 1.0))
 
     @classmethod
     def from_split(cls, split: Any) -> Self:
@@ -140,18 +123,6 @@ class RandomGrayscale(Step):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         self.check_images(plan)
         return plan.grayed(draws.chance(self.p))
-
-
-def _values_of(buffer: Tensor) -> tuple[float, ...]:
-    """Returns a buffer's values; those on a device are read again only after a change, as that waits for it."""
-    if buffer.device.type != "cpu" and not buffer.is_inference():  # an inference tensor does not count its changes
-        return _read_values(buffer, buffer._version)
-    return tuple(buffer.tolist())
-
-
-@lru_cache(maxsize=64)
-def _read_values(buffer: Tensor, version: int) -> tuple[float, ...]:
-    return tuple(buffer.tolist())
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -46,11 +46,11 @@ from mmload.runtime.random_words import (
     unit_of_word,
 )
 
+if TYPE_CHECKING:
+    from mmload.augment.boxes import Trail
+
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Boxes = npt.NDArray[Any]
-"""Boxes [B, M, 4], x0 y0 x1 y1 in pixels, float32 or float64."""
-
 STEP = 0xD1342543DE82EF95
 """Another odd increment, so that steps and draws do not run into each other."""
 
@@ -120,8 +120,7 @@ class Draws:
         step: the step's place in its list.
         epoch: the batch's; None: it is not known.
         ids: int64 [B], the samples' ids, which are the same in every epoch; None: they have none.
-        boxes: gives the samples' boxes [B, M, 4] where a plan has moved them, and which are real, bool [B, M]; None:
-            the batch has no boxes.
+        boxes: gives what :func:`mmload.augment.boxes.boxes_in` does of the samples; None: the batch has no boxes.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Draws:
         *,
         epoch: int | None = None,
         ids: Numbers | None = None,
-        boxes: Callable[[Plan], tuple[Boxes, Flags]] | None = None,
+        boxes: Callable[[Plan], tuple[Trail, Numbers]] | None = None,
     ) -> None:
         self._seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
         self._place = step
@@ -169,8 +168,8 @@ class Draws:
             )
         return self._ids
 
-    def boxes(self, what: str, plan: Plan) -> tuple[Boxes, Flags]:
-        """Returns the boxes [B, M, 4] as ``plan`` has moved them, and which are real; ``what`` names their user.
+    def boxes(self, what: str, plan: Plan) -> tuple[Trail, Numbers]:
+        """Returns the boxes as ``plan`` has moved them, and the numbers of real ones; ``what`` names their user.
 
         Raises:
             ValueError: if there are none.
@@ -217,10 +216,9 @@ class Draws:
         seeds = branch_seeds(self._seeds, number + 1)
         return Draws(seeds, self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes)
 
-    def of_first(self, count: int = 1) -> Draws:
-        """Returns draws of the batch's first samples alone, such as draws per batch; of no sample in an empty batch."""
-        ids = None if self._ids is None else self._ids[:count]
-        return Draws(self._seeds[:count], self._place, epoch=self._epoch, ids=ids)
+    def of_first(self) -> Draws:
+        """Returns draws of the batch's first sample alone, for draws per batch; of no sample in an empty batch."""
+        return Draws(self._seeds[:1], self._place, epoch=self._epoch)
 
     def _taken(self, count: int) -> int:
         """Returns the number of the next draw and advances by ``count``."""

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from mmload.augment.boxes import BoxRule, with_boxes_of
 from mmload.augment.draws import Draws
 from mmload.augment.points import has_points
-from mmload.augment.step import AfterStep, Step
+from mmload.augment.step import AfterStep
 from mmload.batch import Batch
 from mmload.errors import shown
 
@@ -29,21 +30,6 @@ _STILL = frozenset(("ConvertImageDtype", "Grayscale", "Identity", "LinearTransfo
 _ACTIVATIONS = "torch.nn.modules.activation"
 
 
-def drop_ins() -> frozenset[str]:
-    """Returns the names of mmload's steps that do what torchvision's transforms of these names do."""
-    return frozenset(
-        kind.__name__
-        for kind in _subclasses(Step)  # type: ignore[type-abstract]  # its subclasses are made, not Step
-        if kind.is_drop_in and kind.__module__.startswith(f"{__package__}.") and not kind.__name__.startswith("_")
-    )
-
-
-def _subclasses(kind: type[Step]) -> Iterator[type[Step]]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from _subclasses(one)
-
-
 def check_foreign(step: nn.Module) -> None:
     """Rejects a foreign step whose pixels would depend on batches and threads.
 
@@ -51,10 +37,10 @@ def check_foreign(step: nn.Module) -> None:
         ValueError: if it, or a part of it, draws from shared generators, draws once per batch, or mixes a batch.
     """
     for part in nested(step):
-        name, why = type(part).__name__, _fault(part)
-        if why is not None:
+        if (why := _fault(part)) is not None:
+            origin = "torchvision's " if type(part).__module__.startswith("torchvision.") else ""
             where = "" if part is step else f" (in {type(step).__name__})"
-            raise ValueError(f"{_origin(part)}{name}{where} {why}")
+            raise ValueError(f"{origin}{type(part).__name__}{where} {why}")
 
 
 def moves(step: nn.Module) -> bool:
@@ -86,15 +72,7 @@ def takes_boxes(module: nn.Module) -> bool:
 
 def is_from(module: nn.Module, package: str) -> bool:
     """Returns whether a module's class, or a base of it, is defined in a package."""
-    return any(f"{name}.".startswith(f"{package}.") for name in _packages(module))
-
-
-def _packages(module: nn.Module) -> Iterator[str]:
-    return (kind.__module__ for kind in type(module).__mro__)
-
-
-def _origin(module: nn.Module) -> str:
-    return "torchvision's " if type(module).__module__.startswith("torchvision.") else ""
+    return any(f"{kind.__module__}.".startswith(f"{package}.") for kind in type(module).__mro__)
 
 
 def _fault(part: nn.Module) -> str | None:
@@ -105,7 +83,7 @@ def _fault(part: nn.Module) -> str | None:
             "draws by the samples' seeds only as a step of the collate; give it to the collate, not to another module"
         )
     if is_from(part, "torchvision.transforms") and name not in _STILL:
-        if name in drop_ins():
+        if getattr(getattr(import_module("mmload.augment"), name, None), "is_drop_in", False):
             return f"would draw once for a whole batch: import {name} from mmload.augment"
         return f"would treat a whole batch as one image, without boxes and masks: use PerSample({name}(...))"
     if is_from(part, "kornia.augmentation"):
@@ -272,7 +250,7 @@ def _seed(key: int, device: torch.device) -> None:
     """Seeds the global generators."""
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
-        torch.cuda.default_generators[_index(device)].manual_seed(key)
+        torch.cuda.default_generators[device.index].manual_seed(key)
     random.seed(key)
     np.random.seed(key % (1 << 32))
 
@@ -280,17 +258,10 @@ def _seed(key: int, device: torch.device) -> None:
 @contextmanager
 def _borrowed_generators(device: torch.device) -> Iterator[None]:
     """Restores the global generators at the end."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)
-
-
-def _index(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,24 @@ from mmload.render.plan_parts import PADDING_MODES, Padding
 from mmload.runtime.random_words import Numbers
 
 
-class RandomCrop(Step):
+class _Crop(Step):
+    """Base of both crops, which may pad."""
+
+    takes_sizes = True
+    padding_mode = "constant"
+
+    def fits(self, plan: Plan) -> bool:
+        # Padding must be around the whole image; a crop inside it always fits.
+        if not any(self._margin(plan)):
+            return plan.fits_window()
+        return plan.fits_padding() or (plan.fits_canvas() and self.padding_mode == "constant")
+
+    @abstractmethod
+    def _margin(self, plan: Plan) -> tuple[int, int]:
+        """Returns upper bounds on the padded rows and columns, on either side."""
+
+
+class RandomCrop(_Crop):
     """A crop at a random place of the image, which can be padded first.
 
     Args:
@@ -32,8 +50,6 @@ class RandomCrop(Step):
     Raises:
         ValueError: if an argument is out of range, or (when run) the padded image is smaller than the crop.
     """
-
-    takes_sizes = True
 
     def __init__(
         self,
@@ -51,12 +67,6 @@ class RandomCrop(Step):
         self.fill = per_channel("fill", fill)
         self.padding_mode = choice("padding_mode", padding_mode, PADDING_MODES)
         self.mask_fill = mask_level(mask_fill)
-
-    def fits(self, plan: Plan) -> bool:
-        # Padding must be around the whole image; a crop inside it always fits.
-        if not any(self._margin(plan)):
-            return plan.fits_window()
-        return plan.fits_padding() or (plan.fits_canvas() and self.padding_mode == "constant")
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws one window of ``size`` per sample, every place equally likely."""
@@ -92,23 +102,18 @@ class RandomCrop(Step):
         return left + cols, top + rows, right + cols, bottom + rows
 
 
-class CenterCrop(Step):
+class CenterCrop(_Crop):
     """The middle of the image; an image smaller than the crop is padded with zeros, its mask with 255 (void).
 
     Args:
         size: (height, width), or one number for both.
     """
 
-    takes_sizes = True
     is_random = False
 
     def __init__(self, size: int | Sequence[int]) -> None:
         super().__init__()
         self.size = pair(size)
-
-    def fits(self, plan: Plan) -> bool:
-        # Padding must be around the whole image; a crop inside it always fits.
-        return plan.fits_padding() or plan.fits_canvas() if any(self._margin(plan)) else plan.fits_window()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Crops the middle of every sample; halves are rounded as torchvision rounds them. Nothing is drawn."""

@@ -19,8 +19,18 @@ from mmload.errors import counted, shown
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.random_words import Numbers
 
-_IMAGES = ("image", "images")
-_TARGETS = ("target", "targets", "label", "labels")
+_FIELDS = {
+    "image": "images",
+    "images": "images",
+    "target": "targets",
+    "targets": "targets",
+    "label": "targets",
+    "labels": "targets",
+    "boxes": "boxes",
+    "masks": "masks",
+}
+"""Names in the dict of a sample -> fields of a batch; beside boxes, "labels" are theirs."""
+
 _MOST_CHANNELS = 4
 """Upper bound on the channels of arrays [H, W, C]: a last axis this short is taken for channels."""
 
@@ -100,27 +110,21 @@ def given_samples(given: Any) -> Given:
         TypeError, ValueError: if it is none of :data:`EXPECTED`.
     """
     if isinstance(given, np.ndarray):
-        given = _images_of(given)
+        given = _images_of(given, 4)
     if isinstance(given, Tensor):
         if given.dim() != 4:
             raise ValueError(f"images have the shape {tuple(given.shape)}, expected [B, C, H, W]")
         return Given(Batch(batch_size=[len(given)]), given)
     if not isinstance(given, Batch) and (not isinstance(given, Sequence) or isinstance(given, str) or not given):
         raise TypeError(f"got {shown(given) if given or given is None else 'an empty list'}, expected {EXPECTED}")
-    if isinstance(given, Batch) or all(isinstance(row, Batch) for row in given):
-        if rows := variable_size_rows(given):
-            return _split_rows(rows)
-        return _with_images(stacked_rows(given))
-    batch, images = _samples_of(given)
-    if len({image.shape for image in images}) == 1:
-        return Given(batch, torch.stack(images))
-    if batch.masks is not None:
-        raise ValueError("images differ in size, so their masks cannot be stacked: build a dataset, or resize them")
-    return Given(batch, images)
-
-
-def _with_images(batch: Batch) -> Given:
-    """Checks that a batch has fixed-size images, one per sample."""
+    if not isinstance(given, Batch) and not all(isinstance(row, Batch) for row in given):
+        return _of_samples(given)
+    rows = lazy_rows(given) if isinstance(given, Batch) else given
+    if _differ_in_size(rows):
+        batch = stacked_rows([row.replace(images=None, masks=None) for row in rows])
+        # Of None, stack makes a list.
+        return _of_sizes(batch.replace(images=None, masks=None), rows)
+    batch = stacked_rows(given)
     images = batch.images
     if images is None or images.dim() != 4:
         got = "missing" if images is None else f"of the shape {tuple(images.shape)}"
@@ -139,7 +143,7 @@ def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
         return batch
     rows: list[Any] = list(batch)
     try:
-        stacked: Any = lazy_stack(rows) if variable_size_rows(rows) else torch.stack(rows)
+        stacked: Any = lazy_stack(rows) if _differ_in_size(rows) else torch.stack(rows)
     except RuntimeError as error:  # of tensordict
         advice = "as several datasets pad boxes to different numbers; give the datasets to mmload.Loader"
         raise ValueError(f"rows cannot be stacked, perhaps {advice} ({error})") from error
@@ -147,57 +151,43 @@ def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
     return whole
 
 
-def variable_size_rows(batch: Batch | Sequence[Batch]) -> Sequence[Batch]:
-    """Returns the rows of a batch or list if their images differ in size; none if they do not."""
-    rows = lazy_rows(batch) if isinstance(batch, Batch) else batch
-    images = [row.images for row in rows if isinstance(row, Batch) and isinstance(row.images, Tensor)]
-    return rows if len(images) == len(rows) and len({image.shape for image in images}) > 1 else ()
+def _differ_in_size(rows: Sequence[Batch]) -> bool:
+    shapes = {getattr(row.images, "shape", None) for row in rows}
+    return len(shapes) > 1 and None not in shapes
 
 
-def _split_rows(rows: Sequence[Batch]) -> Given:
-    """Divides rows with variable-size images into a batch without images and masks, the images, and the masks.
+def _of_sizes(batch: Batch, samples: Sequence[Any]) -> Given:
+    """Adds the images of variable sizes, and perhaps the masks, that samples have to a batch without them.
 
     Raises:
-        TypeError: if an image or mask is not uint8.
-        ValueError: if an image is not [C, h, w], or has another number of channels than the first; or if some rows have
-            no mask, or one of another size than its image.
+        ValueError: if an image is not uint8 [C, h, w], or has another number of channels than the first; or if some
+            have no mask, or one that is not uint8, or of another size.
     """
-    images = [row.images for row in rows]
+    images, masks = [one.images for one in samples], [one.masks for one in samples if one.masks is not None]
     for image in images:
-        if image.dtype != torch.uint8:
-            raise TypeError(f"variable-size images are {image.dtype}, expected torch.uint8")
-        if image.dim() != 3 or image.shape[0] != images[0].shape[0]:
-            shapes = tuple(image.shape), tuple(images[0].shape)
-            raise ValueError(f"images have the shapes {shapes[0]} and {shapes[1]}, expected [C, h, w] with the same C")
-    masks = _masks_of(rows)
-    stacked = stacked_rows([row.replace(images=None, masks=None) for row in rows])
-    return Given(stacked.replace(images=None, masks=None), images, masks)  # of None, stack makes a list
-
-
-def _masks_of(rows: Sequence[Batch]) -> OwnMasks | None:
-    """Joins the masks of rows whose images are variable-size."""
-    masks: list[Tensor] = []
-    for row in rows:
-        if row.masks is None:
-            continue
-        if row.masks.dtype != torch.uint8:
-            raise TypeError(f"variable-size masks are {row.masks.dtype}, expected torch.uint8")
-        if row.masks.shape != row.images.shape[1:]:
+        if image.dtype != torch.uint8 or image.dim() != 3 or len(image) != len(images[0]):
             raise ValueError(
-                f"masks have the shape {tuple(row.masks.shape)}, but images {tuple(row.images.shape)}; "
-                "give both the same size"
+                f"a variable-size image is {image.dtype} {tuple(image.shape)}, and the first {tuple(images[0].shape)}; "
+                "expected torch.uint8 [C, h, w] with the same C"
             )
-        masks.append(row.masks.reshape(-1))
     if not masks:
-        return None
-    if len(masks) < len(rows):
-        raise ValueError(f"{len(masks)} of {len(rows)} rows have masks: give all of them, or none")
-    ends = torch.tensor([len(mask) for mask in masks], device="cpu").cumsum(0)
-    return OwnMasks(torch.cat(masks), ends - torch.tensor([len(mask) for mask in masks], device="cpu"))
+        return Given(batch, images)
+    if len(masks) < len(images):
+        raise ValueError(f"{len(masks)} of {len(images)} rows have masks: give all of them, or none")
+    for mask, image in zip(masks, images, strict=True):
+        if mask.dtype != torch.uint8 or mask.shape != image.shape[1:]:
+            raise ValueError(
+                f"a mask is {mask.dtype} {tuple(mask.shape)}, expected torch.uint8 of the size of its image, "
+                f"{tuple(image.shape)}"
+            )
+    lengths = torch.tensor([mask.numel() for mask in masks], device="cpu")
+    return Given(batch, images, OwnMasks(torch.cat([mask.reshape(-1) for mask in masks]), lengths.cumsum(0) - lengths))
 
 
-def _image_of(value: Any) -> Tensor:
-    """Returns an image [C, H, W] of a tensor, a NumPy array or a PIL image; uint8 [H, W, C] and [H, W] are recognized.
+def _images_of(value: Any, dimensions: int) -> Tensor:
+    """Returns an image [C, H, W], or images with 4 dimensions, of a tensor, a NumPy array or a PIL image.
+
+    uint8 with the channels last, or without channels, is recognized.
 
     Raises:
         TypeError: if it is something else.
@@ -211,47 +201,39 @@ def _image_of(value: Any) -> Tensor:
         image = torch.from_numpy(np.require(value, requirements="W"))  # torch takes no memory that is read-only
     else:
         raise TypeError(f"an image is {shown(value)}, expected a tensor, a NumPy array or a PIL image")
-    if image.dim() == 2:
-        image = image[None]
-    if image.dim() != 3:
-        raise ValueError(f"an image has the shape {tuple(image.shape)}, expected [C, H, W] or [H, W, C]")
-    return image.permute(2, 0, 1) if _has_channels_last(image) else image
+    image = image.unsqueeze(-3) if image.dim() == dimensions - 1 else image
+    if image.dim() != dimensions:
+        raise ValueError(f"images have the shape {tuple(image.shape)}, expected [C, H, W] or [H, W, C] of each")
+    if image.dtype == torch.uint8 and image.shape[-1] <= _MOST_CHANNELS < image.shape[-3]:
+        image = image.movedim(-1, -3)
+    return image.contiguous()
 
 
-def _images_of(value: np.ndarray[Any, Any]) -> Tensor:
-    """Returns images [B, C, H, W] of an array [B, C, H, W], or uint8 [B, H, W, C] or [B, H, W]."""
-    images = torch.from_numpy(np.require(value, requirements="W"))
-    images = images[:, None] if images.dim() == 3 else images
-    if images.dim() == 4 and len(images) and _has_channels_last(images[0]):
-        images = images.permute(0, 3, 1, 2)
-    return images.contiguous()
+class _Sample(NamedTuple):
+    """Image and mask of a sample."""
+
+    images: Tensor
+    masks: Tensor | None
 
 
-def _has_channels_last(image: Tensor) -> bool:
-    """Returns whether the last of three axes is that of the channels: it is short, and the first is not."""
-    return image.dtype == torch.uint8 and image.shape[2] <= _MOST_CHANNELS < image.shape[0]
-
-
-def _samples_of(given: Sequence[Any]) -> tuple[Batch, list[Tensor]]:
-    """Returns a batch without images, and the images [C, H, W] one by one, of what a dataset gives.
+def _of_samples(given: Sequence[Any]) -> Given:
+    """Returns what a dataset gives, a list of samples, as a batch.
 
     Raises:
         TypeError, ValueError: if a sample is none of :data:`EXPECTED`, or samples differ in what they have.
     """
     samples = [_fields_of(sample) for sample in given]
-    names = list(samples[0])
     for sample in samples:
-        if list(sample) != names:
+        if sample.keys() != samples[0].keys():
             raise ValueError(
-                f"a sample has {', '.join(sample)}, and the first has {', '.join(names)}: give all the same"
+                f"a sample has {', '.join(sample)}, and the first has {', '.join(samples[0])}: give all the same"
             )
-    columns = {name: [sample[name] for sample in samples] for name in names}
-    images = [_image_of(image).contiguous() for image in columns.pop("images")]
-    fields = {
-        name: torch.stack([torch.as_tensor(one) for one in column])
-        for name, column in columns.items()
-        if name in ("targets", "masks")
-    }
+    columns = {name: [sample[name] for sample in samples] for name in samples[0]}
+    images = [_images_of(image, 3) for image in columns.pop("images")]
+    masks = [torch.as_tensor(mask) for mask in columns.pop("masks", ())]
+    fields: dict[str, Tensor] = {}
+    if "targets" in columns:
+        fields["targets"] = torch.stack([torch.as_tensor(target) for target in columns["targets"]])
     if "boxes" in columns:
         boxes = [torch.as_tensor(one, dtype=torch.float32).reshape(-1, 4) for one in columns["boxes"]]
         labels = [torch.as_tensor(one, dtype=torch.int64).reshape(-1) for one in columns["labels"]]
@@ -261,7 +243,11 @@ def _samples_of(given: Sequence[Any]) -> tuple[Batch, list[Tensor]]:
         fields["boxes"] = pad_sequence(boxes, batch_first=True)
         fields["labels"] = pad_sequence(labels, batch_first=True, padding_value=-1)
         fields["counts"] = torch.tensor([len(one) for one in boxes], device="cpu")
-    return make_batch(fields, len(samples)), images
+    if len({image.shape for image in images}) > 1:
+        pairs = zip(images, masks or [None] * len(images), strict=True)
+        return _of_sizes(make_batch(fields, len(samples)), [_Sample(*pair) for pair in pairs])
+    fields |= {"masks": torch.stack(masks)} if masks else {}
+    return Given(make_batch(fields, len(samples)), torch.stack(images))
 
 
 def _fields_of(sample: Any) -> dict[str, Any]:
@@ -272,26 +258,22 @@ def _fields_of(sample: Any) -> dict[str, Any]:
         if len(sample) != 2:
             raise ValueError(f"a sample has {len(sample)} parts, expected (image, label)")
         image, target = sample
-        return {"images": image} | (_named(target, boxes=True) if isinstance(target, Mapping) else {"targets": target})
+        return (
+            _named({**target, "image": image}) if isinstance(target, Mapping) else {"images": image, "targets": target}
+        )
     return {"images": sample}
 
 
-def _named(sample: Mapping[str, Any], boxes: bool = False) -> dict[str, Any]:
-    """Returns the entries of a dict by the names of a batch's fields; ``boxes``: of the target of a detection."""
+def _named(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of a dict by the names of a batch's fields."""
     found: dict[str, Any] = {}
-    has_boxes = "boxes" in sample
     for name, value in sample.items():
-        if name in _IMAGES and not boxes:
-            field = "images"
-        elif name in ("boxes", "masks") or (name == "labels" and has_boxes):
-            field = name
-        elif name in _TARGETS and not boxes:
-            field = "targets"
-        else:
+        field = "labels" if name == "labels" and "boxes" in sample else _FIELDS.get(name)
+        if field is None:
             raise ValueError(f"a sample has {name!r}, which is no field of a batch; leave it out, or build a dataset")
         if field in found:
             raise ValueError(f"a sample has two entries for {field}: {', '.join(map(repr, sample))}")
         found[field] = value
-    if has_boxes and "labels" not in found:
+    if "boxes" in found and "labels" not in found:
         raise ValueError("a sample has 'boxes' without 'labels'")
     return found

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,23 +27,23 @@ _MOST_BINS = 1_000
 _MOST_OPERATIONS = 100
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One operation of a policy's space.
 
     Attributes:
         name: torchvision's.
         least: its magnitude in the first bin.
-        most: its magnitude in the last bin.
-        signed: whether the sign is drawn, too.
-        of_side: whether magnitudes are shares of the image's side.
+        most: its magnitude in the last bin; of a translation a share of the image's side, from 1 on pixels.
     """
 
     name: str
     least: float = 0.0
     most: float = 0.0
-    signed: bool = False
-    of_side: bool = False
+
+    @property
+    def signed(self) -> bool:
+        """Whether the sign is drawn, too."""
+        return self.name in (*_WARPS, *_BLENDS)
 
 
 _CODES = {
@@ -65,17 +64,12 @@ _WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 _BLENDS = ("Brightness", "Color", "Contrast", "Sharpness")
 
 
-def _space(shear: float, pixels: float | None, angle: float, blend: float, bits: tuple[int, int]) -> list[Change]:
-    """Returns the changes that all spaces have; ``pixels``: of a translation, None: a share of the side."""
-    move = 150.0 / 331.0 if pixels is None else pixels
-    sizes = (shear, shear, move, move, angle)
-    warps = [
-        Change(name, 0.0, size, signed=True, of_side=pixels is None and name.startswith("Translate"))
-        for name, size in zip(_WARPS, sizes, strict=True)
-    ]
-    blends = [Change(name, 0.0, blend, signed=True) for name in _BLENDS]
+def _space(shear: float, move: float, angle: float, blend: float, bits: tuple[int, int]) -> tuple[Change, ...]:
+    """Returns the changes that all spaces have, by the most of each warp and blend, and the bits of Posterize."""
+    warps = map(Change, _WARPS, [0.0] * 5, (shear, shear, move, move, angle))
+    blends = [Change(name, 0.0, blend) for name in _BLENDS]
     rest = [Change("Posterize", *bits), Change("Solarize", 1.0, 0.0), Change("AutoContrast"), Change("Equalize")]
-    return [*warps, *blends, *rest]
+    return (*warps, *blends, *rest)
 
 
 class _Policy(WarpingStep):
@@ -87,20 +81,20 @@ class _Policy(WarpingStep):
         "masks out of fields",
     )
 
-    def operations(self, space: Sequence[Change], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
+    def operations(self, space: tuple[Change, ...], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
         """Draws one change per sample and its sign; ``bins``: int64 [B], the bin of the magnitude, of ``of``."""
         uniform = draws.uniform(2)
         return self.changes(space, whole_numbers(uniform[:, 0], len(space)), uniform[:, 1] < 0.5, plan, bins, of)
 
     def changes(
-        self, space: Sequence[Change], chosen: Numbers, negative: Flags, plan: Plan, bins: Numbers, of: int
+        self, space: tuple[Change, ...], chosen: Numbers, negative: Flags, plan: Plan, bins: Numbers, of: int
     ) -> Program:
         """Returns the change ``chosen`` for each sample, with the magnitude of a bin: int64 [B] each.
 
         It is one of ``of`` bins, and negative where a bool [B] says so and the change is signed.
         """
         warp = levels.AFFINE_NEAREST if self.interpolation == "nearest" else levels.AFFINE_BILINEAR
-        codes, numbers = _tables(tuple(space), warp, of, plan.height, plan.width, plan.peak)
+        codes, numbers = _tables(space, warp, of, plan.height, plan.width, plan.peak)
         operations = frozenset(_CODES.get(change.name, warp) for change in space) - {levels.NONE}
         program = Program.empty(len(chosen), (OperationSlot(operations=operations, fill=self.fill),))
         _look_up(codes, numbers, chosen, bins, negative, program.codes, program.numbers)
@@ -144,7 +138,8 @@ def _magnitudes(change: Change, bins: int, height: int, width: int) -> Floats:
     if change.name == "Posterize":
         shares = np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / (change.least - change.most))
         return (np.float32(change.least) - shares).round().astype(np.float64)
-    side = (width if change.name == "TranslateX" else height) if change.of_side else 1
+    is_share = change.name.startswith("Translate") and change.most < 1
+    side = (width if change.name == "TranslateX" else height) if is_share else 1
     first, last = (np.float32(end * side) for end in (change.least, change.most))
     step, place = float((last - first) / np.float32(bins - 1)), np.arange(bins)
     # As torch.linspace, from both ends, and with fused products as on processors that have them.
@@ -363,7 +358,7 @@ class AugMix(_Policy):
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws per sample the shares, and for each chain its depth and its changes with magnitudes and signs."""
-        space = AUGMIX if self.all_ops else [change for change in AUGMIX if change.name not in _BLENDS]
+        space = AUGMIX if self.all_ops else tuple(change for change in AUGMIX if change.name not in _BLENDS)
         share = dirichlet(draws, self.alpha, 2)
         shares = dirichlet(draws, self.alpha, self.mixture_width) * share[:, 1:]
         parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, share[:, 0])]
@@ -385,10 +380,11 @@ def _bins(bins: object) -> int:
     return integer("num_magnitude_bins", bins, least=2, greatest=_MOST_BINS, expected=f"2 to {_MOST_BINS} bins")
 
 
-RAND_AUGMENT = [Change("Identity"), *_space(0.3, None, 30.0, 0.9, (8, 4))]
-TRIVIAL_AUGMENT_WIDE = [Change("Identity"), *_space(0.99, 32.0, 135.0, 0.99, (8, 2))]
-AUTO_AUGMENT = [*_space(0.3, None, 30.0, 0.9, (8, 4)), Change("Invert")]
-AUGMIX = [
-    replace(change, most=1.0 / 3.0) if change.of_side else change for change in _space(0.3, None, 30.0, 0.9, (4, 0))
-]
+_SHARE = 150.0 / 331.0
+"""The share of the side by which most spaces move images."""
+
+RAND_AUGMENT = (Change("Identity"), *_space(0.3, _SHARE, 30.0, 0.9, (8, 4)))
+TRIVIAL_AUGMENT_WIDE = (Change("Identity"), *_space(0.99, 32.0, 135.0, 0.99, (8, 2)))
+AUTO_AUGMENT = (*_space(0.3, _SHARE, 30.0, 0.9, (8, 4)), Change("Invert"))
+AUGMIX = _space(0.3, 1.0 / 3.0, 30.0, 0.9, (4, 0))
 """The spaces of torchvision, whose order does not matter."""

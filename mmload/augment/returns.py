@@ -69,13 +69,20 @@ class Returns:
             raise TypeError(f"returns is {shown(form)}, expected {_EXPECTED}")
         if isinstance(form, str) and form not in ("torchvision", *ARRAYS):
             raise argument_error("returns", form, _EXPECTED)
+        self._names: tuple[str, ...] = ()
         if isinstance(form, tuple | list | Mapping):
-            names = tuple(form.values() if isinstance(form, Mapping) else form)
-            if not names or not all(isinstance(name, str) for name in names):
+            self._names = tuple(form.values() if isinstance(form, Mapping) else form)
+            if not self._names or not all(isinstance(name, str) for name in self._names):
                 raise argument_error("returns", form, "at least one field, each by its name")
         self.form = form
         self.collate = collate
-        self._check_collate()
+        if isinstance(collate, Returns):
+            raise TypeError("collate is a Returns; give the collate inside it, and one returns=")
+        self._check_views(isinstance(collate, Views))
+        if form == "numpy" and any(view.dtype == torch.bfloat16 for view in collates_of(collate)):
+            raise ValueError('returns is "numpy", which has no bfloat16; use another dtype of Collate or "dlpack"')
+        if isinstance(collate, Collate | Views):
+            self.check_device(collate.device)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -131,26 +138,9 @@ class Returns:
         if self.form == "numpy" and device is not None and device.type != "cpu":
             raise ValueError(f'returns is "numpy", but batches are on {device}; use returns="dlpack" there')
 
-    def _check_collate(self) -> None:
-        if isinstance(self.collate, Returns):
-            raise TypeError("collate is a Returns; give the collate inside it, and one returns=")
-        views = collates_of(self.collate)
-        self._check_views(isinstance(self.collate, Views))
-        if self.form == "numpy" and any(view.dtype == torch.bfloat16 for view in views):
-            raise ValueError('returns is "numpy", which has no bfloat16; use another dtype of Collate or "dlpack"')
-        if isinstance(self.collate, Collate | Views):
-            self.check_device(self.collate.device)
-
     def _check_views(self, several: bool) -> None:
         if several and self.form == "torchvision":
             raise ValueError('returns is "torchvision", but its models take one view; use a Collate, or a function')
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        """Names that the form has; none if it is another kind."""
-        if isinstance(self.form, tuple | list):
-            return tuple(self.form)
-        return tuple(self.form.values()) if isinstance(self.form, Mapping) else ()
 
     def _fields_of(self, view: Batch) -> dict[str, Tensor]:
         """Returns the fields of a batch, and its boxes in the formats that the form names."""

@@ -214,8 +214,7 @@ class AfterStep(TargetStep, ABC):
 
 def arguments_of(step: nn.Module) -> dict[str, Any]:
     """Returns the arguments that a step was made with: its attributes that have the names of the parameters."""
-    values = {name: getattr(step, name) for name in _parameters(type(step)) if hasattr(step, name)}  # type: ignore[arg-type]  # torch's hash
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+    return {name: getattr(step, name) for name in _parameters(type(step)) if hasattr(step, name)}  # type: ignore[arg-type]  # torch's hash
 
 
 @lru_cache(maxsize=256)

@@ -14,14 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.collate import Collate, PreparedBatch
-from mmload.augment.draws import branch_seeds, view_seeds
+from mmload.augment.draws import view_seeds
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch
 from mmload.errors import shown
-from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
-from mmload.runtime.random_words import Numbers
 
 
 class Views(nn.Module):
@@ -42,7 +40,8 @@ class Views(nn.Module):
     def __init__(self, *views: Collate) -> None:
         super().__init__()
         for number, view in enumerate(views):
-            _check_collate_type(f"view {number}", view)
+            if not isinstance(view, Collate):
+                raise TypeError(f"view {number} is {shown(view)}, expected a Collate")
         if not views:
             raise ValueError("the number of views is 0, expected a Collate for each view")
         for view in views:
@@ -90,37 +89,24 @@ class Views(nn.Module):
         """
         given = given_samples(batch)
         given = given.moved(self.device or given.one.device)
-        views = zip(self.collates, self._view_batches(given.batch), self._memories, strict=True)
-        made = tuple(view.render(given._replace(batch=one), generator, memory) for view, one, memory in views)
+        made = tuple(
+            view.render(given._replace(batch=_of_view(given.batch, number)), generator, memory)
+            for number, (view, memory) in enumerate(zip(self.collates, self._memories, strict=True))
+        )
         return tuple(view.images for view in made) if isinstance(batch, Tensor | np.ndarray) else made
 
-    def prepare(
-        self,
-        batch: Batch,
-        shape: tuple[int, int, int],
-        *,
-        source: torch.dtype = torch.uint8,
-        seeds: Numbers | None = None,
-        sizes: Numbers | None = None,
-        masks: OwnMasks | None = None,
-        framed: bool = False,
-    ) -> tuple[PreparedBatch, ...]:
+    def prepare(self, batch: Batch, shape: tuple[int, int, int], **images: Any) -> tuple[PreparedBatch, ...]:
         """Draws and describes every view before the images are read; see :meth:`Collate.prepare`."""
-        if seeds is None and batch.seeds is not None:
-            seeds = batch.seeds.numpy()
-        made = []
-        for number, view in enumerate(self.collates):
-            own = seeds if seeds is None or number == 0 else branch_seeds(seeds, number)
-            one = batch if own is seeds else batch.replace(seeds=torch.from_numpy(own))
-            made.append(view.prepare(one, shape, source=source, seeds=own, sizes=sizes, masks=masks, framed=framed))
-        return tuple(made)
+        return tuple(
+            view.prepare(_of_view(batch, number), shape, **images) for number, view in enumerate(self.collates)
+        )
 
-    def _view_batches(self, batch: Batch) -> list[Batch]:
-        """Returns the batch with the seeds of each view."""
-        if batch.seeds is None:
-            return [batch] * len(self.views)
-        others = range(1, len(self.views))
-        return [batch, *(batch.replace(seeds=view_seeds(batch.seeds, number)) for number in others)]
+
+def _of_view(batch: Batch, number: int) -> Batch:
+    """Returns the batch with the seeds of a view."""
+    if number == 0 or batch.seeds is None:
+        return batch
+    return batch.replace(seeds=view_seeds(batch.seeds, number))  # type: ignore[no-any-return]  # tensordict's
 
 
 def collates_of(collate: object) -> tuple[Collate, ...]:
@@ -133,8 +119,3 @@ def collates_of(collate: object) -> tuple[Collate, ...]:
 def has_per_sample(collate: object) -> bool:
     """Returns whether there is a :class:`PerSample` somewhere in a collate."""
     return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())
-
-
-def _check_collate_type(name: str, view: object) -> None:
-    if not isinstance(view, Collate):
-        raise TypeError(f"{name} is {shown(view)}, expected a Collate")

@@ -28,11 +28,10 @@ from mmload.augment.arguments import (
 )
 from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
 from mmload.augment.step import LevelStep
-from mmload.errors import counted
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
-from mmload.render.plan_parts import check_levels
+from mmload.render.plan_parts import check_fill
 from mmload.runtime.exact_math import cos, sin, solve, tan
 
 _MOST_PIXELS = 2**31 - 1
@@ -53,17 +52,15 @@ class WarpingStep(LevelStep):
 
     def check_images(self, plan: Plan) -> None:
         super().check_images(plan)
-        channels, fill = plan.source[0], self.fill
         if (plan.height + 2) * (plan.width + 2) > _MOST_PIXELS:
             raise ValueError(
                 f"images of {plan.height} x {plan.width} are too large for {type(self).__name__}; crop them first"
             )
-        if fill is not None and len(fill) not in (1, channels):
-            raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")
-        if fill is not None and plan.peak > 1:
-            check_levels("fill", fill)
-        elif fill is not None and not all(0 <= one <= 1 for one in fill):
-            got = ", ".join(f"{one:g}" for one in fill)
+        if self.fill is None:
+            return
+        check_fill(self.fill, plan.source[0], plan.peak)
+        if plan.peak == 1 and not all(0 <= one <= 1 for one in self.fill):
+            got = ", ".join(f"{one:g}" for one in self.fill)
             raise ValueError(f"fill is {got} and the images are floats from 0 to 1: give a fill from 0 to 1")
 
 

@@ -75,9 +75,7 @@ def commit_version(
         BuildError: if the dataset has another version meanwhile, or writing fails.
     """
     old = opened.manifest
-    card = {key: old.card[key] for key in ("notes", "warnings") if key in old.card}
-    if warnings is not None:
-        card |= {"warnings": warnings}
+    card = {"notes": old.card.get("notes"), "warnings": old.card.get("warnings") if warnings is None else warnings}
     card = {key: text for key, text in card.items() if text}
     body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
     staging.commit(with_version(body, old, opened.path, change))

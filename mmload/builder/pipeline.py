@@ -23,11 +23,11 @@ from mmload.builder.engines import Engine, LocalEngine
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.previous_version import Previous, UpdateOptions
 from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
+from mmload.builder.staging import listed
 from mmload.errors import BuildError, UsageError, counted, did_you_mean
 from mmload.runtime.numba_compile import compile_seconds
 from mmload.store.manifest import Manifest, shard_name
 
-_SHOWN = 3
 _MOST_PARTS = 10**6
 _OF_COMMAND = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
 """Options of the command that are arguments of :func:`build`, or say how and not what is built."""
@@ -350,10 +350,9 @@ def _complete(work: PlannedBuild, manifest: Manifest | None) -> Manifest:
     """
     if manifest is not None:
         return manifest
-    names = ", ".join(f"{plan.split} {shard_name(plan.index)}" for plan in work.missing[:_SHOWN])
-    more = " and more" if len(work.missing) > _SHOWN else ""
+    names = listed([f"{plan.split} {shard_name(plan.index)}" for plan in work.missing])
     raise BuildError(
-        f"{counted(len(work.missing), 'shard')} of {work.shards} not built yet: {names}{more}; "
+        f"{counted(len(work.missing), 'shard')} of {work.shards} not built yet: {names}; "
         "run the parts that are to build them, or the same command without --commit"
     )
 

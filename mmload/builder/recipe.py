@@ -202,14 +202,14 @@ class BuildOptions(RunOptions):
 
     def _check_layout(self) -> None:
         """Checks that images are described once: by a recipe, by options, or not at all where all ways are compared."""
-        for name in ("size", "layout", "encode", "quality", "raw_share"):
-            if getattr(self, name) is None:
-                continue
-            flag = declarations(BuildOptions)[name].flag
-            if self.config is not None:
-                raise UsageError(f"{flag} and --config are both given; leave {flag} out and set it in {self.config}")
-            if self.advise and name != "size":
-                raise UsageError(f"--advise compares all layouts, and {flag} is given; give one of them")
+        described = ("size", "layout", "encode", "quality", "raw_share")
+        given = [declarations(BuildOptions)[name].flag for name in described if getattr(self, name) is not None]
+        if given and self.config is not None:
+            raise UsageError(
+                f"{given[0]} and --config are both given; leave {given[0]} out and set it in {self.config}"
+            )
+        if self.advise and given not in ([], ["--size"]):
+            raise UsageError(f"--advise compares all layouts, and {given[-1]} is given; give one of them")
 
 
 def declarations(options: type[Any]) -> dict[str, Declaration]:

@@ -54,8 +54,7 @@ from mmload.runtime.durable_files import (
 )
 from mmload.runtime.regular_files import is_same, is_within, read_regular
 from mmload.store.dataset_folder import check_no_links, dataset_files
-from mmload.store.manifest import FILE_NAME, Manifest, read
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
 from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, is_staging_folder, staging_folder, unfinished_plan
 from mmload.store.versions import kept_manifests, versions_of
 
@@ -263,10 +262,7 @@ class Staging:
                 if not self.shared:
                     self._drop_replaced()
                     self.clear()  # the plan last: with it, a build that was killed here knows that it was done
-                aside = self._unused_name()
-                folder.rename(aside)
-                if not os.path.samestat(os.fstat(file.fileno()), (aside / MARK_NAME).stat()):
-                    aside.rename(folder)  # of a later command: another part had set aside the one that was looked at
+                folder.rename(self._unused_name())
         remove_set_aside(folder)
 
     def _unused_name(self) -> Path:

@@ -15,8 +15,7 @@ from mmload.builder.previous_version import kind_of, stored_rows
 from mmload.builder.shards import BuildPaths, write_list
 from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import RESERVED, SplitRecord, is_name
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import RESERVED, VERSIONS, SplitRecord, is_name
 from mmload.store.row_numbers import row_numbers
 from mmload.store.shard_table import ShardTable
 from mmload.store.versions import next_version

@@ -23,14 +23,13 @@ import numpy.typing as npt
 
 from mmload.builder.previous_version import in_use, kind_of, listing_time, stored_fields, stored_rows
 from mmload.builder.shards import Chunk, ShardWriter, write_list
-from mmload.builder.staging import Staging, entries_of, owned_files
+from mmload.builder.staging import Staging, owned_files
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links, dataset_files
-from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, Manifest, loads, read
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, VERSIONS, Manifest, loads, read
 from mmload.store.shard_table import META_NAME, ShardRecord, ShardTable, files_of
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
@@ -73,10 +72,22 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
         raise UsageError(f"keep is {keep}; the current version is always kept, so give 1 or more")
     path = Path(path).resolve()
     read(path)
-    if os.path.lexists(staging_folder(path)):
-        with Staging(path) as staging:  # which completes an update that was killed while it moved files
+    try:
+        staging = Staging(path)  # which completes an update that was killed while it moved files
+    except BuildError as error:
+        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+        if not is_full or os.path.lexists(staging_folder(path)):
+            raise
+        return _remove_unused(path, keep, dry_run)  # there is no update to complete, and this makes room
+    with staging:
+        try:
+            return _remove_unused(path, keep, dry_run)
+        finally:
             if staging.plan() is None:
                 staging.discard()
+
+
+def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
     try:
         with folder_lock(path):
             manifest = read(path)
@@ -93,7 +104,9 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
                     _write_manifest(path, kept, others)
                 for name in (*others, *manifests):
                     (path / name).unlink(missing_ok=True)
-                _remove_empty_folders(path, {name.rpartition("/")[0] for name in names})
+                for folder in sorted({name.rpartition("/")[0] for name in names}, key=len, reverse=True):
+                    with suppress(OSError):  # it has other files
+                        (path / folder).rmdir()
     except OSError as error:
         raise BuildError(
             f"cannot remove {error.filename or path} ({error.strerror}); run the same command again"
@@ -143,13 +156,6 @@ def _manifests_in(versions: Path) -> Iterator[Manifest]:
     for file in sorted(versions.glob("*.json")):
         with suppress(StoreError):
             yield loads(read_regular(file).decode(), str(file))
-
-
-def _remove_empty_folders(path: Path, folders: set[str]) -> None:
-    for name in sorted(folders, key=len, reverse=True):
-        folder = path / name
-        if folder != path and not entries_of(folder):
-            folder.rmdir()
 
 
 def compact(path: str | Path) -> Manifest:

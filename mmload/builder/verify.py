@@ -32,8 +32,7 @@ from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files
-from mmload.store.manifest import Manifest, read, shard_name
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import VERSIONS, Manifest, read, shard_name
 from mmload.store.shard_table import file_name, files_of
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version
@@ -124,7 +123,10 @@ def _fault(file: DatasetFile, root: Path) -> str | None:
 
 def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
     """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
-    return replace(trusted_recipe(manifest.recipe, path, trust=trust), root=source)
+    return replace(
+        trusted_recipe(manifest.recipe, path, trust=trust),
+        root=source,  # type: ignore[arg-type]  # a recipe makes a place of it
+    )
 
 
 def is_updated(manifest: Manifest) -> bool:

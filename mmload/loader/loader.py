@@ -43,9 +43,17 @@ from mmload.loader.epoch_iterator import (
     BatchRows,
     Counts,
     EpochIterator,
+    OrderIdentity,
+    Position,
+    Progress,
+    State,
     WorkerPool,
     begin_prefetch,
     beginning,
+    check_sampler,
+    position_in,
+    seed_in,
+    state_of,
 )
 from mmload.loader.order import (
     EpochOrder,
@@ -56,16 +64,6 @@ from mmload.loader.order import (
     check_batches,
     occurrences_of,
     ranks_for,
-)
-from mmload.loader.resume_state import (
-    OrderIdentity,
-    Position,
-    Progress,
-    State,
-    check_sampler,
-    position_in,
-    seed_in,
-    state_of,
 )
 from mmload.loader.samplers import SamplerOrder
 from mmload.loader.tiers import choose_tier

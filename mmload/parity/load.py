@@ -163,5 +163,5 @@ def _levels(steps: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | float:
     scale: Tensor | float = 1.0 if dtype == torch.uint8 else 255.0
     for step in steps:
         if isinstance(step, augment.Normalize):
-            scale = scale * step.std.to(torch.float64).view(-1, 1, 1)
+            scale = scale * torch.tensor(step.std, dtype=torch.float64, device="cpu").view(-1, 1, 1)
     return scale

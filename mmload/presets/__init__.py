@@ -137,7 +137,7 @@ def rsb_a2(
         options: options of the collate.
     """
     (normalize,) = _normalize(normalize, Normalize.imagenet())
-    fill = tuple(float(round(255 * value)) for value in normalize.mean.tolist())
+    fill = tuple(float(round(255 * value)) for value in normalize.mean)
     augment = RandAugment(num_ops=1, magnitude=21, num_magnitude_bins=31, interpolation="bilinear", fill=fill)
     return Collate(
         RandomResizedCrop(size, interpolation="bicubic"),

@@ -8,23 +8,68 @@ released, or given up and collected: then until the next one is prepared.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
+from queue import PriorityQueue
 
 import numpy as np
 
 from mmload.errors import MmloadError, StoreError
 from mmload.remote.chunk_files import ChunkFiles
-from mmload.remote.fetch_threads import AHEAD, NOW, FetchThreads
 from mmload.store.row_map import MappedRows, PreparedRows, Refusal, reserved, system_mmap
 from mmload.store.row_reader import Numbers, Places
+
+NOW, AHEAD, _END = 0, 1, 2
+
+Task = tuple[int, int, "Future[None]", Callable[[], None]]
+
+
+class FetchThreads:
+    """Up to ``parallel`` threads, which end with the process without waiting for their tasks. Thread-safe."""
+
+    def __init__(self, parallel: int) -> None:
+        self._tasks: PriorityQueue[Task] = PriorityQueue()
+        self._numbers = itertools.count()
+        self._parallel, self._threads = parallel, 0
+
+    def submit(self, urgency: int, task: Callable[[], None]) -> Future[None]:
+        """Calls a task in a thread, those of urgency NOW first; a future that is cancelled is not begun.
+
+        Raises:
+            RuntimeError: if the system has no more threads.
+        """
+        future: Future[None] = Future()
+        if self._threads < self._parallel:  # first: nobody may wait for a thread that cannot be started
+            threading.Thread(target=_work, args=(self._tasks,), name="mmload-fetch", daemon=True).start()
+            self._threads += 1
+        self._tasks.put((urgency, next(self._numbers), future, task))
+        return future
+
+    def close(self) -> None:
+        """Ends the threads after all tasks."""
+        for _ in range(self._threads):
+            self._tasks.put((_END, next(self._numbers), Future(), lambda: None))
+
+
+def _work(tasks: PriorityQueue[Task]) -> None:
+    while (entry := tasks.get())[0] != _END:
+        _, _, future, task = entry
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(task())
+        except BaseException as error:
+            future.set_exception(error)
+        del entry, future, task  # else this thread would keep them while it waits
+
 
 WINDOW = 64
 """Chunks of a window of the block order, and the most that are prefetched: 1 GiB of each field."""

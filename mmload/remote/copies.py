@@ -35,8 +35,7 @@ from mmload.runtime.durable_files import (
 from mmload.runtime.regular_files import open_regular, write_at
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_again, open_folder
-from mmload.store.manifest import FILE_NAME, Manifest, loads, read
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, loads, read
 from mmload.store.versions import kept_manifests, versions_of
 
 MARK = "dataset.pushing"

@@ -78,20 +78,8 @@ def manifest_at(objects: Objects, version: int | None = None) -> Manifest:
         StoreError: if there is no complete dataset; VersionError, DamagedError: if its manifest is not one.
         RemoteError: if the store cannot be read.
     """
-    current = loads(manifest_text(objects), objects.url_of(FILE_NAME))
-    if version is None or version == current.version:
-        return current
-    name = version_file(objects.url, version, current)
     try:
-        return version_of(str(objects.get(name), "utf-8"), objects.url_of(name), version, current)
-    except RemoteMissingError as error:
-        raise StoreError(f"{objects.url} holds no version {version}: it was never pushed there") from error
-
-
-def manifest_text(objects: Objects) -> str:
-    """Reads the text of ``dataset.json`` and raises what :func:`manifest_at` raises."""
-    try:
-        return str(objects.get(FILE_NAME), "utf-8")
+        current = loads(str(objects.get(FILE_NAME), "utf-8"), objects.url_of(FILE_NAME))
     except RemoteMissingError as error:
         raise StoreError(
             f"there is no dataset at {objects.url}: it has no {FILE_NAME}, which a push writes last; "
@@ -99,3 +87,10 @@ def manifest_text(objects: Objects) -> str:
         ) from error
     except UnicodeDecodeError as error:
         raise DamagedError(f"{objects.url_of(FILE_NAME)} is not UTF-8 text; push the dataset again") from error
+    if version is None or version == current.version:
+        return current
+    name = version_file(objects.url, version, current)
+    try:
+        return version_of(str(objects.get(name), "utf-8"), objects.url_of(name), version, current)
+    except RemoteMissingError as error:
+        raise StoreError(f"{objects.url} holds no version {version}: it was never pushed there") from error

@@ -16,7 +16,7 @@ from torch import Tensor
 from mmload.render.kernel_arguments import Bytes, Floats
 from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called
-from mmload.runtime.intrinsics import fma, select, stack_array
+from mmload.runtime.intrinsics import fma, never_inline, select, stack_array
 from mmload.runtime.memory_pool import constant
 
 HUES = 180
@@ -58,6 +58,7 @@ def _change_block(
     Comparisons take a number in place of that: a gray pixel's hue does not count, and a black pixel's colors are 0
     times it.
     """
+    never_inline()
     most, reach, sector = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _S)
     for i in range(_U(_BLOCK)):
         r, g, b = red[at + i], green[at + i], blue[at + i]
@@ -84,10 +85,9 @@ def _change_block(
         low[i] = _B(_I(value[i] * (_ONE - strength[i]) * _WHITE))
         between[i] = _B(_I(value[i] * (_ONE - strength[i] * share) * _WHITE))
     for i in range(_U(_BLOCK)):
-        h = hue[i]
+        h, p, q, m = hue[i], high[i], low[i], between[i]
         first, second, third = h < _ENDS[0], h < _ENDS[1], h < _ENDS[2]
         fourth, fifth = h < _ENDS[3], h < _ENDS[4]
-        p, q, m = high[i], low[i], between[i]
         red[at + i] = select(fourth, select(first, p, select(second, m, q)), select(fifth, m, p))
         green[at + i] = select(first, m, select(third, p, select(fourth, m, q)))
         blue[at + i] = select(second, q, select(third, m, select(fifth, p, m)))

@@ -65,12 +65,6 @@ COLORS = frozenset({BRIGHTNESS, CONTRAST, SATURATION, HUE, HSV, GRAY, AUTOCONTRA
 """Operations that torchvision runs on images of one or three channels only."""
 
 WARPS = frozenset({AFFINE_NEAREST, AFFINE_BILINEAR, PERSPECTIVE_NEAREST, PERSPECTIVE_BILINEAR})
-NEAREST = {operation: operation for operation in WARPS} | {
-    AFFINE_BILINEAR: AFFINE_NEAREST,
-    PERSPECTIVE_BILINEAR: PERSPECTIVE_NEAREST,
-}
-"""Warps of masks, by the nearest pixel, by the warp of the image."""
-
 MIXES = frozenset({MIX_BEGIN, MIX_ADD, MIX_END})
 MOVES = WARPS | {FLIP_X, FLIP_Y}
 """Operations that move pixels, so that boxes and masks follow."""

@@ -31,6 +31,8 @@ from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled, variant
 
 Flags = npt.NDArray[np.bool_]
+Boxes = npt.NDArray[Any]
+"""Boxes [B, M, 4], x0 y0 x1 y1 in pixels, float32 or float64."""
 
 SHIFT, SCALE, VIEW = -1, -2, -3
 """Kinds of moves beside those of :data:`~mmload.render.level_program.MOVES`: by minus two numbers x and y; by two

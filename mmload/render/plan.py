@@ -226,10 +226,6 @@ class Plan:
         """Returns whether values are still levels, and all of them the image's."""
         return self.shift is None and not self.ends
 
-    def fits_levels_first(self) -> bool:
-        """Returns whether the levels of variable-size images can still change before their windows; flips may stand."""
-        return self.fits_variable_windows() and self.top is None
-
     def cropped(self, top: Array, left: Array, height: int, width: int, padding: Padding | None = None) -> Plan:
         """Adds a crop of height x width at (top, left) [B] of the output so far.
 

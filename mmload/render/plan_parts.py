@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mmload.errors import counted
 from mmload.render.kernel_arguments import Numbers, Places, Records
 
 Array: TypeAlias = Any
@@ -163,6 +164,18 @@ class Mixing:
             return share
         x1, y1, x2, y2 = self.boxes.T
         return share * (np.float32(1) - ((x2 - x1) * (y2 - y1)).astype(np.float32) / np.float32(width * height))
+
+
+def check_fill(fill: tuple[float, ...], channels: int, peak: float) -> None:
+    """Checks that images of so many channels, of which ``peak`` is white, can be filled with values.
+
+    Raises:
+        ValueError: if they are neither one nor one per channel, or no levels of uint8 images.
+    """
+    if len(fill) not in (1, channels):
+        raise ValueError(f"fill has {counted(len(fill), 'number')} and the images {counted(channels, 'channel')}")
+    if peak > 1:
+        check_levels("fill", fill)
 
 
 def check_levels(name: str, values: tuple[float, ...] | None) -> None:

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.errors import counted
 from mmload.render.changed_images import changed_images, complete_images
 from mmload.render.cpu_rendering import CpuRendering
 from mmload.render.kernel_arguments import Floats, ImageLines, Pixels, Places
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import Copy, copied
-from mmload.render.plan_parts import check_levels
+from mmload.render.plan_parts import check_fill, check_levels
 from mmload.render.torch_rendering import finish_by_torch, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked
 
@@ -100,22 +99,14 @@ class Rendering:
 
 
 def _check(plan: Plan, dtype: torch.dtype) -> None:
-    """Checks that the dtype can hold the output, and that images have pixels: the kernels would read one anyway.
+    """Checks that the dtype can hold the output.
 
     Raises:
-        ValueError: if there are no pixels, floats would be cut to uint8, or a fill or a hole's value is no level of
-            uint8 images.
+        ValueError: if floats would be cut to uint8, or a fill or a hole's value is no level of uint8 images.
     """
-    if min(plan.source[:1] if plan.sizes is not None else plan.source) < 1:
-        raise ValueError(f"images have the shape {plan.source}, expected [C, H, W] with a pixel at least")
     placed = None if plan.resampling is None else plan.resampling.placement
     for fill in [around.fill for around in (plan.canvas, plan.padding, placed) if around is not None]:
-        if plan.peak > 1:
-            check_levels("fill", fill)
-        if len(fill) not in (1, plan.source[0]):
-            raise ValueError(
-                f"fill has {counted(len(fill), 'number')} and the images {counted(plan.source[0], 'channel')}"
-            )
+        check_fill(fill, plan.source[0], plan.peak)
     if plan.is_variable_size:
         raise ValueError("the images are variable-size: put a Resize((height, width)) before other steps")
     if dtype != torch.uint8:

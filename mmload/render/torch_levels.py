@@ -51,20 +51,6 @@ def run_program(program: Program, images: Tensor, white: float) -> Tensor:
     return values
 
 
-def warped_masks(program: Program, masks: Tensor) -> Tensor:
-    """Runs the operations that move pixels on masks [B, H, W], by the nearest pixel."""
-    for place, slot in enumerate(program.slots):
-        codes, numbers = program.codes[:, place].view(-1, 1, 1), program.numbers[:, place]
-        for operation in sorted(slot.operations & levels.MOVES):
-            if operation in levels.WARPS:
-                floats, nearest = masks.unsqueeze(1).to(torch.float32), levels.NEAREST[operation]
-                moved = warped(nearest, floats, numbers, (float(slot.mask_fill),), 255.0)[:, 0].to(masks.dtype)
-            else:
-                moved = masks.flip(2 if operation == levels.FLIP_X else 1)
-            masks = torch.where(codes == operation, moved, masks)
-    return masks
-
-
 def _changed(operation: int, images: Tensor, numbers: Tensor, slot: OperationSlot, white: float) -> Tensor:
     """Runs one operation on a batch, with numbers [B, 8]."""
     if operation in levels.WARPS:

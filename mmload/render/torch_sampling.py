@@ -118,21 +118,6 @@ def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def gathered_masks(masks: Tensor, plan: Plan) -> Tensor:
-    """Picks the plan's windows of masks [B, H, W], by the nearest pixel if they are resized: [B, h, w]."""
-    fill = None if plan.padding is None else constant((plan.padding.mask_fill,), masks.dtype, masks.device)
-    return _on_ground(_picked(masks[:, None], plan, fill)[:, 0], plan)
-
-
-def _on_ground(chosen: Tensor, plan: Plan) -> Tensor:
-    """Fills the canvas around placed windows of masks [B, h, w]."""
-    placed = None if plan.resampling is None else plan.resampling.placement
-    if placed is None:
-        return chosen
-    ground = constant((placed.mask_fill,), chosen.dtype, chosen.device)
-    return torch.where(on_canvas(plan, placed), chosen, ground)
-
-
 def on_canvas(plan: Plan, placed: Placement) -> Tensor:
     """Returns which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
     y, x = (positions(plan, axis, placed.rows.device) for axis in axes_of(plan))
@@ -142,12 +127,10 @@ def on_canvas(plan: Plan, placed: Placement) -> Tensor:
 
 
 def picked(images: Tensor, plan: Plan) -> Tensor:
-    """Picks the windows of a batch [B, C, H, W], which are not resized: [B, C, h, w] in the images' dtype."""
-    return _picked(images, plan, None if plan.padding is None else fill_values(plan.padding, images))
+    """Picks the windows of a batch [B, C, H, W], by the nearest pixel if they are resized: [B, C, h, w] in their dtype.
 
-
-def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
-    """Picks a source pixel for each output pixel, some samples at a time, so that their indices stay in cache."""
+    It picks for some samples at a time, so that their indices stay in cache.
+    """
     if not plan.moves:
         return images
     y, x = (_sources(plan, axis, images.device) for axis in axes_of(plan))
@@ -161,9 +144,9 @@ def _picked(images: Tensor, plan: Plan, fill: Tensor | None) -> Tensor:
         index = (y[samples, :, None] * width + x[samples, None, :]).flatten(1)[:, None].expand(-1, channels, -1)
         torch.gather(images[samples].reshape(-1, channels, height * width), 2, index, out=taken[samples])
     taken = taken.view(count, channels, plan.height, plan.width)
-    if plan.padding is None or plan.padding.mode != "constant" or inside is None or fill is None:
+    if plan.padding is None or plan.padding.mode != "constant" or inside is None:
         return taken
-    return torch.where(inside, taken, fill)
+    return torch.where(inside, taken, fill_values(plan.padding, images))
 
 
 class Axis(NamedTuple):

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
@@ -22,10 +23,10 @@ from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import ObjectsRecord, mirrored_names
 from mmload.sources.annotation_values import naming
 from mmload.sources.coco_annotations import (
-    TASKS,
     AnnotationFile,
     Category,
     CocoObject,
+    Task,
     leave_out_groups,
     objects_in,
 )
@@ -115,7 +116,7 @@ class CocoSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    task: str = "detection"
+    task: Annotated[Task, Meta(description=f"one of {choices(get_args(Task))}")] = "detection"
     annotations: PathOrTable = None
     images: PathOrTable = None
     crowds: bool = True
@@ -123,8 +124,6 @@ class CocoSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
         if self.decoder.exif_orient:
             raise RecipeError("exif_orient rotates the image but not its boxes; leave it out for COCO")
         self._root = Path(self.root)

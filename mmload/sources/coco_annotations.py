@@ -17,7 +17,7 @@ from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -142,20 +142,20 @@ class _File(msgspec.Struct):
     annotations: _Records = None
 
 
-_KINDS: Mapping[str, type[Any]] = {
+Task = Literal["detection", "instances", "keypoints", "panoptic"]
+_KINDS: Mapping[Task, type[Any]] = {
     "detection": Annotation,
     "instances": Instance,
     "keypoints": Person,
     "panoptic": Panoptic,
 }
-TASKS = tuple(_KINDS)
 _IMAGE = msgspec.json.Decoder(CocoImage)
 _LINES = msgspec.json.Decoder(CocoObject | str)
 _ENCODER = msgspec.json.Encoder()
 
 
 class AnnotationFile:
-    """Content of an annotation file, as far as one of :data:`TASKS` needs it; with crowds if ``crowds``.
+    """Content of an annotation file, as far as a task needs it; with crowds if ``crowds``.
 
     Attributes:
         path: the file.
@@ -173,7 +173,7 @@ class AnnotationFile:
         OSError: if it cannot be read.
     """
 
-    def __init__(self, path: Path, task: str, crowds: bool = True) -> None:
+    def __init__(self, path: Path, task: Task, crowds: bool = True) -> None:
         self.path, self.findings = path, Findings()
         self._task, self._crowds = task, crowds
         file = _parsed(path, self.findings)

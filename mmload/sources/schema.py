@@ -120,8 +120,9 @@ class Schema:
             fields[name] = tensor
             if name not in self.lists:
                 continue
-            dtype, (_, *tail) = self.like[name]  # of nothing, as [] has neither
-            fields[name] = tensor if tensor.numel() else torch.empty((0, *tail), dtype=dtype, device="cpu")
+            dtype, shape = self.like[name]  # of nothing, as [] has neither
+            nothing = torch.empty([size or 0 for size in shape], dtype=dtype, device="cpu")
+            fields[name] = tensor if tensor.numel() else nothing
             count = self._count(name)
             if not tensor.ndim or (count is None and len(fields[name]) != len(raw["boxes"])):
                 raise ValueError(f"boxes and {name} are not of one length; each box needs its {name.rstrip('s')}")

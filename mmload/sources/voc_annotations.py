@@ -116,7 +116,7 @@ def _objects(place: int, element: Element) -> list[VocObject]:
                 texts = _texts(box, side)
                 sides.append(number(texts[0] if len(texts) == 1 else texts))
         boxes.append((sides[0], sides[1], sides[2], sides[3]))
-    return [VocObject(name, difficult, box) for box in boxes or [None]]
+    return [VocObject(name, difficult, box) for box in boxes] or [VocObject(name, difficult, None)]
 
 
 def _size(root: Element) -> tuple[int, int] | None:

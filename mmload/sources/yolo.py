@@ -15,9 +15,10 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import numpy as np
+from msgspec import Meta
 
 from mmload.errors import RecipeError, SourceError, choices, shown
 from mmload.records import ObjectsRecord
@@ -30,7 +31,7 @@ from mmload.sources.yolo_labels import (
     ABSENT,
     EDGE_SHARE,
     MOST_LABEL_BYTES,
-    TASKS,
+    Task,
     YoloMeaning,
     checked_lines,
     meaning_of,
@@ -79,14 +80,12 @@ class YoloSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    task: str | None = None
+    task: Annotated[Task | None, Meta(description=f"one of {choices(get_args(Task))}")] = None
     file: str = "data.yaml"
     clip_boxes: bool = False
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if self.task not in (None, *TASKS):
-            raise RecipeError(f"task is {self.task!r}; use one of {choices(TASKS)}")
         if inner_name(self.file) is None and not self.allow_outside:
             raise RecipeError(f"file is {self.file!r}; write the path of the description in the root")
         chosen = Path(self.root)

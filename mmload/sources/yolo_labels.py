@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from mmload.sources.files import read_text
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, polygon_fields
 
-TASKS = ("detection", "instances", "keypoints", "rotated")
+Task = Literal["detection", "instances", "keypoints", "rotated"]
 MOST_LABEL_BYTES = 2**23
 """Bytes of a label file: about a million numbers, which take 32 MB while they are read."""
 EDGE_SHARE = 0.01
@@ -35,13 +35,13 @@ class YoloMeaning:
     """What the numbers in label files stand for.
 
     Attributes:
-        task: one of :data:`TASKS`.
+        task: what a line has.
         classes: class names by index.
         objects: names of keypoints and their flip.
         numbers: numbers of a keypoint: 2, or 3 with its visibility.
     """
 
-    task: str
+    task: Task
     classes: tuple[str, ...]
     objects: ObjectsRecord = field(default_factory=ObjectsRecord)
     numbers: int = 3
@@ -178,7 +178,7 @@ def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
     return classes
 
 
-def meaning_of(path: Path, body: Mapping[str, Any], task: str | None) -> YoloMeaning:
+def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMeaning:
     """Returns what labels stand for by a description.
 
     Raises:
@@ -187,7 +187,7 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: str | None) -> YoloMea
     classes = _class_names(path, body.get("names"), body.get("nc"))
     with naming(f"{path}: kpt_shape or flip_idx is no list of integers: ", ValueError, TypeError, to=SourceError):
         shape, flip = _integers(body.get("kpt_shape")), _integers(body.get("flip_idx"))
-    chosen = task or ("keypoints" if shape else "detection")
+    chosen: Task = task or ("keypoints" if shape else "detection")
     if shape and chosen != "keypoints":
         raise SourceError(f"{path} has kpt_shape, so its lines are boxes and keypoints, not {chosen}; leave task out")
     if chosen != "keypoints":

@@ -240,30 +240,23 @@ def _revisions(path: Path, manifest: Manifest) -> dict[str, Revision]:
     return found
 
 
-def first_link(root: Path, name: str) -> Path | None:
-    """Returns the first part of a relative path that is a link; None if none is. The root itself may be one."""
-    place = root
-    for part in name.split("/"):
-        place /= part
-        if place.is_symlink():
-            return place
-    return None
-
-
 def check_no_links(root: Path, names: Iterable[str]) -> None:
     """Checks that no part of some paths below a folder is a link, before a command writes or removes them.
 
-    What a link leads to may belong to another dataset.
+    The folder itself may be one. What a link leads to may belong to another dataset.
 
     Raises:
         StoreError: naming the first link.
     """
     for name in names:
-        if (link := first_link(root, name)) is not None:
-            raise StoreError(
-                f"{link} is a link to {os.readlink(link)}, and nothing is written or removed behind links; "
-                "put the file or folder itself in its place, then run this again"
-            )
+        place = root
+        for part in name.split("/"):
+            place /= part
+            if place.is_symlink():
+                raise StoreError(
+                    f"{place} is a link to {os.readlink(place)}, and nothing is written or removed behind links; "
+                    "put the file or folder itself in its place, then run this again"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

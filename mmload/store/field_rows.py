@@ -7,7 +7,6 @@ only a few are needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +18,10 @@ from mmload.runtime.host_arrays import sections_of, zeros
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
-from mmload.store.row_reader import ROW, Numbers, Places, read_rows
+from mmload.store.row_reader import ROW, Numbers, Places, bytes_of, read_rows
 from mmload.store.row_sources import Samples
 from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of
-from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of, list_fault_of
+from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads
 
@@ -124,57 +123,39 @@ class FieldRows:
         offsets, is_list = np.zeros(rows + 1, np.int64), self.spec.is_list
         sizes = np.broadcast_to(np.int32(0), (rows, 2)) if is_list else np.empty((rows, 2), np.int32)
         encodings = np.empty(rows, np.uint8) if encoding is None else np.broadcast_to(np.uint8(encoding), rows)
-        changed: list[tuple[int, str]] = []
         for shard, (first, stop) in enumerate(zip(self._first_rows[:-1], self._first_rows[1:], strict=True)):
             parts = {part: self._read_part(part, shard) for part in parts_of(self.spec) if part != BYTES}
-            changed += [(shard, part) for part, content in parts.items() if not self._is_intact(part, shard, content)]
             before, after = self._first_bytes[shard : shard + 2].tolist()
-            if is_list:
-                fault = list_fault_of(parts[OFFSETS], self.spec.padded(1).row_bytes, after - before)
-            else:
+            if not is_list:
                 sizes[first:stop] = parts[SIZES]
-                if encoding is None:
-                    encodings[first:stop] = parts[ENCODINGS]
-                fault = fault_of(
-                    parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec.channels, after - before
-                )
+            if encoding is None:
+                encodings[first:stop] = parts[ENCODINGS]
+            fault = fault_of(parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec, after - before)
             if fault is not None:
                 raise self._damaged_in_shard(shard, *fault)
             offsets[first : stop + 1] = parts[OFFSETS] + before
-        for shard, part in changed:
-            raise self._damaged_file(shard, part, "checksum mismatch, so sizes or places of rows have changed")
         return Index(offsets=offsets, sizes=sizes, encodings=encodings)
 
     def _read_part(self, part: str, shard: int) -> npt.NDArray[Any]:
-        """Reads a shard's offsets, sizes or encodings."""
+        """Reads a shard's offsets, sizes or encodings, and compares their checksum with the manifest."""
         file = parts_of(self.spec)[part]
         out = np.empty((int(self.split_files.record.shards.rows[shard]) + file.more, *file.spec.shape), file.spec.dtype)
-        opened = self.split_files.opened(f"{self.name}.{part}", shard)
-        opened.fill(memoryview(out.reshape(-1).view(np.uint8).data), 0)
+        opened, content = self.split_files.opened(f"{self.name}.{part}", shard), bytes_of(out)
+        opened.fill(content, 0)
         opened.check()
+        if crc32(content) != int(self.split_files.record.shards.crc32[f"{self.name}.{part}"][shard]):
+            raise self._damaged_file(shard, part, "checksum mismatch, so sizes or places of rows have changed")
         return out
-
-    def _is_intact(self, part: str, shard: int, content: npt.NDArray[Any]) -> bool:
-        """Returns whether a file's content has the checksum of the manifest."""
-        expected = self.split_files.record.shards.crc32[f"{self.name}.{part}"][shard]
-        return crc32(content.reshape(-1).view(np.uint8).data) == int(expected)
 
     def _damaged_in_shard(self, shard: int, row: int, reason: str) -> DamagedError:
         """Returns the error of a row of a shard; of the file, if a version has removed the row."""
-        stored = int(self._first_rows[shard]) + row
-        rows = self._rows_between(stored, stored + 1)
-        return self.damaged(rows[0], reason) if rows else self._damaged_file(shard, OFFSETS, reason)
+        stored, order = int(self._first_rows[shard]) + row, self.split_files.order
+        rows = np.array([stored]) if order is None else np.flatnonzero(order == stored)
+        return self.damaged(int(rows[0]), reason) if len(rows) else self._damaged_file(shard, OFFSETS, reason)
 
     def _damaged_file(self, shard: int, part: str, reason: str) -> DamagedError:
         path = self.split_files.opened(f"{self.name}.{part}", shard).path
         return DamagedError(f"{path} is damaged: {reason}; {self.split_files.folder.remedy}")
-
-    def _rows_between(self, first: int, stop: int) -> Sequence[int]:
-        """Returns the rows of the split that are rows [first, stop) of its shards."""
-        order = self.split_files.order
-        if order is None:
-            return range(first, stop)
-        return np.flatnonzero((order >= first) & (order < stop)).tolist()
 
 
 class _Range(NamedTuple):

@@ -176,7 +176,9 @@ class RowReader:
         import torch
 
         self._cache_column(name)
-        return torch.from_numpy(self._values(name, rows)).view(self.spec(name).torch_dtype)
+        values = torch.from_numpy(self._values(name, rows))
+        # Of bfloat16; an operation on every batch would hand the interpreter lock over.
+        return values.view(torch.bfloat16) if self.spec(name).dtype == "bfloat16" else values
 
     def _values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows as arrays, with those of bfloat16 as uint16."""

@@ -6,7 +6,7 @@ and seed the samples' random draws, so a row of a subset is augmented as it is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -20,7 +20,6 @@ from mmload.records import FieldSpec
 from mmload.runtime.host_arrays import sections_of
 from mmload.store.dataset import Split
 from mmload.store.dataset_folder import OpenedFile
-from mmload.store.field_rows import FieldRows
 from mmload.store.row_numbers import row_numbers, rows_digest
 from mmload.store.row_reader import ROW, Numbers, Places, RowReader
 
@@ -73,7 +72,10 @@ class Joined:
         fields: name -> dtype and row shape, the same for all splits but for the padding of lists.
         classes: class names by index, the same for all splits.
         reader: reads rows by their number in the concatenation.
+        version: None, as there may be several datasets.
     """
+
+    version: int | None = None
 
     def __init__(self, dataset: ConcatDataset[Any]) -> None:
         splits: list[Split] = []
@@ -83,13 +85,8 @@ class Joined:
         self.name = " + ".join(split.name for split in splits)
         self.classes = splits[0].classes
         self._splits, self._numbering = splits, _Numbering(splits, pieces)
-        self.reader = RowReader(self.name, partial(_joined_rows, splits, self._numbering), splits[0].record.fields)
+        self.reader = RowReader(self.name, partial(JoinedRows, splits, self._numbering), splits[0].record.fields)
         self.fields = {name: self.reader.spec(name) for name in splits[0].fields}
-
-    @property
-    def version(self) -> int | None:
-        """Number of the version of the dataset; None, as there may be several datasets."""
-        return None
 
     @property
     def digest(self) -> int:
@@ -111,9 +108,6 @@ class Joined:
 
 AnySplit: TypeAlias = Split | Joined
 """Rows that a loader can read."""
-
-Owners = Callable[[Numbers], tuple[Numbers, Numbers]]
-"""Rows of a concatenation -> the split of each, and its number there."""
 
 
 class _Numbering:
@@ -153,15 +147,15 @@ class _Numbering:
 
 
 class JoinedRows:
-    """Rows of one field of several splits, one after another, by their ``owners``. Thread-safe."""
+    """Rows of one field of several splits, by their numbers in a concatenation. Thread-safe."""
 
-    def __init__(self, fields: Sequence[FieldRows], owners: Owners, count: int) -> None:
-        self._fields, self._owners, self._count = fields, owners, count
-        self.spec: FieldSpec = fields[0].spec
-        self._first_files = np.cumsum([0, *(field.shards for field in fields)]).tolist()
+    def __init__(self, splits: Sequence[Split], numbering: _Numbering, name: str) -> None:
+        self._fields, self._numbering = [split.files.field(name) for split in splits], numbering
+        self.spec: FieldSpec = self._fields[0].spec
+        self._first_files = np.cumsum([0, *(field.shards for field in self._fields)]).tolist()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._numbering)
 
     def files(self) -> list[OpenedFile] | None:
         found = [field.files() for field in self._fields]
@@ -185,20 +179,15 @@ class JoinedRows:
         return np.concatenate([[0], np.cumsum(self.located(np.arange(len(self)))["bytes"])])
 
     def damaged(self, row: int, reason: str) -> DamagedError:
-        owners, numbers = self._owners(np.array([row]))
+        owners, numbers = self._numbering.owners(np.array([row]))
         return self._fields[int(owners[0])].damaged(int(numbers[0]), reason)
 
     def _by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
         """Yields the index of each split with some of the rows, which of them, and their numbers there."""
-        owners, numbers = self._owners(rows)
+        owners, numbers = self._numbering.owners(rows)
         for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
             owned = np.flatnonzero(owners == owner)
             yield owner, owned, numbers[owned]
-
-
-def _joined_rows(splits: Sequence[Split], numbering: _Numbering, name: str) -> JoinedRows:
-    """Returns the rows of a field of all splits."""
-    return JoinedRows([split.files.field(name) for split in splits], numbering.owners, len(numbering))
 
 
 def _pieces(dataset: object, splits: list[Split]) -> list[range | Numbers]:

@@ -80,61 +80,41 @@ class VariableRows:
 
 
 def fault_of(
-    offsets: Offsets, sizes: Sizes, encodings: npt.NDArray[np.uint8], channels: int, size: int
+    offsets: Offsets, sizes: Sizes, encodings: npt.NDArray[np.uint8], spec: FieldSpec, size: int
 ) -> tuple[int, str] | None:
     """Returns the first row whose offsets, size and encoding are inconsistent, and the reason; None if all are fine.
 
     It reads no JPEG: headers are compared with the sizes when rows are decoded. It takes them as :class:`VariableRows`
-    has them, and the bytes of all rows together.
+    has them, and the bytes of all rows together. A list has no size.
     """
-    if offsets[0] != 0:
-        return 0, f"its offset is {offsets[0]}, expected 0"
-    pixels = np.prod(sizes, axis=1, dtype=np.int64)
-    descends = offsets[1:] <= offsets[:-1]  # differences of damaged offsets may overflow
-    lengths = np.where(descends, 0, offsets[1:] - offsets[:-1])
-    checks = (
+    begins, ends = offsets[:-1], offsets[1:]
+    descends = ends < begins if spec.is_list else ends <= begins  # differences of damaged offsets may overflow
+    checks: list[tuple[Any, str]] = [
+        (begins[:1] != 0, f"its offset is {offsets[0]}, expected 0"),
         (descends, "its bytes end before they begin"),
-        (offsets[1:] > size, f"its bytes leave the file, which has {size:,}"),
-        ((sizes < 1).any(1), "its height or width is below 1"),
-        (pixels > MAX_PIXELS, f"it has more than {MAX_PIXELS:,} pixels"),
-        (encodings > JPEG, "its encoding is neither 0 (pixels) nor 1 (JPEG)"),
-        ((encodings == RAW) & (lengths != pixels * channels), "it has another number of bytes than its pixels"),
-    )
-    found = _first_fault(offsets, size, checks)
-    if found is None or found[0] == len(sizes):
-        return None if found is None else (max(0, len(sizes) - 1), found[1])
-    row, reason = found
-    height, width = sizes[row].tolist()
-    return row, f"{reason} (bytes {offsets[row]} to {offsets[row + 1]}, height {height}, width {width})"
-
-
-def list_fault_of(offsets: Offsets, element_bytes: int, size: int) -> tuple[int, str] | None:
-    """Returns the first row of a list field whose offsets are inconsistent, and the reason; None if all are fine.
-
-    It takes offsets, int64 [rows + 1], and the bytes of an element and of all rows together.
-    """
-    if offsets[0] != 0:
-        return 0, f"its offset is {offsets[0]}, expected 0"
-    checks = (
-        (offsets[1:] < offsets[:-1], "its bytes end before they begin"),
-        (offsets[1:] > size, f"its bytes leave the file, which has {size:,}"),
-        (offsets[1:] % element_bytes != 0, f"its bytes are no elements of {element_bytes}"),
-    )
-    found = _first_fault(offsets, size, checks)
-    if found is None:
-        return None
-    row = min(found[0], max(0, len(offsets) - 2))
-    return row, f"{found[1]} (bytes {offsets[row]} to {offsets[min(row + 1, len(offsets) - 1)]})"
-
-
-def _first_fault(offsets: Offsets, size: int, checks: Sequence[tuple[Any, str]]) -> tuple[int, str] | None:
-    """Returns the first row for which a check is true, and its reason; the number of rows if only the end is wrong."""
+        (ends > size, f"its bytes leave the file, which has {size:,}"),
+    ]
+    if spec.is_list:
+        element = spec.padded(1).row_bytes
+        checks.append((ends % element != 0, f"its bytes are no elements of {element}"))
+    else:
+        pixels, lengths = np.prod(sizes, axis=1, dtype=np.int64), np.where(descends, 0, ends - begins)
+        checks += [
+            ((sizes < 1).any(1), "its height or width is below 1"),
+            (pixels > MAX_PIXELS, f"it has more than {MAX_PIXELS:,} pixels"),
+            (encodings > JPEG, "its encoding is neither 0 (pixels) nor 1 (JPEG)"),
+            (
+                (encodings == RAW) & (lengths != pixels * spec.channels),
+                "it has another number of bytes than its pixels",
+            ),
+        ]
     found = [(int(np.argmax(wrong)), reason) for wrong, reason in checks if wrong.any()]
-    if found:
-        return min(found, key=lambda fault: fault[0])
-    if offsets[-1] != size:
-        return len(offsets) - 1, f"its bytes end at {offsets[-1]:,}, those of the file at {size:,}"
-    return None
+    if not found and offsets[-1] != size:
+        found = [(max(0, len(begins) - 1), f"its bytes end at {offsets[-1]:,}, those of the file at {size:,}")]
+    if not found:
+        return None
+    row, reason = min(found, key=lambda fault: fault[0])
+    return row, f"{reason} (bytes {' to '.join(map(str, offsets[row : row + 2]))})"
 
 
 def variable_rows(

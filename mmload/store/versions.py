@@ -11,8 +11,7 @@ import msgspec
 
 from mmload.errors import DamagedError, StoreError
 from mmload.runtime.regular_files import read_regular
-from mmload.store.manifest import FILE_NAME, MOST_BYTES, Manifest, VersionRecord, loads, read
-from mmload.store.manifest_text import VERSIONS
+from mmload.store.manifest import FILE_NAME, MOST_BYTES, VERSIONS, Manifest, VersionRecord, loads, read
 
 BUILD = "build"
 """The change of the first version."""

@@ -184,7 +184,7 @@ def _normalization(collate: Collate) -> tuple[tuple[float, ...], tuple[float, ..
         return (), ()
     mean, std = torch.zeros(1, dtype=torch.float32, device="cpu"), torch.ones(1, dtype=torch.float32, device="cpu")
     for step in normalizations:  # each takes what the one before it gives
-        mean, std = mean + std * step.mean.cpu(), std * step.std.cpu()
+        mean, std = mean + std * mean.new_tensor(step.mean), std * std.new_tensor(step.std)
     return tuple(mean.tolist()), tuple(std.tolist())
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import drawn_programs
@@ -23,10 +24,12 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from mmload import augment
+from mmload.augment.boxes import Trail, boxes_in
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.mix import MixChoice, MixStep
 from mmload.augment.step import Step
+from mmload.batch import Batch
 from mmload.interop.torchvision import equivalent_of
 from mmload.render.plan import Plan
 
@@ -130,10 +133,10 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, index: int, seed: i
     return [Property(name=f"{name}: {what}", kind=kind, ours=ours, theirs=other) for what, kind, ours, other in found]
 
 
-def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[np.ndarray, np.ndarray]]:
+def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Trail, npt.NDArray[np.int64]]]:
     """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
-    boxes = np.array(_BOXES, np.float32) * np.array([shape[2], shape[1], shape[2], shape[1]], np.float32)
-    return lambda plan: (np.tile(boxes, (count, 1, 1)), np.ones((count, 3), np.bool_))
+    boxes = torch.tensor(_BOXES) * torch.tensor([shape[2], shape[1], shape[2], shape[1]])
+    return partial(boxes_in, Batch(boxes=boxes.repeat(count, 1, 1), batch_size=[count]), trail=None)
 
 
 def run_seeds(rows: int, count: int, seed: int) -> Tensor:
@@ -264,7 +267,7 @@ def _iou_crop(step: augment.RandomIoUCrop, shape: Shape, draws: Draws, count: in
     plan = step.describe(_blank(count, shape), draws)
     if plan.top is None or plan.left is None:
         return
-    boxes, _ = example_boxes(shape, 1)(plan)
+    boxes = example_boxes(shape, 1)(_blank(1, shape))[0].boxes[:, :-1]
     fewer, transform = min(count, _FEWER), equivalent_of(step)
     given = [
         torch.empty(shape),

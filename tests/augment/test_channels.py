@@ -6,7 +6,7 @@ import pytest
 import torch
 from device_batches import batch_of
 from every_step import SIDE, STEPS
-from torch import Tensor, nn
+from torch import nn
 
 from mmload import augment
 from mmload.augment.collate import Collate
@@ -49,8 +49,8 @@ def plain_fill(step: nn.Module, channels: int) -> None:
     for part in step.modules():
         for name in ("fill", "value", "mean", "std"):
             given = getattr(part, name, None)
-            if isinstance(given, Tensor):
-                setattr(part, name, given[:1].repeat(channels))
+            if name in ("mean", "std") and given is not None:
+                setattr(part, name, given[:1] * channels)
             elif given is not None and not isinstance(given, float):  # RandomHSV's value is a number
                 setattr(part, name, (0.0,))
 

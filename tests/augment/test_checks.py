@@ -53,11 +53,6 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
         Collate(dtype=dtype)
 
 
-def test_jitter_of_normalised_values_is_refused() -> None:
-    with pytest.raises(ValueError, match="ColorJitter comes after Normalize"):
-        Collate(Normalize.imagenet(), RandomHorizontalFlip(), ColorJitter(0.4))
-
-
 def test_levels_that_are_none_are_refused_before_the_pixels() -> None:
     for step in (RandomErasing(1.0, value=0.5), RandomErasing(1.0, value="random")):
         with pytest.raises(ValueError, match="value is .* and the images are uint8 there"):
@@ -135,14 +130,6 @@ def test_what_a_foreign_module_gives_is_checked(
 ) -> None:
     with pytest.raises(error, match=message):
         Collate(Gives(made), dtype=dtype)(batch_of())
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
-def test_images_without_a_white_are_refused(dtype: torch.dtype) -> None:
-    images = batch_of().images.to(dtype)
-    for module in (Collate(), Normalize.imagenet(), ColorJitter(0.2), RandomHorizontalFlip()):
-        with pytest.raises(TypeError, match="images are torch"):
-            module(images)
 
 
 def test_floats_that_are_levels_are_refused() -> None:

@@ -137,11 +137,6 @@ class DoubledFlip(RandomHorizontalFlip):
         return plan.flipped(x=draws.chance(min(1.0, 2 * self.p)))
 
 
-class NeverFlip(RandomVerticalFlip):
-    def describe(self, plan: Plan, draws: Draws) -> Plan:
-        return plan.flipped(y=draws.chance(0.0))
-
-
 class LastNever(RandomCrop):
     """The tutorial's: its randint leaves out the last offset."""
 
@@ -157,17 +152,6 @@ class OffByOne(RandomCrop):
         places = draws.uniform(2)
         tops, lefts = whole_numbers(places[:, 0], spare[0] + 1), whole_numbers(places[:, 1], spare[1] + 1)
         return plan.cropped(tops + 1, lefts, *self.size)
-
-
-class Centered(RandomCrop):
-    def describe(self, plan: Plan, draws: Draws) -> Plan:
-        start = np.full(plan.count, 4)
-        return plan.cropped(start, start, *self.size)
-
-
-class Doubled(augment.RandomInvert):
-    def program(self, plan: Plan, draws: Draws) -> Program:
-        return augment.RandomInvert(2 * self.p).program(plan, draws)
 
 
 class Unsigned(augment.RandAugment):
@@ -189,12 +173,8 @@ class Narrow(augment.RandomRotation):
     ("step", "name"),
     [
         (DoubledFlip(), "DoubledFlip: share flipped"),
-        (DoubledFlip(0.2), "DoubledFlip: share flipped"),
-        (NeverFlip(), "NeverFlip: share flipped"),
         (LastNever(24), "LastNever: first row"),
         (OffByOne(24), "OffByOne: first row"),
-        (Centered(24), "Centered: first column"),
-        (Doubled(0.3), "Doubled: share changed"),
         (Unsigned(), "Unsigned: Rotate"),
         (Weaker(), "Weaker: Sharpness"),
         (Narrow(30), "Narrow: angle"),
@@ -270,12 +250,6 @@ def test_rare_values_are_counted_together() -> None:
     assert chi_square(rare[:4], rare[:4] + 1000) == 1.0
 
 
-def test_unequal_sizes_are_weighed() -> None:
-    rng = np.random.default_rng(1)
-    assert chi_square(rng.integers(0, 9, 30_000), rng.integers(0, 9, 3_000)) > 1e-3
-    assert kolmogorov_smirnov(rng.random(30_000), rng.random(3_000)) > 1e-3
-
-
 @pytest.mark.parametrize("test", [chi_square, kolmogorov_smirnov])
 def test_p_is_even_on_equal_distributions(test) -> None:
     rng = np.random.default_rng(2)
@@ -283,14 +257,3 @@ def test_p_is_even_on_equal_distributions(test) -> None:
     values = np.sort([test(draw(), draw()) for _ in range(400)])
     apart = np.abs(values - (np.arange(400) + 0.5) / 400).max()
     assert apart < 0.1  # the 0.1% point of Kolmogorov's test at 400
-
-
-def test_draw_statistics_of_other_distributions_are_tiny() -> None:
-    rng = np.random.default_rng(3)
-    assert chi_square(rng.integers(0, 33, 20_000), rng.integers(0, 32, 20_000)) < 1e-20
-    assert kolmogorov_smirnov(rng.random(20_000), rng.random(20_000) ** 1.1) < 1e-10
-
-
-def test_ks_of_constants() -> None:
-    assert kolmogorov_smirnov(np.ones(50), np.ones(70)) == 1.0
-    assert kolmogorov_smirnov(np.ones(50), np.zeros(50)) < 1e-9

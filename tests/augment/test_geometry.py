@@ -157,12 +157,6 @@ def test_a_crop_that_equals_the_image_changes_nothing() -> None:
     assert torch.equal(RandomCrop((8, 9))(images), images)
 
 
-def test_a_batch_of_none() -> None:
-    images = pictures(0, (3, 40, 40))
-    assert RandomCrop(16)(images).shape == (0, 3, 16, 16)
-    assert Collate(RandomCrop(300, padding=200), RandomHorizontalFlip())(images).shape == (0, 3, 300, 300)
-
-
 def test_steps_work_in_sequential_on_floats() -> None:
     images = pictures(4, (3, 9, 9)).float()
     flipped = nn.Sequential(RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0))(images)

@@ -83,6 +83,15 @@ def test_gray_pictures_have_one_channel() -> None:
     assert made.images.shape == (5, 1, 20, 24)
 
 
+def test_masks_of_images_of_other_sizes_follow() -> None:
+    samples = [{"image": each, "masks": each[..., 0]} for each in (PIXELS[0], PIXELS[1][:12, :14])]
+    made = Collate(CenterCrop(10), dtype=torch.uint8)(samples)
+    assert torch.equal(made.masks, made.images[:, 0])
+    for wrong in (samples[1]["masks"][1:], samples[1]["masks"].astype(np.int64)):
+        with pytest.raises(ValueError, match="a mask is .*, expected torch.uint8 of the size of its image"):
+            Collate(CenterCrop(10))([samples[0], samples[1] | {"masks": wrong}])
+
+
 def test_views_take_pairs() -> None:
     first, second = Views(collate(), collate())(FORMS["pairs"])
     assert first.targets.tolist() == second.targets.tolist() == [0, 1, 2, 3, 4]

@@ -15,9 +15,8 @@ from torchvision import tv_tensors
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, view_seeds
+from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, plan_for
-from mmload.augment.views import Views
 from mmload.batch import Batch
 from mmload.parity.program_replay import Allowance, changed
 from mmload.render.kernel_arguments import ImageLines
@@ -112,17 +111,6 @@ def test_photometric_distort_has_the_bits_of_torchvision() -> None:
         assert torch.equal(got[k], image)
 
 
-def test_photometric_distort_draws_as_torchvision() -> None:
-    batch = batch_of(3000, 3, 2, 2)
-    program = program_of(augment.RandomPhotometricDistort(p=0.3), batch)
-    shares = (program.codes > 0).mean(0)
-    assert np.allclose(shares, [0.3, 0.15, 0.3, 0.3, 0.15, 0.3], atol=0.035)
-    orders = program.numbers[:, 5, :3] @ np.array([9.0, 3.0, 1.0])
-    counts = np.unique(orders, return_counts=True)[1]
-    assert len(counts) == 6
-    assert float(((counts - 500) ** 2 / 500).sum()) < 20.5  # chi-square, 5 degrees of freedom, one in a thousand
-
-
 # One path as good as another
 
 
@@ -155,15 +143,6 @@ def test_an_empty_batch_stays_empty(step: nn.Module, dtype: torch.dtype) -> None
     assert Collate(step)(images).shape == images.shape
 
 
-def test_two_views_are_drawn_apart() -> None:
-    batch, steps = batch_of(COUNT), [augment.RandAugment(), augment.RandomSolarize(99), augment.GaussianBlur(5)]
-    collate = Collate(*steps, dtype=torch.uint8)
-    first, second = Views(collate, collate)(batch)
-    assert torch.equal(first.images, collate(batch).images)
-    assert torch.equal(second.images, collate(batch.replace(seeds=view_seeds(batch.seeds, 1))).images)
-    assert not torch.equal(first.images, second.images)
-
-
 # As any module
 
 
@@ -183,7 +162,7 @@ def test_a_step_is_a_module_as_others(step: nn.Module) -> None:
     assert torch.equal(batch.images, before)
     assert not list(step.parameters())
     assert type(step).__name__ in repr(step)
-    with pytest.raises(ValueError, match="seeds have the shape"):
+    with pytest.raises(ValueError, match="seeds are "):
         step(batch.images, seeds=batch.seeds[:2])
 
 
@@ -230,9 +209,3 @@ def test_images_that_a_step_cannot_be_done_to_are_refused_before_a_pixel_is_read
         Collate(augment.RandomSolarize(128)).prepare(rows, (3, 4, 4), source=torch.float32)
     with pytest.raises(ValueError, match="2 x 2 pixels or more, not 1 x 4"):
         Collate(augment.RandomOrder([augment.RandomPerspective()])).prepare(rows, (3, 1, 4))
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.int8])
-def test_integers_without_a_white_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(TypeError, match="expected torch.uint8"):
-        augment.GaussianBlur(3)(torch.zeros((1, 3, 4, 4), dtype=dtype))

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distributions import chi_square, ks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
-from torchvision.transforms import v2
 
 from mmload.augment import (
     ColorJitter,
@@ -183,57 +181,6 @@ def test_a_hole_before_cutmix_is_written_into_levels() -> None:
     assert erased.max() == 1
     with pytest.raises(ValueError, match=r"value is 0\.5, and the images are uint8 there"):
         Collate(RandomErasing(1.0, value=0.5), CutMix(num_classes=4))(batch)
-
-
-def many(step: MixStep, count: int) -> tuple[Tensor, Tensor]:
-    """What ``count`` samples keep in all, and whether a rectangle was pasted."""
-    seeds = sample_seeds(3, 0, torch.arange(count)).numpy()
-    plan = Collate().prepare(Batch(batch_size=[count]), (3, 64, 48)).rendering.plan
-    mixing = step.mixing(plan, Draws(seeds, 1))
-    pasted = np.zeros(count, np.bool_) if mixing.boxes is None else (mixing.boxes != 0).any(1)
-    return torch.from_numpy(mixing.target_share(64, 48)), torch.from_numpy(pasted)
-
-
-def batches(step: MixStep, count: int) -> tuple[Tensor, Tensor]:
-    """The same of the first samples of ``count`` batches of three, all of whose samples must be alike."""
-    plan = Collate().prepare(Batch(batch_size=[3]), (3, 64, 48)).rendering.plan
-    kept, pasted = [], []
-    for number in range(count):
-        mixing = step.mixing(plan, Draws(sample_seeds(3, number, torch.arange(3)).numpy(), 1))
-        share = mixing.target_share(64, 48)
-        assert share.tolist() == [float(share[0])] * 3
-        assert mixing.boxes is None or (mixing.boxes == mixing.boxes[0]).all()
-        kept.append(float(share[0]))
-        pasted.append(mixing.boxes is not None and bool(mixing.boxes.any()))
-    return torch.tensor(kept), torch.tensor(pasted)
-
-
-@pytest.mark.parametrize("kind", ["MixUp", "CutMix"])
-@pytest.mark.parametrize("per", ["sample", "batch"])
-@pytest.mark.parametrize("alpha", [0.3, 1.0])
-def test_shares_are_distributed_as_torchvisions(kind: str, per: str, alpha: float) -> None:
-    step: MixStep = (MixUp if kind == "MixUp" else CutMix)(alpha, per=per)
-    ours, _ = (many if per == "sample" else batches)(step, 1500)
-    theirs = getattr(v2, kind)(alpha=alpha, num_classes=2)
-    torch.manual_seed(5)
-    images = torch.zeros(1, 3, 64, 48)
-    params = [theirs.make_params([images]) for _ in range(1500)]
-    expected = torch.tensor([float(one["lam" if kind == "MixUp" else "lam_adjusted"]) for one in params])
-    assert ks(ours.double(), expected.double()) < 1.95
-    assert ks(ours.double() * 0.9, expected.double()) > 1.95
-
-
-@pytest.mark.parametrize("per", ["sample", "batch"])
-def test_a_choice_is_distributed_as_its_weights_say(per: str) -> None:
-    step = RandomChoice([MixUp(1.0, 4, per=per), CutMix(1.0, 4, per=per)], p=[1, 3], per=per)
-    assert isinstance(step, MixStep)
-    kept, pasted = (many if per == "sample" else batches)(step, 2000)
-    pasted = pasted | (kept == 1)  # a rectangle of no pixels
-    expected = torch.arange(2000) % 4 > 0
-    assert chi_square(pasted.numpy(), expected.numpy()) > 1e-3
-    assert chi_square(pasted.numpy(), ~expected.numpy()) < 1e-3
-    alone, _ = many(MixUp(1.0), 2000)
-    assert ks(kept[~pasted].double(), alone.double()) < 1.95
 
 
 def test_one_draw_a_batch_may_hold_steps_that_draw_for_each_sample() -> None:

@@ -338,8 +338,3 @@ def test_mosaic_counts_of_tiles_that_are_no_numbers_of_boxes_are_refused(counts:
     wrong = tiles._replace(fields={**tiles.fields, "counts": torch.full((len(tiles.sizes),), counts)})
     with pytest.raises(ValueError, match=rf"counts are from {counts} to {counts}, and boxes have room for 4"):
         step.composed(batch, wrong, draws, 3)
-
-
-def test_mosaic_its_repr_makes_it_again() -> None:
-    step = Mosaic((40, 48), tiles=9, mixup=0.1, stop_epoch=5)
-    assert repr(eval(repr(step))) == repr(step)

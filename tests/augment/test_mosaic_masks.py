@@ -135,11 +135,6 @@ def test_mosaic_masks_without_a_map_are_pycocotools_own() -> None:
     assert rows_of(step, batch)[3] == [3]
 
 
-def test_mosaic_of_nine_refuses_masks_of_instances() -> None:
-    with pytest.raises(ValueError, match="Mosaic's nine images overlap, which hides parts of masks; use tiles=4"):
-        Collate(Mosaic(SIDE, tiles=9))(instances(3))
-
-
 def left_out(batch: Batch, *names: str) -> Batch:
     """The batch without some fields."""
     rest = batch.clone()

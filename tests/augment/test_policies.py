@@ -175,17 +175,6 @@ def test_boxes_and_masks_are_refused(make: Any) -> None:
                 Collate(step)(batch)
 
 
-@pytest.mark.parametrize("make", ALL)
-def test_policies_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: Any) -> None:
-    rows = batch_of(2).replace(images=None)
-    for fill in ((1, 2), (1, 2, 3, 4)):
-        with pytest.raises(ValueError, match=f"fill has {len(fill)} numbers and the images 3 channels"):
-            Collate(make(fill=fill)).prepare(rows, (3, 9, 9))
-    for fill in (300, -5, 0.5):
-        with pytest.raises(ValueError, match=f"fill is {fill}, and the images are uint8"):
-            Collate(make(fill=fill)).prepare(rows, (3, 9, 9))
-
-
 def test_no_operation_changes_nothing() -> None:
     batch = batch_of(3)
     assert torch.equal(Collate(augment.RandAugment(0), dtype=torch.uint8)(batch).images, batch.images)

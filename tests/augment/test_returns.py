@@ -97,11 +97,6 @@ def test_views_that_mix_have_targets_of_their_own() -> None:
     assert torch.equal(targets[1], mixed.targets)
 
 
-def test_boxes_come_for_each_view_even_where_no_step_moves_them() -> None:
-    boxes = Returns(("boxes",), Views(*[Collate(Normalize.imagenet())] * 2))(detection_batch())[0]
-    assert isinstance(boxes, tuple)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataloader_takes_it_as_its_collate(dataset: Dataset, workers: int) -> None:
     split, crops = dataset["train"], Collate(RandomCrop(24), dtype=torch.uint8)

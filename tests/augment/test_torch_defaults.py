@@ -11,7 +11,7 @@ from every_step import STEPS
 from test_channels import batch, collate_of, plain_fill
 
 from mmload import Collate, Loader
-from mmload.augment import CopyPaste, Mosaic, Normalize, RandomResizedCrop, policies
+from mmload.augment import policies
 from mmload.augment.draws import batch_of_epoch
 from mmload.batch import Batch
 from mmload.runtime import memory_pool
@@ -64,14 +64,6 @@ def test_step_under_other_defaults_of_torch_makes_the_same_batch(name: str, dtyp
     for field in ("images", "targets", "boxes"):
         one, other = getattr(made, field), getattr(expected, field)
         assert (one is None and other is None) or (one.dtype == other.dtype and torch.equal(one, other)), field
-
-
-def test_step_that_is_made_under_other_defaults_keeps_float32_on_the_cpu(default: str) -> None:
-    set_default(default)
-    step = Normalize.imagenet()
-    assert step.mean.dtype == step.std.dtype == torch.float32
-    assert step.mean.device.type == "cpu"
-    assert (Mosaic(32).size, CopyPaste().p, RandomResizedCrop(32).size) == ((32, 32), 1.0, (32, 32))
 
 
 def test_loader_under_other_defaults_of_torch_gives_the_same_batches(dataset: Dataset, default: str) -> None:

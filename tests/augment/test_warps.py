@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 
 from mmload.augment import (
+    AugMix,
+    AutoAugment,
     BoxRule,
     RandAugment,
     RandomAffine,
@@ -232,10 +235,10 @@ def test_extreme_warps_have_no_nan(step: nn.Module, dtype: torch.dtype, height: 
     assert set(got.masks.unique().tolist()) <= {0, VOID}
 
 
-@pytest.mark.parametrize("make", [lambda fill: RandomRotation(5, fill=fill), lambda fill: RandomPerspective(fill=fill)])
-def test_warps_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(make: Any) -> None:
+@pytest.mark.parametrize("made", [partial(RandomRotation, 5), RandomPerspective, RandAugment, AutoAugment, AugMix])
+def test_warps_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(made: Any) -> None:
     rows = batch_of(2).replace(images=None)
-    for step in (make, lambda fill: RandomApply([make(fill)])):
+    for step in (lambda fill: made(fill=fill), lambda fill: RandomApply([made(fill=fill)])):
         with pytest.raises(ValueError, match="fill has 2 numbers and the images 3 channels"):
             Collate(step((1, 2))).prepare(rows, (3, 9, 9))
         for fill in (0.5, 256, -1):

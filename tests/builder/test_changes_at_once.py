@@ -12,11 +12,12 @@ from meanwhile import once
 from updating import add_pictures, change
 
 import mmload
-from mmload.builder import columns, staging, subsets
+from mmload.builder import columns, staging, subsets, unused_files
 from mmload.builder import verify as verify_module
 from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
+from mmload.builder.staging import Staging
 from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError
@@ -76,6 +77,21 @@ def test_parts_of_an_update_go_on_after_gc(squares, source):
     remove_unused(squares.out)
     assert build_part(squares, "2/2", options=UPDATE).manifest is not None
     assert verify(squares.out) == []
+
+
+def test_gc_keeps_other_changes_away_while_it_works(squares, source, monkeypatch):
+    change(source)
+    update(squares)
+    refused = []
+
+    def another():
+        with pytest.raises(BuildError, match="another build is writing"):
+            Staging(squares.out.resolve())
+        refused.append(True)
+
+    once(monkeypatch, unused_files, "_unused_files", before=another)
+    remove_unused(squares.out)
+    assert refused
 
 
 def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
@@ -79,22 +78,6 @@ def test_a_late_part_is_not_refused_while_another_removes_what_is_left(squares, 
     assert build_part(job, "1/2").built == 0
     assert admitted
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".o")]
-
-
-def test_a_part_never_sets_aside_the_folder_of_a_later_command(squares, tmp_path, monkeypatch):
-    folder, unused_name, later = tmp_path / ".o.building", Staging._unused_name, []
-
-    def name(self):  # between the look at the lock and the rename
-        if later or self._wanted is None or not (tmp_path / "o").exists():
-            return unused_name(self)
-        shutil.rmtree(folder)  # another part sets it aside and removes it
-        later.append(Staging(tmp_path / "o"))
-        return unused_name(self)
-
-    monkeypatch.setattr(Staging, "_unused_name", name)
-    build_part(replace(squares, out=tmp_path / "o"), "1/1")
-    with later[0]:
-        assert folder.exists()
 
 
 def test_a_part_that_still_works_never_writes_into_the_folder_of_a_later_build(squares, tmp_path, monkeypatch):

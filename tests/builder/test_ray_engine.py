@@ -258,8 +258,9 @@ def test_the_cluster_is_the_one_that_is_named_else_a_new_one(
     assert done.stderr.count("\n") == 3
 
 
-def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:
-    pytest.importorskip("ray", reason="ray is not installed")
+def test_an_address_where_nothing_listens_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # though the cluster of other tests may be connected
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

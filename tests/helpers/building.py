@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.store.manifest_text import sealed_text
+from mmload.store.manifest import sealed_text
 
 EXACT = ({"step": "Resize", "size": [16, 20]},)
 

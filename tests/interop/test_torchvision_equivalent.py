@@ -79,7 +79,7 @@ def test_settings_are_taken_over() -> None:
         v2.RandomGrayscale(0.2),
         v2.ColorJitter(0.1, (0.5, 0.8), None, 0.05),
         v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(Normalize.imagenet().mean.tolist(), Normalize.imagenet().std.tolist()),
+        v2.Normalize(Normalize.imagenet().mean, Normalize.imagenet().std),
         v2.RandomErasing(0.4, (0.1, 0.2), (0.5, 1.5), [1.0, 2.0, 3.0]),
         v2.MixUp(alpha=0.3, num_classes=10),
         v2.CutMix(alpha=0.4, num_classes=10),

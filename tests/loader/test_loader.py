@@ -52,26 +52,6 @@ def test_an_epoch_has_every_row_once_and_the_next_another_order(dataset: Dataset
     assert [row for batch in loader for row in batch.ids.tolist()] == first
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_threads_and_prefetch_change_nothing(dataset: Dataset, threads: int, prefetch: int) -> None:
-    def pixels(**options: int) -> list[torch.Tensor]:
-        with Loader(dataset, batch_size=4, shuffle=True, collate=crop_collate(), **options) as loader:
-            return [batch.images for _ in range(2) for batch in loader]
-
-    expected = pixels(threads=1, prefetch=1)
-    assert all(map(torch.equal, pixels(threads=threads, prefetch=prefetch), expected))
-
-
-def test_the_batch_size_changes_no_sample(dataset: Dataset) -> None:
-    def by_row(batch_size: int) -> dict[int, torch.Tensor]:
-        loader = Loader(dataset, batch_size=batch_size, shuffle=True, collate=crop_collate())
-        return {int(row): image for batch in loader for row, image in zip(batch.ids, batch.images, strict=True)}
-
-    small, large = by_row(1), by_row(18)
-    assert all(torch.equal(small[row], large[row]) for row in range(18))
-
-
 def test_length_and_drop_last(dataset: Dataset) -> None:
     assert len(Loader(dataset, batch_size=4)) == 5
     loader = Loader(dataset, batch_size=4, drop_last=True)
@@ -192,12 +172,6 @@ def test_breaking_out_and_forgetting_leave_no_thread(dataset: Dataset) -> None:
     assert not any(thread.is_alive() for thread in ours)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 2.5}, {"threads": 0}, {"prefetch": -1}])
-def test_numbers_that_cannot_be_meant_are_refused(dataset: Dataset, options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Loader(dataset, **options)
-
-
 def test_loader_of_a_dataset_with_several_splits_says_how_to_open_one(tmp_path: Path) -> None:
     tensors = {"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)}
     path = of_tensors(tmp_path / "rows", {"train": tensors, "val": tensors})
@@ -279,7 +253,18 @@ def test_only_the_fields_asked_for_are_read(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"tier": "tape"}, {"shuffle": "blocks"}, {"ranks": 0}, {"ranks": (0,)}, {"ranks": (2, 2)}, {"tail": "cut"}],
+    [
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"threads": 0},
+        {"prefetch": -1},
+        {"tier": "tape"},
+        {"shuffle": "blocks"},
+        {"ranks": 0},
+        {"ranks": (0,)},
+        {"ranks": (2, 2)},
+        {"tail": "cut"},
+    ],
 )
 def test_loader_options_that_cannot_be_meant_are_refused(dataset: Dataset, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):

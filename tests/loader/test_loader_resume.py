@@ -41,7 +41,7 @@ def plain(dataset: Dataset) -> Epochs:
 @settings(max_examples=40)
 @given(
     threads=st.sampled_from([1, 2, 4]),
-    prefetch=st.sampled_from([1, 4]),
+    prefetch=st.sampled_from([0, 1, 4]),
     tier=st.sampled_from(["disk", "memory", "device", "auto"]),
     batch_size=st.integers(1, 20),
     world_size=st.sampled_from([1, 2, 3]),
@@ -125,20 +125,6 @@ def test_resume_goes_on_exactly_after_a_change_of_ranks_and_batch_size(
                 seen += batch.ids.tolist()
             assert loader.epoch == 1
     assert sorted(seen) == list(range(18))
-
-
-def test_resume_at_every_step_gives_the_rest_of_the_epoch(dataset: Dataset) -> None:
-    loader = Loader(dataset, batch_size=4, shuffle=True, seed=5)
-    states, batches = [loader.state_dict()], []
-    for batch in loader:
-        states.append(loader.state_dict())
-        batches.append(batch.ids.tolist())
-    for step, state in enumerate(states):
-        resumed = Loader(dataset, batch_size=4, shuffle=True, seed=5)
-        resumed.load_state_dict(state)
-        resumed.set_epoch(0)
-        assert [batch.ids.tolist() for batch in resumed] == batches[step:]
-        assert len(next(iter(resumed)).ids) == 4
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"order": list(range(17, -1, -1))}])

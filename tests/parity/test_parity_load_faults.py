@@ -96,8 +96,8 @@ FAULTS: dict[str, tuple[object, str, Callable[..., object], str, list[nn.Module]
     ),
     "masks that do not follow": (
         boxes_module,
-        "_moved_masks",
-        lambda masks, own, plan: masks,
+        "moved_masks",
+        lambda memory, starts, plan: memory.reshape(plan.count, *plan.frame),
         "boxed",
         [RandomHorizontalFlip()],
         {MASKS},

@@ -235,7 +235,7 @@ def test_settings_reach_their_steps() -> None:
     assert "(32, 32)" in text
     assert "brightness=(0.6, 1.4)" in text
     assert "kernel_size=(3, 3)" in text
-    assert "Normalize(mean=[0.49" in text
+    assert "Normalize(mean=(0.49" in text
     assert all(collate.dtype == torch.float16 for collate in small.collates)
     released = presets.dinov2(size=40, local_size=16, local_crops=2, blur=(0.0, 0.9, 0.5), device="cpu")
     assert [tuple(view.shape[2:]) for view in released(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))] == [

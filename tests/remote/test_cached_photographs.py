@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from cached_datasets import SMALL_CHUNKS, cache_of, end_all
-from forked_program import Program
-from loading_orders import order_options
 from s3_server import Bucket
 from torch.utils.data import ConcatDataset
 from variable_datasets import some_images, variable_dataset
@@ -83,31 +79,6 @@ def test_chunks_of_photographs_cover_their_files_and_hold_complete_rows(
     assert 4 < len(chunks.each) < len(SIZES)
 
 
-@pytest.mark.parametrize("order", ["sequential", "shuffled", "block"])
-def test_cached_photographs_batches_are_those_of_the_local_dataset(
-    photographs: Dataset, url: str, tmp_path: Path, order: str
-) -> None:
-    for limit in (None, 2_000_000):
-        remote = mmload.open(url, cache=tmp_path / f"cache-{limit}", cache_limit=limit)
-        for seed in range(2):
-            local = batches(photographs["train"], **order_options(order), seed=seed)
-            assert same(local, batches(remote["train"], **order_options(order), seed=seed))
-        assert 0 < cache_of(remote).used <= (limit or 1 << 30)
-        end_all()
-
-
-def test_cached_photographs_what_was_read_is_not_fetched_again(
-    photographs: Dataset, url: str, bucket: Bucket, tmp_path: Path
-) -> None:
-    for fails in (0, 1):  # nothing is needed of the store any more but the manifest, which comes before the fault
-        remote = mmload.open(url, cache=tmp_path / "cache")
-        bucket.faults(fail_every=fails)
-        assert same(batches(remote["train"], shuffle=True), batches(photographs["train"], shuffle=True))
-        used = cache_of(remote).used
-        end_all()
-    assert used >= sum(path.stat().st_size for path in photographs.path.rglob("*.bytes.memmap"))
-
-
 def test_rows_come_as_locally_whatever_reads_them(photographs: Dataset, url: str, tmp_path: Path) -> None:
     remote, local = mmload.open(url, cache=tmp_path / "cache", cache_limit=2_000_000)["train"], photographs["train"]
     assert torch.equal(remote[5].images, local[5].images)
@@ -168,24 +139,3 @@ def test_checksums_of_other_chunks_are_written_anew(
         _ = remote[0]
     assert push(photographs.path, url).files == len(lists)
     assert torch.equal(remote[0].images, photographs["train"][0].images)
-
-
-def test_cached_photographs_processes_share_a_cache(photographs: Dataset, url: str, tmp_path: Path) -> None:
-    code = f"""if True:
-        import mmload
-        import numpy as np
-        {SMALL_CHUNKS}
-        from functools import partial
-        from mmload.store.row_reader import read_rows
-        remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit=1_200_000)
-        total, read = 0, partial(read_rows, remote["train"].reader.field("images"))
-        for epoch in range(4):
-            for row in range({len(SIZES)} - 3):
-                total += int(read(np.arange(row, row + 3)).bytes.sum())
-        print(total)
-    """
-    running = [Program(code, []) for _ in range(2)]
-    totals = [int(process.ended().stdout) for process in running]
-    read = partial(read_rows, photographs["train"].reader.field("images"))
-    expected = sum(int(read(np.arange(row, row + 3)).bytes.sum()) for row in range(len(SIZES) - 3))
-    assert totals == [4 * expected] * 2

@@ -55,13 +55,6 @@ def test_kernels_give_the_bits_of_torchs_operations(
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shape", [(3, 0, 8), (3, 8, 0), (0, 8, 8)])
-def test_images_without_pixels_are_refused(shape: tuple[int, int, int]) -> None:
-    plan = replace(Plan.unchanged(2, shape, 255.0), padding=Padding(mode="reflect"), height=4, width=4)
-    with pytest.raises(ValueError, match="expected .* with a pixel at least"):
-        Rendering(plan, torch.float32)
-
-
 @pytest.mark.parametrize(("dtype", "memory_format"), VARIANTS)
 @pytest.mark.parametrize("mode", PADDING_MODES)
 @pytest.mark.parametrize("size", [(100, 48), (70, 320), (16, 16), (3, 64), (50, 44)])

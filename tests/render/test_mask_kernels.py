@@ -1,23 +1,33 @@
-"""Masks that a compiled kernel moves: uint8 masks have the bits of masks of another dtype, which torch moves."""
+"""Masks that a compiled kernel moves have the bits of masks that torch's operations move."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mmload import augment
 from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch, make_batch
+from mmload.render import level_program as levels
+from mmload.render.plan import Plan
+from mmload.render.plan_copies import with_tensors
+from mmload.render.torch_levels import warped
+from mmload.render.torch_sampling import on_canvas, picked
 
 COUNT, HEIGHT, WIDTH = 24, 37, 53
 
 
-def batch_of(masks: torch.dtype) -> Batch:
+NEAREST = (levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST)
+
+
+def batch_of() -> Batch:
     generator = torch.Generator().manual_seed(3)
     pixels = torch.randint(0, 256, (COUNT, 4, HEIGHT, WIDTH), dtype=torch.uint8, generator=generator)
-    fields = {"images": pixels[:, :3].contiguous(), "masks": pixels[:, 3].to(masks)}
+    fields = {"images": pixels[:, :3].contiguous(), "masks": pixels[:, 3].contiguous()}
     return make_batch(fields, COUNT, seeds=sample_seeds(5, 0, torch.arange(COUNT)))
 
 
@@ -43,18 +53,36 @@ LISTS: dict[str, list[nn.Module]] = {
 }
 
 
+def by_torch(plan: Plan, masks: Tensor) -> Tensor:
+    """Moves masks by torch's operations, as if they were images with the fill of masks."""
+    there: Plan = with_tensors(plan, masks.device)
+    if there.padding is not None:
+        there = replace(there, padding=replace(there.padding, fill=(float(there.padding.mask_fill),)))
+    moved = picked(masks[:, None], there)
+    if there.resampling is not None and (placed := there.resampling.placement) is not None:
+        moved = torch.where(on_canvas(there, placed)[:, None], moved, placed.mask_fill)
+    program = there.program
+    for place, slot in enumerate(() if program is None else program.slots):
+        codes, numbers = program.codes[:, place].view(-1, 1, 1, 1), program.numbers[:, place]
+        for code in slot.operations & levels.MOVES:
+            if code in levels.WARPS:
+                nearest = code if code in NEAREST else code - 1
+                changed = warped(nearest, moved.float(), numbers, (float(slot.mask_fill),), 255.0).to(moved.dtype)
+            else:
+                changed = moved.flip(3 if code == levels.FLIP_X else 2)
+            moved = torch.where(codes == code, changed, moved)
+    return moved[:, 0]
+
+
 @pytest.mark.parametrize("steps", LISTS.values(), ids=LISTS)
-@pytest.mark.parametrize("other", [torch.int16, torch.int64])
-def test_masks_of_uint8_have_the_bits_of_other_masks(steps: list[nn.Module], other: torch.dtype) -> None:
-    collate = Collate(*steps)
-    ours, theirs = (collate(batch_of(kind)).masks for kind in (torch.uint8, other))
-    assert ours.dtype == torch.uint8
-    assert theirs.dtype == other
-    assert torch.equal(ours, theirs.to(torch.uint8))
+def test_masks_have_the_bits_of_torchs_operations(steps: list[nn.Module]) -> None:
+    collate, batch = Collate(*steps), batch_of()
+    plan = collate.prepare(batch.replace(images=None), (3, HEIGHT, WIDTH)).rendering.plan
+    assert torch.equal(collate(batch).masks, by_torch(plan, batch.masks))
 
 
 def test_masks_of_no_sample_and_of_one_pixel_are_moved() -> None:
     collate = Collate(augment.RandomResizedCrop(5), augment.RandomRotation(45))
-    assert collate(batch_of(torch.uint8)[:0]).masks.shape == (0, 5, 5)
+    assert collate(batch_of()[:0]).masks.shape == (0, 5, 5)
     one = make_batch({"images": torch.zeros(2, 3, 1, 1, dtype=torch.uint8), "masks": torch.ones(2, 1, 1).byte()}, 2)
     assert Collate(augment.Resize((4, 4)))(one).masks.eq(1).all()

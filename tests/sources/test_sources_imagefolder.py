@@ -221,12 +221,6 @@ def test_val_fraction_where_it_cannot_be(tmp_path: Path) -> None:
             source(root, val_fraction=wrong)
 
 
-def test_pickles(tmp_path: Path) -> None:
-    split = source(folder_of(tmp_path, "a/1.png")).splits()["train"]
-    copy = pickle.loads(pickle.dumps(split))
-    assert (copy.read(0).fields["images"] == split.read(0).fields["images"]).all()
-
-
 @given(
     st.lists(st.tuples(st.text(min_size=1), st.integers(0, 3)), unique_by=lambda pair: pair[0]), st.floats(0.01, 0.99)
 )
@@ -239,10 +233,6 @@ def test_held_out_does_not_depend_on_order(pairs: list[tuple[str, int]], fractio
     for stratum, count in Counter(p[1] for p in pairs).items():
         share = sum(1 for name, own in pairs if own == stratum and name in held)
         assert share == (min(max(1, round(fraction * count)), count - 1))
-
-
-def test_held_out_of_no_samples_is_empty() -> None:
-    assert len(held_out([], 0.3, 1)) == 0
 
 
 @given(st.text(alphabet="ab/.\\\0:", max_size=12))

@@ -14,8 +14,7 @@ from mmload.builder.verify import compare, repair, verify
 from mmload.errors import DamagedError, MmloadError, StoreError
 from mmload.parity import ParityReport, record
 from mmload.records import FieldSpec
-from mmload.store.manifest import Manifest, SplitRecord, loads, read
-from mmload.store.manifest_text import sealed_text
+from mmload.store.manifest import Manifest, SplitRecord, loads, read, sealed_text
 from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
 
 SMALL = Manifest(
