@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.helpers.distributions import ks
 from torch import Tensor
 from torchvision.transforms import v2
 
@@ -12,7 +13,6 @@ from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.step import Step
 from mmload.render.plan import Plan
-from tests.helpers.distributions import ks
 
 SIZES = torch.tensor([(256, 341), (341, 256), (256, 256), (256, 900), (700, 60), (20, 31)]).repeat(500, 1)
 
