@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.helpers.distributions import ks
+from distributions import ks
 from torch import Tensor
 from torchvision.transforms import v2
 
