@@ -8,6 +8,8 @@ OpenCV does; its own code paths differ by a level in one of 2,000 values, which 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -48,7 +50,7 @@ _PER_VALUE, _PER_REACH = _quotients(255, 1), _quotients(HUES, 6)
 
 @called
 def _change_block(
-    red: Bytes, green: Bytes, blue: Bytes, at: np.uintp, turn: np.float32, stronger: np.float32, brighter: np.float32
+    red: Bytes, green: Bytes, blue: Bytes, at: Any, turn: np.float32, stronger: np.float32, brighter: np.float32
 ) -> None:
     """Changes the pixels of a block in place; ``turn`` leaves hues from 0 to 359.
 
@@ -62,11 +64,11 @@ def _change_block(
     most, reach, sector = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _S)
     for i in range(_U(_BLOCK)):
         r, g, b = red[at + i], green[at + i], blue[at + i]
-        top = max(r, max(g, b))
-        far = _S(_S(top) - _S(min(r, min(g, b))))  # hues are less times that, in sixths of a turn
-        of_red, of_green = _S(_S(g) - _S(b)), _S(_S(_S(b) - _S(r)) + _S(2) * far)
-        most[i], reach[i] = top, _B(far)
-        sector[i] = of_red if top == r else (of_green if top == g else _S(_S(_S(r) - _S(g)) + _S(4) * far))
+        best = max(r, max(g, b))
+        span = _S(_S(best) - _S(min(r, min(g, b))))  # hues are less times that, in sixths of a turn
+        of_red, of_green = _S(_S(g) - _S(b)), _S(_S(_S(b) - _S(r)) + _S(2) * span)
+        most[i], reach[i] = best, _B(span)
+        sector[i] = of_red if best == r else (of_green if best == g else _S(_S(_S(r) - _S(g)) + _S(4) * span))
     hue, high, sixths = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _F)
     value, strength = stack_array(_BLOCK, _F), stack_array(_BLOCK, _F)
     for i in range(_U(_BLOCK)):

@@ -61,7 +61,7 @@ _stream_line: Any = Intrinsic("stream_line")
 
 
 @inlined
-def stream(source: Any, out: Any, at: np.uintp, count: np.uintp) -> None:
+def stream(source: Any, out: Any, at: int | np.uintp, count: int | np.uintp) -> None:
     """Copies ``count`` values to ``out`` from ``at`` on, with stores that bypass the caches.
 
     A store into a cache first reads the memory that it replaces: half of the traffic, if the output is too large to
