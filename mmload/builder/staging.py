@@ -438,19 +438,32 @@ def check_made_by_build(folder: Path) -> None:
 
 
 def remove_set_aside(folder: Path) -> None:
-    """Removes the folders beside a working folder that builds have prepared or given up; the mark last."""
-    leftovers: list[Path] = []
-    with suppress(OSError):  # a folder that may not be listed
-        leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
-    for leftover in leftovers:
-        with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
-            if os.listdir(leftover) not in ([], [MARK_NAME]):  # else a kill has ended the process that was to mark it
-                check_made_by_build(leftover)
-            own = leftover.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
-            leftover.rename(own)  # so that nobody writes in it any more: a process may be making it
-            for name in sorted(os.listdir(own), key=MARK_NAME.__eq__):
-                remove(own / name)
-            own.rmdir()
+    """Removes the folders beside a working folder that builds have prepared or given up; the mark last.
+
+    Processes that do so at once disturb each other, so each looks again until it finds the same as before.
+    """
+    before: list[Path] | None = None
+    while (leftovers := _set_aside(folder)) != before:
+        before = leftovers
+        for leftover in leftovers:
+            with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
+                if os.listdir(leftover) not in (
+                    [],
+                    [MARK_NAME],
+                ):  # else a kill has ended the process that was to mark it
+                    check_made_by_build(leftover)
+                own = leftover.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
+                leftover.rename(own)  # so that nobody writes in it any more: a process may be making it
+                for name in sorted(os.listdir(own), key=MARK_NAME.__eq__):
+                    remove(own / name)
+                own.rmdir()
+
+
+def _set_aside(folder: Path) -> list[Path]:
+    """Returns the folders beside a working folder that are named as set aside; none if that may not be listed."""
+    with suppress(OSError):
+        return sorted(path for path in folder.parent.iterdir() if is_partial(path.name, folder.name))
+    return []
 
 
 # How a plan differs from another one.
