@@ -352,8 +352,8 @@ def _complete(work: PlannedBuild, manifest: Manifest | None) -> Manifest:
         return manifest
     names = listed([f"{plan.split} {shard_name(plan.index)}" for plan in work.missing])
     raise BuildError(
-        f"{counted(len(work.missing), 'shard')} of {work.shards} not built yet: {names}; "
-        "run the parts that are to build them, or the same command without --commit"
+        f"{counted(len(work.missing), 'shard')} of {work.shards} not built yet: {names}; run the same command again, "
+        "without --commit, or the parts that are to build them"
     )
 
 

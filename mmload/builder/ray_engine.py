@@ -1,6 +1,6 @@
 """Runs the jobs that build shards as tasks of a Ray cluster: ``mmload build --engine ray``.
 
-Takes a job and plans, as every engine, and returns the summaries. A shard is a pure function of its plan and is moved
+A shard is a pure function of its plan and is moved
 into place when it is complete, so a task whose machine dies is begun again elsewhere. Every worker process compares its
 machine with this one before its first shard. Needs ray: the extra ``ray``.
 """

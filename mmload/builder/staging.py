@@ -63,6 +63,7 @@ MARK = b"mmload build: this folder is removed when the build beside it is done\n
 
 _SWAP, _REPLACED = "swap", "replaced"
 _SHOWN = 3  # upper bound on the entries listed in a message
+_LOOKS = 5  # for folders that another process may be removing, too
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 
 
@@ -303,7 +304,7 @@ class Staging:
     def _recover(self) -> None:
         """Completes what a build or an update was doing that was killed during its commit, or just after it."""
         dataset, replaced, swap = (self.paths.folder / name for name in ("dataset", _REPLACED, _SWAP))
-        if self.complete_version():
+        if not swap.exists() and self.complete_version():  # else this may be the old dataset
             self.clear()
             remove(self.paths.folder / PLAN_NAME)
         if swap.exists() and (dataset / FILE_NAME).is_file() and read(dataset).contents != swap.read_text():
@@ -421,7 +422,7 @@ def has_finished_shards(paths: BuildPaths) -> bool:
 
 
 def check_made_by_build(folder: Path) -> None:
-    """Rejects a folder without the mark.
+    """Rejects a folder without the mark, and links in it: nothing is written or removed through them.
 
     Raises:
         BuildError: naming what is in it.
@@ -433,37 +434,36 @@ def check_made_by_build(folder: Path) -> None:
         raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {advice}")
     with suppress(OSError):
         mark = read_regular(folder / MARK_NAME)
-    if mark != MARK:
-        raise BuildError(f"{folder} holds {listed(sorted(os.listdir(folder)))}, which no build made; {advice}")
+    found = sorted(name for name in os.listdir(folder) if mark != MARK or (folder / name).is_symlink())
+    if mark != MARK or found:
+        raise BuildError(f"{folder} holds {listed(found)}, which no build made; {advice}")
 
 
 def remove_set_aside(folder: Path) -> None:
     """Removes the folders beside a working folder that builds have prepared or given up; the mark last.
 
-    Processes that do so at once disturb each other, so each looks again until it finds the same as before.
+    Processes that do so at once disturb each other, so each looks several times.
     """
-    before: list[Path] | None = None
-    while (leftovers := _set_aside(folder)) != before:
-        before = leftovers
+    for _ in range(_LOOKS):
+        leftovers: list[Path] = []
+        with suppress(OSError):  # a folder that may not be listed
+            leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
+        if not leftovers:
+            return
         for leftover in leftovers:
             with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
-                if os.listdir(leftover) not in (
-                    [],
-                    [MARK_NAME],
-                ):  # else a kill has ended the process that was to mark it
-                    check_made_by_build(leftover)
-                own = leftover.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
-                leftover.rename(own)  # so that nobody writes in it any more: a process may be making it
-                for name in sorted(os.listdir(own), key=MARK_NAME.__eq__):
-                    remove(own / name)
-                own.rmdir()
+                _remove_leftover(folder, leftover)
 
 
-def _set_aside(folder: Path) -> list[Path]:
-    """Returns the folders beside a working folder that are named as set aside; none if that may not be listed."""
-    with suppress(OSError):
-        return sorted(path for path in folder.parent.iterdir() if is_partial(path.name, folder.name))
-    return []
+def _remove_leftover(folder: Path, leftover: Path) -> None:
+    """Removes a folder beside a working folder; raises BuildError if no build made it."""
+    if os.listdir(leftover) not in ([], [MARK_NAME]):  # else a kill has ended the process that was to mark it
+        check_made_by_build(leftover)
+    own = leftover.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
+    leftover.rename(own)  # so that nobody writes in it any more: a process may be making it
+    for name in sorted(os.listdir(own), key=MARK_NAME.__eq__):
+        remove(own / name)
+    own.rmdir()
 
 
 # How a plan differs from another one.

@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 class Fault:
     """One fault of a dataset: the split, the file relative to its folder, and the fault as text.
 
-    The shard's number is None if the file is a list of samples.
+    The shard's number is None if the file is none of a shard's; the split is :data:`VERSIONS` for an earlier version.
     """
 
     split: str
@@ -320,8 +320,10 @@ def repair(
 
 
 def _check_of_build(path: Path, manifest: Manifest, faults: Iterable[Fault]) -> None:
-    """Rejects to repair lists of a subset and added fields, which are not made from the source."""
+    """Rejects to repair subsets, added fields and earlier versions, which are not made from the source."""
     for fault in faults:
+        if fault.split == VERSIONS:
+            raise BuildError(f"{fault}; then run the repair again")
         fields = manifest.splits[fault.split].fields
         added = {f"{file_name(name, spec)}.memmap": name for name, spec in fields.items() if spec.version}
         if (name := added.get(Path(fault.file).name)) is not None:

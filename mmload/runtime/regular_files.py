@@ -11,7 +11,6 @@ import os
 import resource
 import stat
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -25,19 +24,18 @@ _KINDS = {
 }
 
 
-def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> int:
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     """Opens a regular file; returns its descriptor. Also an ``opener`` for Python's ``open``.
 
     Args:
         path: the file; links are followed.
         flags: as for ``os.open``.
-        dir_fd: the descriptor of the folder that a relative path starts from; None: the working directory.
 
     Raises:
         OSError: as for ``os.open``, and if the path is not a regular file; ``strerror`` contains its actual type.
     """
     try:
-        handle = os.open(path, flags | _FLAGS, 0o666, dir_fd=dir_fd)
+        handle = os.open(path, flags | _FLAGS, 0o666)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket; a FIFO without a reader, opened for writing
             raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device, not a regular file", str(path)) from error
@@ -59,13 +57,13 @@ def check_regular(path: str | Path) -> None:
     _check_mode(os.stat(path).st_mode, path)
 
 
-def read_regular(path: str | Path, *, dir_fd: int | None = None, most: int | None = None) -> bytes:
+def read_regular(path: str | Path, *, most: int | None = None) -> bytes:
     """Reads a regular file of at most ``most`` bytes.
 
     Raises:
         OSError: as for :func:`open_regular`, and if the file is larger; it is not read in this case.
     """
-    with open(path, "rb", buffering=0, opener=partial(open_regular, dir_fd=dir_fd)) as file:
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
         if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, at most {most:,} are read", str(path))
         return file.readall()

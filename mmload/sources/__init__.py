@@ -212,7 +212,10 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
         raise RecipeError(f"source {kind}: {error}; its options are {choices(takes) or 'none'}") from error
     kinds = get_type_hints(factory, include_extras=True)
     checked_options = {name: checked(value, kinds.get(name, Any), name) for name, value in options.items()}
-    return factory(root, decoder, **checked_options)
+    try:
+        return factory(root, decoder, **checked_options)
+    except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
+        raise RecipeError(f"source {kind} cannot take one of its options ({error}): {dict(options)!r:.200}") from error
 
 
 def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:

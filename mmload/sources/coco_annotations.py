@@ -344,7 +344,7 @@ def objects_in(lines: bytes) -> list[CocoObject]:
     fault = next((each for each in found if isinstance(each, str)), None)
     if fault is not None:
         raise ValueError(fault)
-    return list({each.name: each for each in found}.values())
+    return list({(each.id, each.name): each for each in found}.values())
 
 
 def _line(value: CocoObject | str) -> bytes:

@@ -273,7 +273,7 @@ def _names_in(label: Any, separator: str | None) -> list[str]:
     """Returns the names in a label of several; raises ValueError if it is a number."""
     if isinstance(label, str) and separator:
         label = label.split(separator)
-    names = [label] if isinstance(label, str) else label or []
+    names = [label] if isinstance(label, str) else [] if label is None else label
     if names != [] and not _are_names(names):
         raise ValueError(f"label {label!r:.60} is {_kind(label)}, others are names of classes")
     return [name.strip() for name in names if name.strip()]

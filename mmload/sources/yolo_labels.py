@@ -147,13 +147,27 @@ def read_description(path: Path) -> dict[str, Any]:
     import yaml
 
     text = read_text(path, _MOST_YAML)
-    with naming(f"{path} is no YAML that is read here: ", yaml.YAMLError, RecursionError, to=SourceError):
+    with naming(f"{path} is no YAML that is read here: ", yaml.YAMLError, ValueError, RecursionError, to=SourceError):
         body = yaml.load(text, yaml.BaseLoader)  # first, as it stops where brackets are too deep
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise yaml.YAMLError("aliases are not read, write the values themselves")
+        _check_keys(yaml.compose(text, yaml.BaseLoader))
     if not isinstance(body, dict):
         raise SourceError(f"{path} is no table; write lines such as train: images/train")
     return body
+
+
+def _check_keys(node: Any) -> None:
+    """Rejects a table with a key twice, of which YAML keeps the last; raises ValueError. None is an empty document."""
+    if node is None or node.id == "scalar":
+        return
+    inner = node.value
+    if node.id == "mapping":
+        keys, inner = [str(key.value) for key, _ in inner], [value for _, value in inner]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"it has a key twice among {shown(keys)}")
+    for each in inner:
+        _check_keys(each)
 
 
 def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:

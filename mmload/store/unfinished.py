@@ -16,7 +16,7 @@ COMMAND = "command"
 """Key of the plan for the command of the build: ``words`` after ``mmload``, and the working ``folder``."""
 
 _PREFIX, _SUFFIX = ".", ".building"
-_MOST_BYTES = 2**24
+_MOST_BYTES = 2**31  # names of samples that are left out are in it
 
 
 def staging_folder(out: Path) -> Path:

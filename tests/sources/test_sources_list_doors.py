@@ -54,7 +54,7 @@ def test_list_of_several_labels_gives_rows_of_zeros_and_ones(tmp_path: Path, for
         splits(tmp_path, file=f"list.{form}", classes=["cat", "dog"], **options)
 
 
-@pytest.mark.parametrize("labels", [[["cat"], 3], [3, ["cat"]], [["cat"], [1.0]]])
+@pytest.mark.parametrize("labels", [[["cat"], 3], [3, ["cat"]], [["cat"], [1.0]], [["cat"], 0]])
 def test_list_of_names_and_numbers_is_refused(tmp_path: Path, labels: list[object]) -> None:
     records = [json.dumps({"path": f"{number}.png", "label": label}) for number, label in enumerate(labels)]
     (tmp_path / "list.jsonl").write_text("\n".join(records))

@@ -200,6 +200,8 @@ def test_yolo_description_errors_name_the_file(tmp_path):
         ("names: [[a], b]\n", "write a list or a table"),
         ("nc: many\n", "nc is wrong"),
         ("a: &a [b, b]\nnames: [*a, *a]\n", "aliases are not read"),
+        ("names: {0: cat, 1: dog, 1: bird}\n", "has a key twice among"),
+        ("train: a\nnames: [cat]\ntrain: b\n", "has a key twice among"),
         ("- a\n", "is no table"),
         ("train: elsewhere\nnames: [cat]\n", "names 'elsewhere', which does not exist"),
         ("train: images/train\nnames: [cat\n", "no YAML that is read here"),
