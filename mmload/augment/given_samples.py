@@ -142,6 +142,8 @@ def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
     if isinstance(batch, Batch):
         return batch
     rows: list[Any] = list(batch)
+    if not all(isinstance(row, Batch) for row in rows):
+        raise TypeError(f"got a {type(rows[0]).__name__}, expected rows of an mmload dataset; give a Collate others")
     try:
         stacked: Any = lazy_stack(rows) if _differ_in_size(rows) else torch.stack(rows)
     except RuntimeError as error:  # of tensordict

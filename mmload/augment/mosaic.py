@@ -216,7 +216,6 @@ class Mosaic(DeclaredStep):
             width=self.size[1],
             samples=moving.samples,
             tiles=records,
-            sizes=tiles.sizes,
             needed=needed,
             fill=self.fill,
             shares=shares,

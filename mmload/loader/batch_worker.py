@@ -315,11 +315,13 @@ class BatchWorker:
         at_once = len(views) > 1 or not views[0].rendering.waits
         for stored in self._tier.parts(rows, needed, at_once=at_once):
             lines: ImageLines | None = stored.lines(at_once)
+            stop = first + len(stored.rows)
             while lines is not None:
+                first = stop - len(lines.places)
                 for view, out in zip(views, outs, strict=True):
                     view.rendering.render_lines(first, lines, out.pixels)
                 lines = stored.missing(lines)
-            first += len(stored.rows)
+            first = stop
         self._add_seconds(render=perf_counter() - began)
         return [out.tensor for out in outs]
 

@@ -137,20 +137,25 @@ class StoredRows(NamedTuple):
         if not at_once:
             return lines
         bring(lines, len(self.rows))
-        return self.missing(lines) or lines._replace(arrival=PRESENT)
+        return lines._replace(arrival=PRESENT) if self._refused(lines) is None else self._decoded()
 
     def missing(self, lines: ImageLines) -> ImageLines | None:
-        """Returns all lines, to be rendered again, if TurboJPEG refused a row that simplejpeg decodes, such as CMYK.
+        """Returns the lines from the row on that TurboJPEG refused, as simplejpeg decodes it: of CMYK, for example.
 
         Raises:
             DamagedError, StoreError: if a row that was rendered could not be read or decoded.
         """
-        row, why = lines.arrival.failed.tolist()
-        if row < 0:
+        row = self._refused(lines)
+        if row is None:
             return None
-        if why == UNREADABLE and self.prepared is not None:
+        decoded = self._decoded()
+        return decoded._replace(places=decoded.places[row:])
+
+    def _refused(self, lines: ImageLines) -> int | None:
+        row, why = lines.arrival.failed.tolist()
+        if row >= 0 and why == UNREADABLE and self.prepared is not None:
             raise self.prepared.map.error_of(self.prepared, self.first + row)
-        return self._decoded()
+        return None if row < 0 else int(row)
 
     def _arriving(self, library: CDLL | None, at_once: bool) -> ImageLines:
         """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""

@@ -198,7 +198,7 @@ def _params(
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is not None and isinstance(step, _PLACED):
         size = int(placed.rows[k]), int(placed.cols[k])
-        canvas = transform.canvas(*image.shape[-2:])
+        canvas = transform.canvas if isinstance(transform.canvas, tuple) else transform.canvas(*image.shape[-2:])
         return {"canvas": canvas, "size": size, "top": -int(placed.top[k]), "left": -int(placed.left[k])}
     if isinstance(step, augment.RandomResizedCrop):
         return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}

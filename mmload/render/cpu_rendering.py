@@ -85,9 +85,8 @@ class CpuRendering:
         """
         pixels = written(out)
         if pixels is None:
-            work = scratch("pixels", out.shape, np.float32)
-            self.render_lines(first, lines, work)
-            out[:] = torch.from_numpy(work)
+            self.render_lines(first, lines, self._floats)
+            out[:] = torch.from_numpy(self._floats)
         elif self._plan.mixing is None:
             self._render(first, lines, pixels)
         else:
@@ -179,6 +178,11 @@ class CpuRendering:
     def _levels(self) -> Bytes:
         """Levels of samples that are mixed when the batch is complete."""
         return _POOL.array((math.prod(self._plan.shape),))
+
+    @lazy_property
+    def _floats(self) -> Floats:
+        """The batch as float32, of outputs that no kernel writes: float32 [B, C, h, w]."""
+        return _POOL.array(self._plan.shape, np.float32)
 
     @lazy_property
     def _canvases(self) -> Bytes:

@@ -69,7 +69,7 @@ def _change_block(
         of_red, of_green = _S(_S(g) - _S(b)), _S(_S(_S(b) - _S(r)) + _S(2) * span)
         most[i], reach[i] = best, _B(span)
         sector[i] = of_red if best == r else (of_green if best == g else _S(_S(_S(r) - _S(g)) + _S(4) * span))
-    hue, high, sixths = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _F)
+    hue, high, thirds = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _F)
     value, strength = stack_array(_BLOCK, _F), stack_array(_BLOCK, _F)
     for i in range(_U(_BLOCK)):
         peak, spread = _F(most[i]), _F(reach[i])
@@ -78,12 +78,13 @@ def _change_block(
         strength[i] = np.floor(strong if strong < _WHITE else _WHITE) * _PER_WHITE
         turned = fma(_F(sector[i]), per_reach, turn)
         whole, level = _I(turned if turned < _TURN else _TURN), _I(peak * brighter)
-        whole, level = _I(whole - _I(HUES)) if whole >= _I(HUES) else whole, level if level < _I(255) else _I(255)
+        whole = _I(whole - _I(HUES)) if whole >= _I(HUES) else whole
+        level = level if level < _I(255) else _I(255)
         hue[i], high[i] = _B(whole), _B(level)
-        sixths[i], value[i] = _F(whole) * _PER_THIRD, _F(level) * _PER_WHITE
+        thirds[i], value[i] = _F(whole) * _PER_THIRD, _F(level) * _PER_WHITE
     low, between = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B)
     for i in range(_U(_BLOCK)):
-        share = np.abs(fma(sixths[i] - np.floor(sixths[i]), _F(-2), _ONE))
+        share = np.abs(fma(thirds[i] - np.floor(thirds[i]), _F(-2), _ONE))
         low[i] = _B(_I(value[i] * (_ONE - strength[i]) * _WHITE))
         between[i] = _B(_I(value[i] * (_ONE - strength[i] * share) * _WHITE))
     for i in range(_U(_BLOCK)):

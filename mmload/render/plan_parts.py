@@ -30,7 +30,6 @@ class Canvas:
         width: columns of a canvas.
         samples: int64 [T], sample of each tile, in order.
         tiles: :data:`~mmload.render.kernel_arguments.TILE` [T].
-        sizes: int64 [T, 2], height and width of each tile's image.
         needed: :data:`~mmload.render.kernel_arguments.NEEDED` [T], lines of each tile's image that show.
         fill: value of a canvas beside its tiles per channel, or one for all.
         shares: float32 [B], weight of layer 0, in which layer 1 is blended; NaN: the sample has one layer.
@@ -40,7 +39,6 @@ class Canvas:
     width: int
     samples: Numbers
     tiles: Records
-    sizes: Numbers
     needed: Places
     fill: tuple[float, ...]
     shares: npt.NDArray[np.float32]

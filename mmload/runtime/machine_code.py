@@ -21,8 +21,9 @@ import pkgutil
 import platform
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ _FLAGS = {"abm": "lzcnt", "bmi1": "bmi", "sse4_2": "sse4.2"}
 
 _COMPILER = "kernel_compiler", "numba_intrinsics"
 _IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
+_PATIENCE_S, _POLL_S = 60.0, 0.01  # the largest kernel compiles in some seconds
 _SETTINGS = "NUMBA_BOUNDSCHECK", "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 
 
@@ -180,10 +182,19 @@ def _source(module: str) -> bytes:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keeps other processes from compiling the same: a byte of one file of the folder is locked for each name."""
-    with open(path.with_name("mmload.lock"), "ab") as file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(hashlib.sha256(path.name.encode()).hexdigest()[:7], 16))
+    """Keeps other processes from compiling the same: a byte of one file of the folder is locked for each name.
+
+    A process that was stopped while it compiles keeps them for :data:`_PATIENCE_S`.
+    """
+    byte, until = int(hashlib.sha256(path.name.encode()).hexdigest()[:7], 16), time.monotonic() + _PATIENCE_S
+    with ExitStack() as stack:
+        with suppress(OSError):  # of another user, or a file system without locks
+            file = stack.enter_context(open(path.with_name("mmload.lock"), "ab"))
+            while time.monotonic() < until:
+                with suppress(BlockingIOError, PermissionError):
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                    break
+                time.sleep(_POLL_S)
         yield
 
 
