@@ -175,6 +175,8 @@ class Staging:
                 if not os.path.lexists(folder):
                     self._create()
                 check_made_by_build(folder)
+                if links := sorted(entry.name for entry in os.scandir(folder) if entry.is_symlink()):
+                    raise BuildError(f"{folder} holds {listed(links)}, a link that no build made; remove it")
                 file = open_lock(folder / MARK_NAME)
                 try:
                     usable = self._is_usable(file)
@@ -422,7 +424,7 @@ def has_finished_shards(paths: BuildPaths) -> bool:
 
 
 def check_made_by_build(folder: Path) -> None:
-    """Rejects a folder without the mark, and links in it: nothing is written or removed through them.
+    """Rejects a folder without the mark.
 
     Raises:
         BuildError: naming what is in it.
@@ -434,9 +436,8 @@ def check_made_by_build(folder: Path) -> None:
         raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {advice}")
     with suppress(OSError):
         mark = read_regular(folder / MARK_NAME)
-    found = sorted(name for name in os.listdir(folder) if mark != MARK or (folder / name).is_symlink())
-    if mark != MARK or found:
-        raise BuildError(f"{folder} holds {listed(found)}, which no build made; {advice}")
+    if mark != MARK:
+        raise BuildError(f"{folder} holds {listed(sorted(os.listdir(folder)))}, which no build made; {advice}")
 
 
 def remove_set_aside(folder: Path) -> None:

@@ -60,6 +60,11 @@ def test_a_link_is_not_worked_in(source: Path, tmp_path: Path) -> None:
             build(recipe(source, tmp_path / "out"))
         (tmp_path / ".out.building" / name).unlink()
         (tmp_path / ".out.building").rmdir()
+    (tmp_path / ".out.building").mkdir()
+    (tmp_path / ".out.building" / "lock").write_bytes(MARK)
+    (tmp_path / ".out.building" / "dataset").symlink_to(elsewhere)
+    with pytest.raises(BuildError, match="holds dataset, a link that no build made"):
+        build(recipe(source, tmp_path / "out"))
     assert list(elsewhere.iterdir()) == []
 
 

@@ -110,7 +110,9 @@ def _apply(step: Any, samples: list[dict[str, Any]], made: Expected, draws: Draw
         return
     if isinstance(step, augment.Normalize):
         made.rounded = made.rounded or samples[0]["images"].dtype != torch.uint8
-        made.unit = made.unit / step.std.double().view(-1, 1, 1) / (1 if made.unit.min() < 1 else 255)
+        made.unit = (
+            made.unit / torch.tensor(step.std, dtype=torch.float64).view(-1, 1, 1) / (1 if made.unit.min() < 1 else 255)
+        )
     shape: Any = tuple(samples[0]["images"].shape)
     plan = step.describe(Plan.unchanged(len(samples), shape, 255.0), draws)
     for k, sample in enumerate(samples):
@@ -232,7 +234,7 @@ def _colored(step: Any, plan: Plan, k: int, image: Any) -> Any:
     match step:
         case augment.Normalize():
             peak = 255 if image.dtype == torch.uint8 else 1
-            mean, std = step.mean.view(-1, 1, 1), step.std.view(-1, 1, 1)
+            mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (step.mean, step.std))
             return tv_tensors.Image((image.to(torch.float32) - mean * peak) * (1 / (std * peak)))
         case augment.RandomGrayscale():
             return F.rgb_to_grayscale(image, len(image)) if plan.gray[k] else image
