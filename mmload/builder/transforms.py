@@ -316,8 +316,8 @@ class _FramingStep(_Step, frozen=True):
         return sample if framing is None else framed(sample, framing, out)
 
     def framing(self, have: Size) -> Framing | None:
-        """Returns what is done with an image of size ``have``; None: it stays as it is."""
-        raise NotImplementedError
+        """Returns what is done with an image of size ``have``; None, as here: it stays as it is."""
+        return None
 
 
 class ResizeSample(_FramingStep, frozen=True, tag="Resize"):
