@@ -278,7 +278,6 @@ class PreparedBatch:
         self._batch = batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
-        self._ids: Numbers | None = None if batch.ids is None else batch.ids.numpy()
         self._trail: Trail | None = None
         first = collate.composer
         if first is not None:
@@ -369,7 +368,6 @@ class PreparedBatch:
         on_host = images.device.type == "cpu"
         self._batch = changed if on_host else on_device(changed.replace(images=None), torch.device("cpu"))
         self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
-        self._ids = None if self._ids is None else self._ids[: len(changed)]
         return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, changed)
 
     def _batch_on(self, device: torch.device) -> Batch:
@@ -421,7 +419,7 @@ class PreparedBatch:
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
         boxes = None if self._batch.boxes is None else partial(boxes_in, self._batch, trail=self._trail)
-        return Draws(self._seeds, at, epoch=self._epoch, ids=self._ids, boxes=boxes)
+        return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids, boxes=boxes)
 
 
 def _seeds_of(batch: Batch, generator: torch.Generator | None = None) -> Numbers:

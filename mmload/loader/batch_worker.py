@@ -195,7 +195,7 @@ class BatchWorker:
         collate, device = self._collate, side.device
         batch = self._without_images(rows, seeds)
         is_described = self._images is not None and isinstance(collate, Collate | Views)
-        views = self._prepared(batch, rows, epoch) if is_described else ()
+        views = self._prepared(batch, rows, seeds, epoch) if is_described else ()
         stored = None if self._tier is None else self._gathered(self._tier, rows)
 
         def copy() -> tuple[Any, ...]:
@@ -226,7 +226,7 @@ class BatchWorker:
         batch = self._without_images(rows, seeds, tiles)
         if self._tier is not None and isinstance(collate, Collate | Views):
             read = rows if tiles is None else tiles.rows.numbers
-            views = self._prepared(batch, rows, epoch, tiles)
+            views = self._prepared(batch, rows, seeds, epoch, tiles)
             return partial(self._finished_views, views, self._rendered(views, read))
         if self._tier is not None:
             batch.images = self._gathered(self._tier, rows)
@@ -259,7 +259,9 @@ class BatchWorker:
         """Returns the rows at places of the view that a collate has drawn."""
         return self._settings.view.ids(places)
 
-    def _prepared(self, batch: Batch, rows: Numbers, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:
+    def _prepared(
+        self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
+    ) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""
         if self._images is None or not isinstance(self._collate, Collate | Views):
             raise RuntimeError("no images are read, or a collate has no draws")
@@ -275,6 +277,7 @@ class BatchWorker:
                 batch,
                 (channels, height, width),
                 source=spec.torch_dtype,
+                seeds=seeds,
                 sizes=sizes,
                 masks=masks,
                 framed=self._settings.framed,
