@@ -173,15 +173,15 @@ class BatchWorker:
 
     def _read(self, name: str, rows: Numbers) -> Tensor:
         """Reads rows of a field of fixed size, but images, into new memory."""
-        tier, spec = self._large.get(name), self._split.fields[name]
+        tier, reader, spec = self._large.get(name), self._split.reader, self._split.fields[name]
         if tier is None:
-            return self._split.reader.gather(name, rows)
-        out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
+            return reader.gather(name, rows)
         if tier.rows.spec.is_list:
-            read_lists(tier, self._split.reader.lists(name), rows, out.numpy())
-            self._split.reader.check_parts(name, rows, out.numpy())
-        else:
-            gather(tier, rows, out)
+            values = read_lists(tier, reader.lists(name), rows)
+            reader.check_parts(name, rows, values)
+            return torch.from_numpy(values)
+        out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
+        gather(tier, rows, out)
         return out
 
     @property
@@ -406,15 +406,15 @@ def read_masks(masks: HostTier, rows: Numbers, sizes: Numbers) -> OwnMasks:
     return OwnMasks(torch.from_numpy(_joined(masks, rows, lengths)), torch.from_numpy(np.cumsum(lengths) - lengths))
 
 
-def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers, out: npt.NDArray[Any]) -> None:
-    """Reads lists into ``out`` [B, *row shape], with padding behind each.
+def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers) -> npt.NDArray[Any]:
+    """Reads lists, [B, *row shape], with padding behind each.
 
     Raises:
         DamagedError, StoreError: as :meth:`~mmload.loader.tiers.MappedTier.parts`.
     """
     lengths = lists.lengths(rows)
     filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file
-    lists.pad(_joined(tier, filled, lengths[lengths > 0]), lengths, out)
+    return lists.padded(_joined(tier, filled, lengths[lengths > 0]), np.cumsum(lengths) - lengths, lengths)
 
 
 def _joined(tier: HostTier, rows: Numbers, lengths: Numbers) -> Bytes:
