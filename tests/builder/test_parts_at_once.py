@@ -29,9 +29,10 @@ UPDATE = UpdateOptions()
 
 def all_built(work: PlannedBuild, staging: Staging) -> Manifest:
     """Builds all shards in a folder, and returns the manifest; nothing is committed."""
-    layout = work.layout()
-    work.build_shards(layout, layout.all_plans, staging, LocalEngine())
-    return work.manifest(layout, work.sealed(layout.all_plans, staging.paths), staging.paths)
+    layouts = work.layouts()
+    plans = [plan for layout in layouts.values() for plan in layout.plans]
+    work.build_shards(layouts, plans, staging, LocalEngine())
+    return work.manifest(layouts, work.sealed(plans, staging.paths), staging.paths)
 
 
 @pytest.fixture
