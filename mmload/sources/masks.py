@@ -30,7 +30,7 @@ def read_mask(files: SampleFiles, name: str) -> Tensor:
 
     data = files.read(name)
     with naming(f"its mask {name} cannot be read: "):
-        return torch.from_numpy(read_with_pillow(data, _class_numbers))
+        return torch.from_numpy(read_with_pillow(data, class_numbers))
 
 
 def read_mask_of(files: SampleFiles, name: str, size: tuple[int, int], classes: int, advice: str) -> Tensor:
@@ -50,8 +50,12 @@ def read_mask_of(files: SampleFiles, name: str, size: tuple[int, int], classes: 
     return mask
 
 
-def _class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """Returns the class of each pixel, uint8 [H, W]; raises RefusedImage if the pixels do not say it."""
+def class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
+    """Returns the class of each pixel, uint8 [H, W].
+
+    Raises:
+        ValueError: if the pixels do not say it.
+    """
     if image.format in LOSSY:
         raise RefusedImage(f"it is a {image.format}, which does not keep class numbers")
     pixels, mode = np.array(image), image.mode
@@ -71,9 +75,9 @@ def _class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
                 "CVAT's labelmap.txt has them, are not read: write class numbers"
             )
         return np.asarray(place, np.uint8)
-    if mode not in ("P", "L"):
+    if mode not in ("P", "L", "1"):
         raise RefusedImage(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")
-    return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]))
+    return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]), np.uint8)
 
 
 def voc_colors() -> npt.NDArray[np.uint8]:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from itertools import islice
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
+import torch
 
-_ATTRIBUTES = ("transform", "transforms", "target_transform", "joint_transform", "dataset", "datasets", "func", "lambd")
+_ATTRIBUTES = (
+    *("transform", "transforms", "target_transform", "joint_transform", "dataset", "datasets", "lambd"),
+    *("_modules", "__self__", "func", "args", "keywords"),  # of modules, methods and partial functions
+)
 """Attributes in which datasets keep transforms, transforms keep others, and datasets keep those that they wrap."""
+
+_NO_PARTS = (str, bytes, int, float, np.ndarray, torch.Tensor, FunctionType, type, type(None))
 
 _RANDOM = (
     *("Random", "ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix"),
@@ -71,8 +76,6 @@ def _reading(read: Callable[[int], int], index: int, seed: int) -> int | None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the global generators inside a block, and restores them after it."""
-    import torch
-
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -86,46 +89,21 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _parts(root: Any) -> Iterator[Any]:
-    """Yields an object and all that :data:`_ATTRIBUTES` and lists lead to from it, each once."""
-    import torch
-
+    """Yields an object and all that :data:`_ATTRIBUTES`, lists and tables lead to from it, each once."""
     waiting: list[Any] = [root]
     visited: set[int] = set()
     while waiting and len(visited) < _MOST:
         each = waiting.pop()
-        if (
-            each is None
-            or isinstance(each, str | bytes | int | float | np.ndarray | torch.Tensor)
-            or id(each) in visited
-        ):
+        if id(each) in visited or isinstance(each, _NO_PARTS):
             continue
         visited.add(id(each))
         yield each
-        waiting += _inner(each)
-
-
-def _inner(each: Any) -> list[Any]:
-    import torch
-
-    if isinstance(each, list | tuple):
-        return list(each[:_LISTED])
-    if isinstance(each, Mapping):
-        return list(islice(each.values(), _LISTED))
-    if isinstance(each, FunctionType | type):
-        return []
-    if isinstance(each, MethodType):
-        return [each.__self__]
-    if isinstance(each, partial):
-        return [each.func, *each.args, *each.keywords.values()]
-    own = [_attribute(each, name) for name in _ATTRIBUTES]
-    return [*own, *each.children()] if isinstance(each, torch.nn.Module) else own
-
-
-def _attribute(each: Any, name: str) -> Any:
-    try:
-        return getattr(each, name, None)
-    except Exception:  # whatever a property of the user's raises
-        return None
+        if isinstance(each, list | tuple | Mapping):
+            waiting += islice(each.values() if isinstance(each, Mapping) else each, _LISTED)
+            continue
+        for name in _ATTRIBUTES:
+            with suppress(Exception):  # whatever a property of the user's raises
+                waiting.append(getattr(each, name, None))
 
 
 def _is_random(step: Any) -> bool:
@@ -139,9 +117,4 @@ def _is_random(step: Any) -> bool:
     if kind.__name__ == "GaussianBlur":
         return len(set(getattr(step, "sigma", (0, 1)))) > 1
     never_draws = chance == 0 or (chance == 1 and kind.__name__ in _SWITCHES)
-    return not never_draws and is_random_name(kind.__name__)
-
-
-def is_random_name(name: str) -> bool:
-    """Returns whether torchvision, or a library that names alike, uses this name for a random step."""
-    return name.startswith(_RANDOM)
+    return not never_draws and kind.__name__.startswith(_RANDOM)

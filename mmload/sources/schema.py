@@ -19,7 +19,8 @@ from torch import Tensor
 from mmload.errors import SampleError
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.sources.annotation_values import naming
-from mmload.sources.decode import LOSSY, Decoder
+from mmload.sources.decode import Decoder
+from mmload.sources.masks import class_numbers
 from mmload.sources.randomness import spread_indices
 from mmload.store.manifest import is_name
 
@@ -298,7 +299,8 @@ def _is_number(value: Any) -> bool:
 
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
     if isinstance(value, Image.Image) and name == "masks":
-        return _mask(value)
+        with naming("masks: "):
+            return torch.from_numpy(class_numbers(value))
     if isinstance(value, Image.Image):
         if value.mode.startswith(
             ("I", "F")
@@ -397,14 +399,6 @@ def _pixels(array: np.ndarray) -> Tensor:
     """Converts an array [H, W] or [H, W, C] to a tensor [C, H, W]."""
     pixels = torch.from_numpy(np.array(array))
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-
-
-def _mask(image: Image.Image) -> Tensor:
-    if image.format in LOSSY:
-        raise ValueError(f"masks is a {image.format}, which does not keep class numbers; use PNG")
-    if image.mode not in ("P", "L", "1"):
-        raise ValueError(f"masks is a PIL image of mode {image.mode}; use palette or 8-bit gray")
-    return torch.from_numpy(np.array(image, dtype=np.uint8))
 
 
 def _class_numbers(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from mmload.errors import SourceError, shown
 from mmload.records import ObjectsRecord, mirrored_names
@@ -138,36 +139,33 @@ def _keypoints(
     return np.concatenate([found[..., :2] * scale * (shown > 0), shown], 2).astype(np.float32)
 
 
+class _Loader(yaml.BaseLoader):
+    """Loader of YAML as texts, with each key once and without aliases: a few lines of them can stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read, write the values themselves")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            raise ValueError(f"it has a key twice among {shown(list(found))}")
+        return found
+
+
 def read_description(path: Path) -> dict[str, Any]:
     """Reads ``data.yaml`` as a table of texts, lists and tables: names such as ``01`` and ``no`` stay as written.
 
     Raises:
-        SourceError: if it cannot be read, is no YAML, or has an alias: a few lines of them can stand for gigabytes.
+        SourceError: if it cannot be read, or is no YAML that is read here.
     """
-    import yaml
-
     text = read_text(path, _MOST_YAML)
     with naming(f"{path} is no YAML that is read here: ", yaml.YAMLError, ValueError, RecursionError, to=SourceError):
-        body = yaml.load(text, yaml.BaseLoader)  # first, as it stops where brackets are too deep
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise yaml.YAMLError("aliases are not read, write the values themselves")
-        _check_keys(yaml.compose(text, yaml.BaseLoader))
+        body = yaml.load(text, _Loader)  # of texts, no objects
     if not isinstance(body, dict):
         raise SourceError(f"{path} is no table; write lines such as train: images/train")
     return body
-
-
-def _check_keys(node: Any) -> None:
-    """Rejects a table with a key twice, of which YAML keeps the last; raises ValueError. None is an empty document."""
-    if node is None or node.id == "scalar":
-        return
-    inner = node.value
-    if node.id == "mapping":
-        keys, inner = [str(key.value) for key, _ in inner], [value for _, value in inner]
-        if len(set(keys)) < len(keys):
-            raise ValueError(f"it has a key twice among {shown(keys)}")
-    for each in inner:
-        _check_keys(each)
 
 
 def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
