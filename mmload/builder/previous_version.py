@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -176,17 +176,7 @@ class VersionRows:
     @property
     def statistics(self) -> Statistics:
         """Statistics of the rows, as far as their origins have them."""
-        summed = [origin for origin in self.origins if origin.sums]
-        found = Statistics(
-            sums=[sum(column) for column in zip(*(origin.sums for origin in summed), strict=True)],
-            squares=[sum(column) for column in zip(*(origin.squares for origin in summed), strict=True)],
-            pixels=sum(origin.pixels for origin in summed),
-            class_counts=dict(Counter(self.targets.tolist())),
-        )
-        for line, origin in zip(self.samples, self.origins, strict=False):
-            if origin.losses:
-                found.add_losses(json.loads(line)["id"], origin.losses)
-        return found
+        return Statistics.of_rows(self.origins, lambda row: json.loads(self.samples[row])["id"], self.targets.tolist())
 
     def record(
         self,
@@ -545,9 +535,11 @@ def origin_now(
     With ``checksum`` the content of its files is compared in any case, not only where times leave doubts.
     """
     revision = split.revision(index)
-    if revision == stored.revision and not checksum and not _is_recent(revision, listed):
+    times, others = _words(revision)
+    # A file that was new when it was listed may have been written once more, unseen.
+    if revision == stored.revision and not checksum and max(times, default=0) < listed - RECENT_NS:
         return stored
-    if _without_times(revision) != _without_times(stored.revision):
+    if others != _words(stored.revision)[1]:
         return None
     if not stored.checksum or not isinstance(split, HasChecksums):
         return stored if revision == stored.revision else None
@@ -558,17 +550,11 @@ def origin_now(
     return msgspec.structs.replace(stored, revision=revision) if is_same else None
 
 
-def _is_recent(revision: str, listed: int) -> bool:
-    """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
-    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
-
-
-def _is_time(word: str) -> bool:
-    return word.startswith(TIME_MARK) and word[1:].isdecimal()
-
-
-def _without_times(revision: str) -> list[str]:
-    return [word for word in revision.split() if not _is_time(word)]
+def _words(revision: str) -> tuple[list[int], list[str]]:
+    """Returns the times of files in a revision, in nanoseconds, and its other words."""
+    words = revision.split()
+    times = [word for word in words if word.startswith(TIME_MARK) and word[1:].isdecimal()]
+    return [int(time[1:]) for time in times], [word for word in words if word not in times]
 
 
 class Previous:

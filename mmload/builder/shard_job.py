@@ -18,7 +18,6 @@ import math
 import secrets
 import shutil
 import threading
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
@@ -27,7 +26,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -42,7 +40,6 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     ShardWriter,
-    Statistics,
     bytes_of,
     reported,
 )
@@ -205,7 +202,7 @@ class ShardJob:
             try:
                 sample = self.tried.kept(split, index)
                 sample = sample or finished(split, index, self.chain, assembly.next_image())
-                assembly.add(sample, _origin(split, index, sample.checksum))
+                assembly.add(sample, *_origin(split, index, sample.checksum))
             except SampleError as error:
                 if not self.skip:
                     raise
@@ -213,14 +210,14 @@ class ShardJob:
         return assembly.finish()
 
 
-def _origin(split: SourceSplit, index: int, checksum: str) -> SampleOrigin | None:
-    """Returns what an update must know about a sample; None if its source cannot tell what has changed.
+def _origin(split: SourceSplit, index: int, checksum: str) -> tuple[str, str]:
+    """Returns revision and checksum of a sample; "" if its source cannot tell what has changed.
 
     ``checksum`` is that of :attr:`Sample.checksum`; without it, the sample's files are read once more.
     """
     if not isinstance(split, HasChecksums):
-        return None
-    return SampleOrigin(revision=split.revision(index), checksum=checksum or split.checksum(index))
+        return "", ""
+    return split.revision(index), checksum or split.checksum(index)
 
 
 def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Sequence[int]:
@@ -267,16 +264,15 @@ class ChunkAssembly:
         """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
         return None if self._images is None else self._images[len(self._chunk.samples)]
 
-    def add(self, sample: Sample, origin: SampleOrigin | None = None) -> None:
-        """Appends a sample as the next row; its origin, if given, is recorded with its statistics.
+    def add(self, sample: Sample, revision: str = "", checksum: str = "") -> None:
+        """Appends a sample as the next row.
 
         Raises:
             RecipeError: if its fields or shapes differ from those of the others.
             SampleError: if its image cannot be encoded.
         """
         self._check(sample)
-        found, encoded_image = self._add_image(sample)  # first: it may fail
-        found.add_losses(sample.id, sample.losses)
+        sums, encoded_image = self._add_image(sample)  # first: it may fail
         for name in (*self._arrays, *self._variable):
             values = _array(sample.fields[name])
             if name in self._arrays:
@@ -286,11 +282,9 @@ class ChunkAssembly:
             else:
                 size = (0, 0) if self._fields[name].is_list else (values.shape[-2], values.shape[-1])
                 self._variable[name].append((np.ascontiguousarray(values).reshape(-1).view(np.uint8), RAW, size))
-        self._chunk.statistics.add(found)
         self._chunk.samples.append((sample.id, sample.size))
-        if origin is not None:
-            known = {key: getattr(found, key) for key in ("sums", "squares", "pixels", "losses")}
-            self._chunk.origins.append(msgspec.structs.replace(origin, **known))
+        losses = {loss: count for loss, count in sample.losses.items() if count}
+        self._chunk.origins.append(SampleOrigin(revision=revision, checksum=checksum, losses=losses, **sums))
 
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
@@ -300,10 +294,10 @@ class ChunkAssembly:
             if tensor is None or not fits or tuple(tensor.shape[own]) != spec.fixed_shape:
                 raise _misfit(sample, name, spec)
 
-    def _add_image(self, sample: Sample) -> tuple[Statistics, _VariableRow | None]:
+    def _add_image(self, sample: Sample) -> tuple[dict[str, Any], _VariableRow | None]:
         """Copies an image to its row, or encodes one of its own size; returns its sums, without a border, and that."""
         if not self._channels:
-            return Statistics(), None
+            return {}, None
         from mmload.builder.row_statistics import copy_and_sum, no_sums  # imports numba
 
         image, sums, layout = _array(sample.fields["images"]), no_sums(self._channels), self._variable_layout
@@ -313,7 +307,7 @@ class ChunkAssembly:
         if row is None:
             row = np.empty((height, self._channels, width), np.uint8)
         copy_and_sum(image, row, sums, layout is not None, *inside)
-        found = Statistics(sums=sums[0].tolist(), squares=sums[1].tolist(), pixels=inside[2] * inside[3])
+        found = {"sums": sums[0].tolist(), "squares": sums[1].tolist(), "pixels": inside[2] * inside[3]}
         return found, None if layout is None else (*encoded(sample, row, layout), (height, width))
 
     def skip(self, error: SampleError) -> None:
@@ -323,7 +317,6 @@ class ChunkAssembly:
     def finish(self) -> Chunk:
         """Returns the chunk of all appended rows."""
         rows = {name: tensor[: len(self._chunk.samples)] for name, tensor in self._tensors.items()}
-        self._chunk.statistics.class_counts = _class_counts(rows)
         variable = {}
         for name, own in self._variable.items():
             sizes, encodings = [size for *_, size in own], [encoding for _, encoding, _ in own]
@@ -448,24 +441,13 @@ def chunk_of_block(
         if block[name].shape != (len(indices), *spec.shape) or block[name].dtype != spec.torch_dtype:
             raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
     size: Any = tuple(fields["images"].shape[-2:]) if "images" in fields else None
-    rows = {name: block[name].contiguous() for name in fields}
-    statistics = Statistics(class_counts=_class_counts(rows))
-    if has_images(fields):
-        sums = no_sums(fields["images"].channels)
-        for image in rows["images"].numpy():
-            copy_and_sum(image, image, sums, False, 0, 0, *size)
-        statistics.sums, statistics.squares = sums.tolist()
-        statistics.pixels = len(indices) * math.prod(size)
-    return Chunk(fields=rows, samples=[(split.id(index), size) for index in indices], statistics=statistics)
-
-
-def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
-    import torch
-
-    targets = rows.get("targets")
-    if targets is None or targets.ndim != 1 or targets.dtype != torch.int64:
-        return {}
-    return dict(Counter(targets.tolist()))
+    rows, origins = {name: block[name].contiguous() for name in fields}, list[SampleOrigin]()
+    for image in rows["images"].numpy() if has_images(fields) else ():
+        sums = no_sums(len(image))
+        copy_and_sum(image, image, sums, False, 0, 0, *size)
+        own, squares = sums.tolist()
+        origins.append(SampleOrigin(revision="", sums=own, squares=squares, pixels=math.prod(size)))
+    return Chunk(fields=rows, samples=[(split.id(index), size) for index in indices], origins=origins)
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
