@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import row_order
+from mmload.builder.shard_job import fill_value, row_order
 from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
@@ -57,7 +57,6 @@ from mmload.store.manifest import (
     Manifest,
     RowOrder,
     SplitRecord,
-    shard_name,
     versioned_name,
 )
 from mmload.store.row_reader import read_rows
@@ -422,11 +421,9 @@ class SplitUpdate:
         Raises:
             BuildError: if no row is left, or writing fails.
         """
-        from mmload.builder.missing_values import is_on_missing_values, missing_values  # a build has imported torch
-
         name, manifest = self._name, self._dataset.manifest
-        version, added = next_version(manifest), self._added_fields(layout)
-        rows, places, shards = self._all_rows(zip(layout.plans, summaries, strict=True), added, paths)
+        version = next_version(manifest)
+        rows, places, shards = self._all_rows(zip(layout.plans, summaries, strict=True), paths)
         order = self.order[places[self.order] >= 0]
         if not len(order):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
@@ -434,7 +431,7 @@ class SplitUpdate:
         shards, moved = in_use(shards, rows.shard_rows)
         rows = replace(rows, shard_rows=moved[rows.shard_rows])
         kind: dict[str, Any] = {
-            "fields": {**layout.fields, **added},
+            "fields": layout.fields,
             "classes": self.listed.classes,
             "shard_samples": layout.shard_samples,
             "shards": shards,
@@ -443,7 +440,7 @@ class SplitUpdate:
         skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans]))
         records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
         warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
-        warnings += missing_values(kind["fields"], int((places[self.built] >= 0).sum()), version)
+        warnings += _missing_values(layout.fields, int((places[self.built] >= 0).sum()), version)
         for subset, chosen in self._subset_rows(self.rows[order]):
             if len(chosen):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
@@ -452,14 +449,9 @@ class SplitUpdate:
         return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
 
     def _all_rows(
-        self, built: Iterable[tuple[ShardPlan, ShardSummary]], added: Mapping[str, FieldSpec], paths: BuildPaths
+        self, built: Iterable[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
     ) -> tuple[VersionRows, Numbers, ShardTable]:
-        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards.
-
-        Writes the files of fields that were ``added`` before for the new shards.
-        """
-        from mmload.builder.missing_values import filled_files
-
+        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
         shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
         places, count = np.where(self.kept, self.rows, -1), 0
         if (old := self.kept_split) is not None:
@@ -471,9 +463,7 @@ class SplitUpdate:
             places[samples] = np.arange(count, count + len(samples))
             if len(samples):
                 parts.append(rows)
-                folder, record = f"{plan.split}/{shard_name(plan.index)}", summary.record
-                files = filled_files(paths, folder, record.rows, added)
-                shards.append(ShardRecord(rows=record.rows, files={**record.files, **files}))
+                shards.append(summary.record)
                 folders.append(plan.index)
             count, first = count + len(samples), first + len(samples)
         joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(_NO_ROWS)}
@@ -505,10 +495,10 @@ class SplitUpdate:
             )
         return np.array(samples, np.int64), rows
 
-    def _added_fields(self, layout: SplitLayout) -> dict[str, FieldSpec]:
-        """Returns the fields that were added to the split, without those that its samples have now."""
-        fields = {} if self._old is None else self._old.record.fields
-        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields}
+    def with_added(self, fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
+        """Returns the fields of samples, and those that were added to the split before and no sample has."""
+        before = {} if self._old is None else self._old.record.fields
+        return {**fields, **{name: spec for name, spec in before.items() if spec.version and name not in fields}}
 
     def _subset_rows(self, before: Numbers) -> Iterator[tuple[str, Numbers]]:
         """Yields the subsets of the split, and the rows of each of which the samples are still there.
@@ -525,6 +515,24 @@ class SplitUpdate:
 
 
 _NO_ROWS = VersionRows.of_lines([], [], np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+_WITHOUT = " without a value of "  # in each warning of :func:`_missing_values`
+
+
+def _missing_values(fields: Mapping[str, FieldSpec], rows: int, version: int) -> list[str]:
+    """Returns a warning for each added field of which new rows of a version have no values yet."""
+    new = counted(rows, "new row")
+    return [
+        f"{new} of version {version}{_WITHOUT}{name} ({fill_value(spec):g}); add this field again"
+        for name, spec in fields.items()
+        if spec.version and rows
+    ]
+
+
+def is_on_missing_values(warning: str, field: str | None = None) -> bool:
+    """Returns whether a warning is on rows of an update that have no value of an added field: of one, or of any."""
+    return (_WITHOUT if field is None else f"{_WITHOUT}{field} (") in warning
 
 
 def origin_now(

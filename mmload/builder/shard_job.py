@@ -118,12 +118,11 @@ class ShardJob:
 
     Attributes:
         splits: the splits to read samples from.
-        fields: for each split, the fields of a row.
+        fields: for each split, the fields of a row: those of its samples, and of an update those that were added.
         chain: the transforms.
         paths: the paths of shards.
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: skip unreadable samples instead of aborting the build.
-        alone: the splits contain only the samples of one plan, in the order of its rows.
         variable_layout: storage of variable-size images; None: all rows have one size.
         root: root of the source.
         tried: samples that were read before, which are not read again in this process.
@@ -135,7 +134,6 @@ class ShardJob:
     paths: BuildPaths
     shuffle_seed: int | None = None
     skip: bool = False
-    alone: bool = False
     variable_layout: VariableLayout | None = None
     root: Path | Location | None = None
     tried: TriedSamples = field(default_factory=TriedSamples)
@@ -150,43 +148,43 @@ class ShardJob:
         split = self.splits[plan.split]
         if not isinstance(split, Splittable):
             return None
-        return split.part(row_order(plan.start, plan.stop, len(split), self.shuffle_seed))
+        return split.part(self.rows_of(plan)[1])
 
-    def with_samples(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
-        """Returns the job for this plan alone, over the samples that :meth:`samples` returned for it."""
-        return replace(self, splits={plan.split: samples}, alone=True)
+    def rows_of(self, plan: ShardPlan, samples: SourceSplit | None = None) -> tuple[SourceSplit, Sequence[int]]:
+        """Returns a split and the numbers of its samples in the order of a plan's rows.
+
+        ``samples`` are those of :meth:`samples`, if the job came without them.
+        """
+        if samples is not None:
+            return samples, range(len(samples))
+        split = self.splits[plan.split]
+        return split, row_order(plan.start, plan.stop, len(split), self.shuffle_seed)
 
     def folders(self) -> tuple[Path, ...]:
         """Returns the folders that must be there on every machine that builds a shard."""
         return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
 
-    def __call__(self, plan: ShardPlan, threads: int, on_progress: OnProgress) -> ShardSummary:
+    def __call__(
+        self, plan: ShardPlan, threads: int, on_progress: OnProgress, samples: SourceSplit | None = None
+    ) -> ShardSummary:
         """Builds one shard in a folder of its own, and moves it to its place.
 
-        At most twice as many chunks as threads are in flight, which bounds the memory.
+        At most twice as many chunks as threads are in flight, which bounds the memory. ``samples`` are those of
+        :meth:`samples`, if the job came without them.
 
         Raises:
             SampleError: if a sample is unreadable and must not be skipped.
             RecipeError: if a sample's fields or shapes differ from those of the others.
             BuildError: if writing fails.
         """
-        return write_shard(self.paths, plan, self.fields[plan.split], self.chunks(plan, threads), on_progress)
+        chunks = self.chunks(plan, threads, samples)
+        return write_shard(self.paths, plan, self.fields[plan.split], chunks, on_progress)
 
-    def chunks(self, plan: ShardPlan, threads: int) -> Generator[Chunk]:
+    def chunks(self, plan: ShardPlan, threads: int, samples: SourceSplit | None = None) -> Generator[Chunk]:
         """Returns the rows of a shard in order, decoded but not written."""
-        stopped = threading.Event()
-        make = partial(self._chunk, self.splits[plan.split], self.fields[plan.split], stopped)
-        return in_threads(self._samples_of_chunks(plan), make, threads, stopped)
-
-    def _samples_of_chunks(self, plan: ShardPlan) -> Iterator[Sequence[int]]:
-        split, rows = self.splits[plan.split], chunk_rows(self.fields[plan.split])
-        for start in range(plan.start, plan.stop, rows):
-            stop = min(start + rows, plan.stop)
-            numbers = range(start - plan.start, stop - plan.start)
-            indices = numbers if self.alone else row_order(start, stop, len(split), self.shuffle_seed)
-            if isinstance(split, FetchesAhead):
-                split.fetch_ahead(indices)
-            yield indices
+        stopped, (split, order), fields = threading.Event(), self.rows_of(plan, samples), self.fields[plan.split]
+        make = partial(self._chunk, split, fields, stopped)
+        return in_threads(_parts(split, order, chunk_rows(fields)), make, threads, stopped)
 
     def _chunk(
         self, split: SourceSplit, fields: Mapping[str, FieldSpec], stopped: threading.Event, indices: Sequence[int]
@@ -208,6 +206,14 @@ class ShardJob:
                     raise
                 assembly.skip(error)
         return assembly.finish()
+
+
+def _parts(split: SourceSplit, order: Sequence[int], rows: int) -> Iterator[Sequence[int]]:
+    """Yields the samples of each chunk; those that take long to come are fetched from then on."""
+    for start in range(0, len(order), rows):
+        if isinstance(split, FetchesAhead):
+            split.fetch_ahead(order[start : start + rows])
+        yield order[start : start + rows]
 
 
 def _origin(split: SourceSplit, index: int, checksum: str) -> tuple[str, str]:
@@ -247,18 +253,29 @@ def _memory() -> MemoryPool:
     return MemoryPool(spare=64)
 
 
+def fill_value(spec: FieldSpec) -> float:
+    """Returns the value of an added field in new rows: NaN, -1 of signed integers, 0 of others."""
+    dtype = spec.torch_dtype
+    if dtype.is_floating_point:
+        return math.nan
+    return -1 if dtype.is_signed and spec.dtype != "bool" else 0
+
+
 class ChunkAssembly:
     """The rows of a chunk under construction, at most ``capacity``."""
 
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
-        self._fields, self._variable_layout = fields, variable_layout
-        alike = {name: spec for name, spec in fields.items() if spec.encoding is None}
-        self._variable: dict[str, list[_VariableRow]] = {name: [] for name in fields if name not in alike}
+        self._fields = {name: spec for name, spec in fields.items() if not spec.version}
+        alike = {name: spec for name, spec in self._fields.items() if spec.encoding is None}
+        self._variable: dict[str, list[_VariableRow]] = {name: [] for name in self._fields if name not in alike}
         self._tensors = {name: _memory().empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
         self._images = self._arrays.pop("images") if has_images(alike) else None
         self._channels = fields["images"].channels if has_images(fields) else 0
-        self._chunk = Chunk(fields={})
+        for name in fields.keys() - self._fields:  # added ones, of which new rows have no values yet
+            self._tensors[name] = _memory().empty((capacity, *fields[name].shape), fields[name].torch_dtype)
+            self._tensors[name].fill_(fill_value(fields[name]))
+        self._chunk, self._variable_layout = Chunk(fields={}), variable_layout
 
     def next_image(self) -> Pixels | None:
         """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
@@ -480,7 +497,7 @@ def write_shard(
     plan: ShardPlan,
     fields: Mapping[str, FieldSpec],
     chunks: Generator[Chunk],
-    on_progress: OnProgress,
+    on_progress: OnProgress = lambda samples, skipped: None,
 ) -> ShardSummary:
     """Writes one shard in a folder of its own, and moves it to its place.
 

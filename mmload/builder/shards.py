@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -249,10 +250,11 @@ def made_by() -> dict[str, str]:
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:
     """Returns what a plan says about the command; for a part, the command that builds everything."""
-    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
-    if "--part" in words:
-        at = words.index("--part")
-        del words[at : at + 2]
+    words = [
+        word
+        for before, word in pairwise(("", *command))
+        if before != "--part" and word not in ("--part", "--commit") and not word.startswith("--part=")
+    ]
     return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
 
 
