@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmload.builder.dataset_change import changed, commit_version, only_split, open_to_change
-from mmload.builder.missing_values import is_on_missing_values
+from mmload.builder.previous_version import is_on_missing_values
 from mmload.builder.shard_job import write_shard
 from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, Chunk, ShardPlan
 from mmload.builder.staging import Staging, has_finished_shards
@@ -143,8 +143,7 @@ class _Column:
         if not self._gives(next(plan for plan in plans if plan.stop > plan.start), paths):
             staging.clear()
         summaries = [
-            paths.sealed(name, plan.index)
-            or write_shard(paths, plan, {self.name: self.spec}, self._chunks(plan), lambda done, skipped: None)
+            paths.sealed(name, plan.index) or write_shard(paths, plan, {self.name: self.spec}, self._chunks(plan))
             for plan in plans
         ]
         return ShardTable.from_records([summary.record for summary in summaries])

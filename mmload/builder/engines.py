@@ -164,8 +164,7 @@ def _work(pipe: Connection, threads: int) -> None:
         job: ShardJob = pickle.loads(pipe.recv_bytes())
         while True:
             plan, samples = pickle.loads(pipe.recv_bytes())
-            job_of_plan = job if samples is None else job.with_samples(plan, samples)
-            job_of_plan(plan, threads, lambda *counts: pipe.send(("progress", *counts)))
+            job(plan, threads, lambda *counts: pipe.send(("progress", *counts)), samples)
             pipe.send(("finished",))
     except (EOFError, BrokenPipeError):
         os._exit(1)

@@ -91,7 +91,6 @@ class UpdateReport(BuildReport):
         added: number of new samples.
         changed: number of changed samples.
         removed: number of rows whose samples are gone.
-        version_before: number of the version before.
         gone: splits and subsets of that version of which the new one has no row.
         needed: whether there was anything to do.
         dry_run: whether nothing was written.
@@ -100,7 +99,6 @@ class UpdateReport(BuildReport):
     added: int
     changed: int
     removed: int
-    version_before: int
     gone: tuple[str, ...] = ()
     needed: bool = True
     dry_run: bool = False
@@ -283,7 +281,6 @@ def update(
         added=added,
         changed=changed,
         removed=removed,
-        version_before=previous.manifest.version,
         gone=tuple(name for name in previous.manifest.splits if name not in manifest.splits),
         needed=found is None or found.version != previous.manifest.version,
         dry_run=options.dry_run,
@@ -324,8 +321,8 @@ def _with_engine(
         engine = LocalEngine(threads=threads, processes=processes)
     elif threads is not None or processes is not None:
         raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
-    is_name = recipe.kind == "huggingface" and isinstance(recipe.root, Path) and not recipe.root.exists()  # of a hub
-    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and not is_name:
+    # A path that is not there may be the name of a dataset of a hub.
+    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and recipe.root.exists():
         recipe = replace(recipe, root=Path(os.path.abspath(recipe.root)))
     return recipe, engine
 

@@ -255,8 +255,10 @@ class PlannedBuild:
         split, variable, most = self.splits.get(name), self.recipe.variable_layout, self.recipe.shard_bytes
         kept = None if self.previous is None else self.previous.splits[name].kept_split
         if split is None:
-            return None if kept is None else SplitLayout(kept.record.built_fields, 0, kept.record.shard_samples, [])
+            return None if kept is None else SplitLayout(kept.record.fields, 0, kept.record.shard_samples, [])
         fields = kept.record.built_fields if kept else fields_of(split, self.chain, self.skip, variable, self._tried)
+        if self.previous is not None:
+            fields = self.previous.splits[name].with_added(fields)
         size = row_size(split, self.chain, fields, variable, self._tried)
         if kept is not None:
             samples = kept.record.shard_samples
@@ -510,10 +512,8 @@ def row_size(
         return row_bytes(fields)
     assembly = ChunkAssembly(fields, SAMPLES_OF_ESTIMATE, variable_layout)
     for index in probes(len(split)):
-        try:
+        with suppress(SampleError):  # its shard reports it
             assembly.add(tried(split, index, chain))
-        except SampleError as error:
-            assembly.skip(error)
     chunk = assembly.finish()
     if not chunk.samples:
         return 1
@@ -566,9 +566,9 @@ def some_sizes(splits: Mapping[str, SourceSplit]) -> list[tuple[int, int] | None
 
 
 def _read_size(split: SourceSplit, index: int) -> tuple[int, int] | None:
-    images = split.read(index).fields.get("images")
-    is_image = images is not None and images.ndim == 3 and dtype_name(images.dtype) == "uint8"
-    return (images.shape[1], images.shape[2]) if is_image and images is not None else None
+    sample = split.read(index)
+    is_image = "images" in sample.fields and dtype_name(sample.fields["images"].dtype) == "uint8"
+    return sample.size if is_image else None
 
 
 def remaining_splits(

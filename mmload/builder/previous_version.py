@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import row_order
+from mmload.builder.shard_job import fill_value, row_order
 from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
@@ -57,7 +57,6 @@ from mmload.store.manifest import (
     Manifest,
     RowOrder,
     SplitRecord,
-    shard_name,
     versioned_name,
 )
 from mmload.store.row_reader import read_rows
@@ -176,17 +175,7 @@ class VersionRows:
     @property
     def statistics(self) -> Statistics:
         """Statistics of the rows, as far as their origins have them."""
-        summed = [origin for origin in self.origins if origin.sums]
-        found = Statistics(
-            sums=[sum(column) for column in zip(*(origin.sums for origin in summed), strict=True)],
-            squares=[sum(column) for column in zip(*(origin.squares for origin in summed), strict=True)],
-            pixels=sum(origin.pixels for origin in summed),
-            class_counts=dict(Counter(self.targets.tolist())),
-        )
-        for line, origin in zip(self.samples, self.origins, strict=False):
-            if origin.losses:
-                found.add_losses(json.loads(line)["id"], origin.losses)
-        return found
+        return Statistics.of_rows(self.origins, lambda row: json.loads(self.samples[row])["id"], self.targets.tolist())
 
     def record(
         self,
@@ -432,11 +421,9 @@ class SplitUpdate:
         Raises:
             BuildError: if no row is left, or writing fails.
         """
-        from mmload.builder.missing_values import is_on_missing_values, missing_values  # a build has imported torch
-
         name, manifest = self._name, self._dataset.manifest
-        version, added = next_version(manifest), self._added_fields(layout)
-        rows, places, shards = self._all_rows(zip(layout.plans, summaries, strict=True), added, paths)
+        version = next_version(manifest)
+        rows, places, shards = self._all_rows(zip(layout.plans, summaries, strict=True), paths)
         order = self.order[places[self.order] >= 0]
         if not len(order):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
@@ -444,7 +431,7 @@ class SplitUpdate:
         shards, moved = in_use(shards, rows.shard_rows)
         rows = replace(rows, shard_rows=moved[rows.shard_rows])
         kind: dict[str, Any] = {
-            "fields": {**layout.fields, **added},
+            "fields": layout.fields,
             "classes": self.listed.classes,
             "shard_samples": layout.shard_samples,
             "shards": shards,
@@ -453,7 +440,7 @@ class SplitUpdate:
         skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans]))
         records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
         warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
-        warnings += missing_values(kind["fields"], int((places[self.built] >= 0).sum()), version)
+        warnings += _missing_values(layout.fields, int((places[self.built] >= 0).sum()), version)
         for subset, chosen in self._subset_rows(self.rows[order]):
             if len(chosen):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
@@ -462,14 +449,9 @@ class SplitUpdate:
         return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
 
     def _all_rows(
-        self, built: Iterable[tuple[ShardPlan, ShardSummary]], added: Mapping[str, FieldSpec], paths: BuildPaths
+        self, built: Iterable[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
     ) -> tuple[VersionRows, Numbers, ShardTable]:
-        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards.
-
-        Writes the files of fields that were ``added`` before for the new shards.
-        """
-        from mmload.builder.missing_values import filled_files
-
+        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
         shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
         places, count = np.where(self.kept, self.rows, -1), 0
         if (old := self.kept_split) is not None:
@@ -481,9 +463,7 @@ class SplitUpdate:
             places[samples] = np.arange(count, count + len(samples))
             if len(samples):
                 parts.append(rows)
-                folder, record = f"{plan.split}/{shard_name(plan.index)}", summary.record
-                files = filled_files(paths, folder, record.rows, added)
-                shards.append(ShardRecord(rows=record.rows, files={**record.files, **files}))
+                shards.append(summary.record)
                 folders.append(plan.index)
             count, first = count + len(samples), first + len(samples)
         joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(_NO_ROWS)}
@@ -515,10 +495,10 @@ class SplitUpdate:
             )
         return np.array(samples, np.int64), rows
 
-    def _added_fields(self, layout: SplitLayout) -> dict[str, FieldSpec]:
-        """Returns the fields that were added to the split, without those that its samples have now."""
-        fields = {} if self._old is None else self._old.record.fields
-        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields}
+    def with_added(self, fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
+        """Returns the fields of samples, and those that were added to the split before and no sample has."""
+        before = {} if self._old is None else self._old.record.fields
+        return {**fields, **{name: spec for name, spec in before.items() if spec.version and name not in fields}}
 
     def _subset_rows(self, before: Numbers) -> Iterator[tuple[str, Numbers]]:
         """Yields the subsets of the split, and the rows of each of which the samples are still there.
@@ -537,6 +517,24 @@ class SplitUpdate:
 _NO_ROWS = VersionRows.of_lines([], [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
+_WITHOUT = " without a value of "  # in each warning of :func:`_missing_values`
+
+
+def _missing_values(fields: Mapping[str, FieldSpec], rows: int, version: int) -> list[str]:
+    """Returns a warning for each added field of which new rows of a version have no values yet."""
+    new = counted(rows, "new row")
+    return [
+        f"{new} of version {version}{_WITHOUT}{name} ({fill_value(spec):g}); add this field again"
+        for name, spec in fields.items()
+        if spec.version and rows
+    ]
+
+
+def is_on_missing_values(warning: str, field: str | None = None) -> bool:
+    """Returns whether a warning is on rows of an update that have no value of an added field: of one, or of any."""
+    return (_WITHOUT if field is None else f"{_WITHOUT}{field} (") in warning
+
+
 def origin_now(
     split: SourceSplit, index: int, stored: SampleOrigin, listed: int, checksum: bool
 ) -> SampleOrigin | None:
@@ -545,9 +543,11 @@ def origin_now(
     With ``checksum`` the content of its files is compared in any case, not only where times leave doubts.
     """
     revision = split.revision(index)
-    if revision == stored.revision and not checksum and not _is_recent(revision, listed):
+    times, others = _words(revision)
+    # A file that was new when it was listed may have been written once more, unseen.
+    if revision == stored.revision and not checksum and max(times, default=0) < listed - RECENT_NS:
         return stored
-    if _without_times(revision) != _without_times(stored.revision):
+    if others != _words(stored.revision)[1]:
         return None
     if not stored.checksum or not isinstance(split, HasChecksums):
         return stored if revision == stored.revision else None
@@ -558,17 +558,11 @@ def origin_now(
     return msgspec.structs.replace(stored, revision=revision) if is_same else None
 
 
-def _is_recent(revision: str, listed: int) -> bool:
-    """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
-    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
-
-
-def _is_time(word: str) -> bool:
-    return word.startswith(TIME_MARK) and word[1:].isdecimal()
-
-
-def _without_times(revision: str) -> list[str]:
-    return [word for word in revision.split() if not _is_time(word)]
+def _words(revision: str) -> tuple[list[int], list[str]]:
+    """Returns the times of files in a revision, in nanoseconds, and its other words."""
+    words = revision.split()
+    times = [word for word in words if word.startswith(TIME_MARK) and word[1:].isdecimal()]
+    return [int(time[1:]) for time in times], [word for word in words if word not in times]
 
 
 class Previous:

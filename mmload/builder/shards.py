@@ -13,10 +13,12 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,7 +94,7 @@ class SplitLayout(NamedTuple):
 
 
 class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Exact statistics of some rows: those of a sample, a chunk, a shard or a split.
+    """Exact statistics of some rows: those of a chunk, a shard or a split.
 
     Attributes:
         sums: per channel, the sum of the images' pixels, without the borders that transforms added. Empty without uint8
@@ -123,10 +125,21 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         for loss, samples in other.first.items():
             self.first[loss] = [*self.first.get(loss, ()), *samples][:_FIRST]
 
-    def add_losses(self, sample: str, losses: Mapping[str, int]) -> None:
-        """Adds the losses of one sample."""
-        found = {loss: count for loss, count in losses.items() if count}
-        self.add(Statistics(losses=found, first={loss: [sample] for loss in found if loss not in UNNAMED}))
+    @staticmethod
+    def of_rows(origins: Sequence[SampleOrigin], name_of: Callable[[int], str], targets: Iterable[int]) -> Statistics:
+        """Returns the statistics of rows with these origins and classes; the function returns a row's sample."""
+        summed = [origin for origin in origins if origin.sums]
+        found = Statistics(
+            sums=[sum(column) for column in zip(*(origin.sums for origin in summed), strict=True)],
+            squares=[sum(column) for column in zip(*(origin.squares for origin in summed), strict=True)],
+            pixels=sum(origin.pixels for origin in summed),
+            class_counts=dict(Counter(targets)),
+        )
+        for row, origin in enumerate(origins):
+            if origin.losses:
+                first = {loss: [name_of(row)] for loss in origin.losses if loss not in UNNAMED}
+                found.add(Statistics(losses=origin.losses, first=first))
+        return found
 
     def mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Returns the mean and the population standard deviation of each channel, in [0, 1]; nothing of 0 pixels."""
@@ -145,10 +158,10 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """What an update must know about the sample of a row: a line of ``origins.jsonl``.
+    """What a row adds to the statistics, and what an update must know of its sample: a line of ``origins.jsonl``.
 
     Attributes:
-        revision: revision of the sample in its source.
+        revision: revision of the sample in its source; "" if an update cannot tell which samples have changed.
         checksum: checksum of its files; "" if that is unknown.
         sums: per channel, the sum of the image's pixels, without borders. Empty without uint8 images.
         squares: per channel, the sum of their squares.
@@ -172,15 +185,24 @@ class Chunk:
         fields: tensor [n, ...] of each field, in the order of the rows; or variable-size rows.
         samples: (sample id, (height, width) of the image in its file, or None) of each row.
         skipped: (sample id, reason) of the samples left out.
-        statistics: those of the rows.
-        origins: of each row, if the source can tell which samples have changed.
+        origins: of each row, or none.
     """
 
     fields: Mapping[str, Tensor | VariableRows]
     samples: list[tuple[str, tuple[int, int] | None]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    statistics: Statistics = field(default_factory=Statistics)
     origins: list[SampleOrigin] = field(default_factory=list)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Statistics of the rows."""
+        import torch
+        from torch import Tensor
+
+        targets = self.fields.get("targets")
+        is_class = isinstance(targets, Tensor) and targets.ndim == 1 and targets.dtype == torch.int64
+        classes = targets.tolist() if is_class else ()
+        return Statistics.of_rows(self.origins, lambda row: self.samples[row][0], classes)
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -228,10 +250,11 @@ def made_by() -> dict[str, str]:
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:
     """Returns what a plan says about the command; for a part, the command that builds everything."""
-    words = [word for word in command if not word.startswith("--part=") and word != "--commit"]
-    if "--part" in words:
-        at = words.index("--part")
-        del words[at : at + 2]
+    words = [
+        word
+        for before, word in pairwise(("", *command))
+        if before != "--part" and word not in ("--part", "--commit") and not word.startswith("--part=")
+    ]
     return {COMMAND: {"words": words, "folder": os.getcwd()}} if command else {}
 
 
@@ -386,8 +409,9 @@ class ShardWriter:
         """
         samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
         skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
+        origins = [origin for origin in chunk.origins if origin.revision]
         with reported(self._folder):
-            for name, block in zip(LISTS, (samples, skipped, origins_lines(chunk.origins)), strict=True):
+            for name, block in zip(LISTS, (samples, skipped, origins_lines(origins)), strict=True):
                 self._files[name].append(block)
             for name, rows in chunk.fields.items():
                 self._append(name, rows)

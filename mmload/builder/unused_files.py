@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.dataset_change import changed, open_to_change
+from mmload.builder.planned_build import plan_shards
 from mmload.builder.previous_version import in_use, list_content, listing_time, stored_fields
-from mmload.builder.shards import LISTS, BuildPaths, Chunk, ShardWriter, write_list
+from mmload.builder.shard_job import write_shard
+from mmload.builder.shards import LISTS, BuildPaths, Chunk, write_list
 from mmload.builder.staging import Staging, owned_files
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
@@ -41,7 +43,7 @@ from mmload.store.manifest import (
     read,
     versioned_name,
 )
-from mmload.store.shard_table import ShardRecord, ShardTable
+from mmload.store.shard_table import ShardTable
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import next_shard_folders, next_version, versions_of
 
@@ -182,10 +184,9 @@ def _compacted(dataset: Dataset, paths: BuildPaths) -> dict[str, SplitRecord]:
     """Writes new shards and lists of the splits with mostly removed shards; returns the records of all splits."""
     splits, firsts = dict(dataset.manifest.splits), next_shard_folders(dataset.path, dataset.manifest)
     for name in dataset.built_splits:
-        if len(shards := _mostly_removed(dataset[name])):
-            table, moved = _rewritten(dataset[name], shards, paths, firsts[name])
+        if (rewritten := _rewritten(dataset[name], paths, firsts[name])) is not None:
             splits |= {
-                own: _with_shards(dataset[own], table, moved, next_version(dataset.manifest), paths)
+                own: _with_shards(dataset[own], *rewritten, next_version(dataset.manifest), paths)
                 for own, record in splits.items()
                 if name in (own, record.subset_of)
             }
@@ -204,40 +205,34 @@ def _with_shards(split: Split, table: ShardTable, moved: Numbers, version: int, 
     return msgspec.structs.replace(record, shards=table, order=order)
 
 
-def _mostly_removed(split: Split) -> Numbers:
-    """Returns the shards of which at most half of the rows are in use; int64 [n]."""
-    rows = split.record.shards.rows
-    stored = np.unique(split.files.shard_rows(np.arange(len(split))))
-    of_shard = np.searchsorted(np.cumsum(rows), stored, side="right")
-    used = np.bincount(of_shard, minlength=len(rows))
-    return np.flatnonzero((rows > 0) & (used <= _MOSTLY * rows))
-
-
-def _rewritten(split: Split, shards: Numbers, paths: BuildPaths, folder: int) -> tuple[ShardTable, Numbers]:
-    """Copies the rows in use of some shards to new ones.
+def _rewritten(split: Split, paths: BuildPaths, folder: int) -> tuple[ShardTable, Numbers] | None:
+    """Copies the rows in use of shards of which at most half are to new ones, whose folders are numbered from a number.
 
     Returns:
-        The table of the shards without the old ones, and int64 [n], the new number of each row over all shards.
+        The table of the shards without the old ones, and int64 [n], the new number of each row over all shards; None if
+        there are no such shards.
     """
-    table, size = split.record.shards, split.record.shard_samples
-    starts = np.concatenate([[0], np.cumsum(table.rows)])
+    table, starts = split.record.shards, np.concatenate([[0], np.cumsum(split.record.shards.rows)])
     stored, places = np.unique(split.files.shard_rows(np.arange(len(split))), return_index=True)
-    is_moved = np.isin(np.searchsorted(starts, stored, side="right") - 1, shards)
+    of_shard = np.searchsorted(starts, stored, side="right") - 1
+    used = np.bincount(of_shard, minlength=len(table))
+    is_moved = ((used <= _MOSTLY * table.rows) & (table.rows > 0))[of_shard]
+    if not is_moved.any():
+        return None
     rows, moved = places[is_moved], np.arange(starts[-1])
     moved[stored[is_moved]] = np.arange(starts[-1], starts[-1] + len(rows))
+    plans = plan_shards(split.name, len(rows), split.record.shard_samples, folder)
     records = [
-        _written_shard(split, rows[first : first + size], paths, folder + number)
-        for number, first in enumerate(range(0, len(rows), size))
+        write_shard(paths, plan, split.record.fields, _chunks(split, rows[plan.start : plan.stop])).record
+        for plan in plans
     ]
-    folders = [*table.folder_numbers.tolist(), *range(folder, folder + len(records))]
+    folders = [*table.folder_numbers.tolist(), *(plan.index for plan in plans)]
     remaining, again = in_use(ShardTable.from_records([*table, *records], folders), moved[stored])
     return remaining, again[moved]
 
 
-def _written_shard(split: Split, rows: Numbers, paths: BuildPaths, folder: int) -> ShardRecord:
-    """Writes rows of a split to a new shard."""
-    with closing(ShardWriter(paths, split.name, folder, split.record.fields, len(rows))) as writer:
-        for start in range(0, len(rows), _CHUNK_ROWS):
-            some = rows[start : start + _CHUNK_ROWS]
-            writer.write(Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some)))
-        return writer.seal().record
+def _chunks(split: Split, rows: Numbers) -> Generator[Chunk]:
+    """Yields rows of a split as they are stored."""
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        some = rows[start : start + _CHUNK_ROWS]
+        yield Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some))

@@ -76,10 +76,10 @@ def opened_at(place: str) -> Iterator[tuple[Folder, Manifest]]:
     if is_url(place):
         with dataset_at(place) as dataset:
             yield dataset.folder, dataset.manifest
-        return
-    from mmload.store.dataset_folder import open_folder  # without torch, which takes a second to import
+    else:
+        from mmload.store.dataset_folder import open_folder  # without torch, which takes a second to import
 
-    yield open_folder(place)
+        yield open_folder(place)
 
 
 @contextmanager
