@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, sees_field
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.render.kernel_arguments import ImageLines
-from mmload.render.plan import Plan
+from mmload.render.plan import DoesNotFit, Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
@@ -153,12 +153,6 @@ class Collate(nn.Module):
             ValueError: if it is no integer from 0.
         """
         self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1, expected="an integer from 0"))
-
-    @overload
-    def forward(self, batch: Tensor | np.ndarray[Any, Any], generator: torch.Generator | None = None) -> Tensor: ...
-
-    @overload
-    def forward(self, batch: Batch | Sequence[Any], generator: torch.Generator | None = None) -> Batch: ...
 
     # It runs as it is: there is nothing in it that torch could compile on a CPU. Compile the model alone: of a compiled
     # nn.Sequential with a collate in it torch compiles nothing, as it skips loops that it cannot trace.
@@ -408,16 +402,17 @@ class PreparedBatch:
         """
         while at < len(self._steps):
             step = self._steps[at]
-            if not isinstance(step, Step) or not step.fits(plan):
+            if not isinstance(step, Step):
                 break
             if plan.is_variable_size and not step.takes_sizes:
                 if self._framed:
                     plan = plan.framed()
-                    continue
-                keeps_places = isinstance(step, LevelStep) and not step.moves_pixels
-                if not keeps_places or plan.top is not None or not plan.fits_variable_windows():
+                elif not isinstance(step, LevelStep):
                     break
-            plan = step.describe(plan, self._draws(at))
+            try:
+                plan = step.describe(plan, self._draws(at))
+            except DoesNotFit:
+                break
             at += 1
         if self._framed and plan.is_variable_size and not (at < len(self._steps) and _takes_sizes(self._steps[at])):
             plan = plan.framed()
