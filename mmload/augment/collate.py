@@ -30,7 +30,7 @@ from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seed
 from mmload.augment.given_samples import Given, given_samples, on_device
 from mmload.augment.mix import mixed_fields
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, sees_fields, white
+from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, white
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.render.kernel_arguments import ImageLines
@@ -350,7 +350,7 @@ class PreparedBatch:
             passes.append(rendering)
             shape, dtype = rendering.plan.shape, rendering.dtype
         self._next = at
-        if at == len(self._steps) or sees_fields(self._steps[at]):
+        if at == len(self._steps) or isinstance(self._steps[at], AfterStep):
             self._fields, self._trail = drop_boxes(self._fields, self._trail, self._collate.box_rule), None
         if at < len(self._steps):  # such a module may move pixels
             self._fields = {name: value for name, value in self._fields.items() if name != "image_sizes"}
@@ -358,9 +358,8 @@ class PreparedBatch:
 
     def _changed(self, step: nn.Module, images: Tensor) -> Tensor:
         """Runs a module that needs pixels on rendered images, and perhaps on the batch."""
-        if not (isinstance(step, AfterStep) and step.takes_uint8):
-            images = self._converted(images)
         if not isinstance(step, AfterStep):
+            images = self._converted(images)
             return check_output(step, step(images), images, self._collate.dtype, self._fields)
         batch = self._batch_on(images.device).replace(images=images)
         changed = step.changed(batch, self._draws(self._next), self._collate.box_rule)
@@ -460,5 +459,4 @@ def _dtype_before(
     if plan.shift is not None or plan.blends or source != torch.uint8 or at == len(steps):
         return dtype
     step = steps[at]
-    keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)
-    return source if keeps else dtype
+    return source if isinstance(step, Step | AfterStep) else dtype

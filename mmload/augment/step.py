@@ -133,7 +133,7 @@ class TargetStep(DeclaredStep):
         makes_floats: whether it takes floating images alone.
     """
 
-    makes_floats: bool
+    makes_floats = False
 
     @abstractmethod
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
@@ -169,30 +169,17 @@ class TargetStep(DeclaredStep):
 
 
 class AfterStep(TargetStep, ABC):
-    """Step that needs pixels, or several samples at once: it runs on the rendered batch.
+    """Step that needs pixels, or several samples at once: it runs on the rendered batch, uint8 before Normalize."""
 
-    Attributes:
-        takes_uint8: whether it works on uint8 images before Normalize; else they are converted first.
-    """
-
-    takes_uint8 = False
-
-    @property
-    def makes_floats(self) -> bool:  # type: ignore[override]  # a class sets takes_uint8 alone
-        """Whether the step takes floating-point images only."""
-        return not self.takes_uint8
-
+    @abstractmethod
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
-        """Changes a batch; to be overridden if more than images and targets change.
+        """Changes a batch.
 
         Args:
             batch: with all its fields.
             draws: the step's.
             box_rule: the collate's, for steps that move boxes.
         """
-        images, targets = self.change(batch.images, batch.targets, draws)
-        changed: Batch = batch.replace(images=images, targets=targets)
-        return changed
 
 
 def arguments_of(step: nn.Module) -> dict[str, Any]:
@@ -203,11 +190,6 @@ def arguments_of(step: nn.Module) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _parameters(kind: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kind).parameters)
-
-
-def sees_fields(step: nn.Module) -> bool:
-    """Returns whether a step gets the whole batch, boxes and masks included, and not images and targets alone."""
-    return isinstance(step, AfterStep) and type(step).changed is not AfterStep.changed
 
 
 def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Numbers:

@@ -72,10 +72,10 @@ def windows(plan: Plan) -> list[Window]:
     """Returns the geometry of a plan in host memory as Python numbers."""
     part = plan.resampling
     sides: Sequence[Any] = plan.top, plan.left, plan.rows, plan.cols, part and part.top, part and part.left
-    numbers: Any = np.stack([np.broadcast_to(0 if side is None else side, plan.count) for side in sides], 1).tolist()
+    numbers = np.stack([np.broadcast_to(0 if side is None else side, plan.count) for side in sides], 1).tolist()
     flips = (np.zeros(plan.count, np.bool_) if flip is None else flip for flip in (plan.flip_x, plan.flip_y))
     turned = [(-1,) * x + (-2,) * y for x, y in zip(*(flip.tolist() for flip in flips), strict=True)]
-    found = [Window(*one, turn) for one, turn in zip(numbers, turned, strict=True)]
+    found = [Window._make([*one, turn]) for one, turn in zip(numbers, turned, strict=True)]
     if part is None or (canvas := part.placement) is None:
         return found
     places = np.stack((canvas.rows, canvas.cols, canvas.top, canvas.left), 1).tolist()
