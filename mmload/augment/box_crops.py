@@ -40,7 +40,6 @@ class RandomZoomOut(Step):
         ValueError: if an argument is out of range.
     """
 
-    takes_sizes = True
     is_drop_in = False  # a step that gives one size must follow, torchvision's need none
 
     def __init__(
@@ -55,10 +54,6 @@ class RandomZoomOut(Step):
         self.side_range = span("side_range", side_range, least=1.0, greatest=100.0, bounds="factors from 1 to 100")
         self.p = chance(p)
         self.mask_fill = mask_level(mask_fill)
-
-    def fits(self, plan: Plan) -> bool:
-        # The canvas must be around the whole image.
-        return plan.fits_padding()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws per sample whether it is changed, a factor and a place."""
@@ -96,7 +91,6 @@ class RandomIoUCrop(Step):
     """
 
     needs_boxes = "for detection"
-    takes_sizes = True
     is_drop_in = False  # a step that gives one size must follow, torchvision's need none
 
     def __init__(
@@ -120,10 +114,6 @@ class RandomIoUCrop(Step):
         given = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if sampler_options is None else sampler_options
         self.sampler_options = numbers("sampler_options", given, least=0.0, expected="overlaps from 0, one at least")
         self.trials = integer("trials", trials, least=1, greatest=10_000, expected="an integer from 1 to 10000")
-
-    def fits(self, plan: Plan) -> bool:
-        # A window fits before a resize.
-        return plan.fits_variable_windows()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""

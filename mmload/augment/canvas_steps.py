@@ -42,10 +42,6 @@ class PlacedStep(ResizingStep):
         self.fill = per_channel("fill", fill)
         self.mask_fill = mask_level(mask_fill)
 
-    def fits(self, plan: Plan) -> bool:
-        # It must come before padding, and what changes the fill.
-        return plan.fits_placement(self.interpolation)
-
     def placed(
         self, plan: Plan, canvas: tuple[int, int], size: tuple[Numbers, Numbers], start: tuple[Numbers, Numbers] | None
     ) -> Plan:

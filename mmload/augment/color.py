@@ -40,7 +40,6 @@ class Normalize(Step):
             integers and a mean is above 1.
     """
 
-    takes_sizes = True
     makes_floats = True
     is_random = False
 
@@ -62,10 +61,6 @@ class Normalize(Step):
     def cifar10(cls) -> Self:
         """CIFAR-10's mean and std over the training images."""
         return cls((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-
-    def fits(self, plan: Plan) -> bool:
-        # One channel map after another is a channel map.
-        return not plan.ends
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Adds the color map of the values as they are stored; nothing is drawn."""
@@ -108,17 +103,12 @@ class RandomGrayscale(Step):
         ValueError: if ``p`` is no probability, or (when run) the images have neither one nor three channels.
     """
 
-    takes_sizes = True
     channels = (1, 3)
     operation = GRAY
 
     def __init__(self, p: float = 0.1) -> None:
         super().__init__()
         self.p = chance(p)
-
-    def fits(self, plan: Plan) -> bool:
-        # The luma is that of the image's own colors.
-        return plan.fits_levels()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         self.check_images(plan)

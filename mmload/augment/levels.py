@@ -29,17 +29,15 @@ class _WithProbability(LevelStep):
     """One operation with probability ``p``, drawn per sample."""
 
     operation = levels.NONE
+    numbers: tuple[float, ...] = ()
+    """Numbers of the operation, the same for all samples."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        return Program.single_operation(self.operation, plan.count, *self.numbers(), apply_mask=draws.chance(self.p))
-
-    def numbers(self) -> tuple[float, ...]:
-        """Returns the numbers of the operation, the same for all samples."""
-        return ()
+        return Program.single_operation(self.operation, plan.count, *self.numbers, apply_mask=draws.chance(self.p))
 
 
 class RandomInvert(_WithProbability):
@@ -79,9 +77,7 @@ class RandomPosterize(_WithProbability):
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
         self.bits = integer("bits", bits, least=0, greatest=8, expected="an integer from 0 to 8")
-
-    def numbers(self) -> tuple[float, ...]:
-        return (float(self.bits),)
+        self.numbers = (float(self.bits),)
 
 
 class RandomSolarize(_WithProbability):
@@ -101,6 +97,7 @@ class RandomSolarize(_WithProbability):
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
         self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, expected="a level from 0 to 255")
+        self.numbers = (self.threshold,)
 
     def check_images(self, plan: Plan) -> None:
         super().check_images(plan)
@@ -109,9 +106,6 @@ class RandomSolarize(_WithProbability):
                 f"threshold is {self.threshold:g} and the images are floats from 0 to 1: give a threshold from 0 to 1, "
                 "or put the step before what makes floats"
             )
-
-    def numbers(self) -> tuple[float, ...]:
-        return (self.threshold,)
 
 
 class RandomAdjustSharpness(_WithProbability):
@@ -132,9 +126,7 @@ class RandomAdjustSharpness(_WithProbability):
         self.sharpness_factor = number(
             "sharpness_factor", sharpness_factor, least=0.0, greatest=LARGEST, expected="a number from 0"
         )
-
-    def numbers(self) -> tuple[float, ...]:
-        return self.sharpness_factor, 1.0 - self.sharpness_factor
+        self.numbers = self.sharpness_factor, 1.0 - self.sharpness_factor
 
 
 class GaussianBlur(LevelStep):

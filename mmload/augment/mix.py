@@ -43,13 +43,9 @@ class MixStep(TargetStep, Step):
         per: ``"sample"``, or ``"batch"`` if it is drawn once per batch, from the first sample's seed.
     """
 
+    takes_sizes = False
     num_classes: int | None
     per: str
-
-    def fits(self, plan: Plan) -> bool:
-        """Returns whether nothing is mixed in the pass so far, and no holes are to be written into uint8 images."""
-        uint8_holes = bool(plan.holes) and plan.peak > 1 and plan.shift is None and not self.makes_floats
-        return plan.mixing is None and not uint8_holes
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.mixed(replace(self.mixing(plan, draws), classes=self.num_classes))

@@ -46,16 +46,10 @@ Size = int | Sequence[int] | SizeOfEpoch
 class ResizingStep(Step):
     """Base of all steps that resize: the interpolation, and a ``size`` that may follow the epoch."""
 
-    takes_sizes = True
-
     def __init__(self, interpolation: Any, antialias: bool | None) -> None:
         super().__init__()
         self.interpolation = mode_of(interpolation)
         self.antialias = antialias is not None and flag("antialias", antialias)
-
-    def fits(self, plan: Plan) -> bool:
-        # Only one resize fits into a pass.
-        return plan.fits_resize(self.interpolation)
 
     def at_epoch(self, epoch: int) -> Self:
         size = getattr(self, "size", None)

@@ -28,6 +28,7 @@ from mmload.render.kernel_arguments import (
 from mmload.render.level_program import Program
 from mmload.runtime.arena import USED, Arena
 from mmload.runtime.declarations import ARENA, CallBy, RecordArray, called, void
+from mmload.runtime.host_arrays import copied
 from mmload.runtime.intrinsics import reshaped
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import address_of, numba_compiled
@@ -58,9 +59,7 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
     if ((places["count"] != places["height"]) | (places["shrink"] != 1)).any():
         raise ValueError("levels change before windows, and lines of an image are missing")
     sizes = places["height"] * places["width"] * channels
-    made = np.empty(len(places), PLACE)
-    for name in PLACE.names or ():
-        made[name] = places[name]
+    made = copied(places)
     made["start"], made["layout"] = np.cumsum(sizes) - sizes, PLANES
     levels = scratch("first_levels", (int(sizes.sum()),))
     operations = operations_of(program, channels)

@@ -43,7 +43,7 @@ from mmload.render.kernel_arguments import (
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Canvas, Mixing, Padding, Resampling
 from mmload.render.sample_kernels import calls_for, operations_of, render
-from mmload.render.torch_rendering import on_canvas_of, placements
+from mmload.render.torch_rendering import on_canvas_of
 from mmload.render.torch_sampling import windows
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.intrinsics import LINE
@@ -143,10 +143,8 @@ class CpuRendering:
         """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
         channels = self._plan.source[0]
         full = scratch("resized", (len(lines.places), channels, resampling.height, resampling.width))
-        own = zip(torch.from_numpy(full), windows(self._plan)[samples], placements(self._plan)[samples], strict=True)
-        for k, (target, window, placed) in enumerate(own):
-            image = lines.image(k, channels)
-            target.copy_(on_canvas_of(image, window, resampling, self._plan.padding, placed))
+        for k, (target, window) in enumerate(zip(torch.from_numpy(full), windows(self._plan)[samples], strict=True)):
+            target.copy_(on_canvas_of(lines.image(k, channels), window, resampling, self._plan.padding))
         return full
 
     def _composed(self, canvas: Canvas, first: int, lines: ImageLines) -> tuple[slice, Composed]:

@@ -275,9 +275,6 @@ class Fixed(Step):
         super().__init__()
         self.step, self.seeds, self.place = step, seeds, place
 
-    def fits(self, plan: Plan) -> bool:
-        return self.step.fits(plan)
-
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return self.step.describe(plan, Draws(self.seeds.numpy(), self.place))
 

@@ -248,12 +248,17 @@ def with_field(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.flo
         (lambda: Collate(CopyPaste())(instances(3).replace(extra=None)), "CopyPaste needs masks of instances, and"),
         (lambda: Collate(CopyPaste())(instances(3).replace(counts=None)), "CopyPaste needs counts, to tell objects"),
         (lambda: Collate(CopyPaste())(with_field("corners", (4, 2))), "CopyPaste cuts boxes, and not the corners of"),
-        (lambda: Collate(CopyPaste())(with_field("area", (), torch.bfloat16)), "pastes no area of torch.bfloat16"),
     ],
 )
 def test_copy_paste_what_cannot_be_done_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_copy_paste_keeps_the_dtype_of_a_field() -> None:
+    made = Collate(CopyPaste())(with_field("area", (), torch.bfloat16))
+    assert made.area.dtype == torch.bfloat16
+    assert made.area.shape == made.labels.shape
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])

@@ -34,7 +34,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.step import Step
 from mmload.batch import Batch, fields_of
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import with_tensors
+from mmload.render.plan_copies import copied
 from mmload.render.rendering import Rendering
 
 HEIGHT, WIDTH, MOST = 40, 52, 5
@@ -319,8 +319,8 @@ def test_a_device_makes_the_pixels_of_the_cpu(steps: list[Step], monkeypatch: py
     Rendering(plan, torch.uint8).render_batch(batch.images, expected)
     from mmload.render import torch_rendering
 
-    copied = with_tensors(plan, torch.device("cpu"))
-    got = torch_rendering.resized_batch(batch.images, copied, copied.resampling)
+    there = copied(plan, torch.device("cpu")).description
+    got = torch_rendering.resized_batch(batch.images, there, there.resampling)
     assert (got.int() - expected.int()).abs().max() <= 1
     by_operations = torch.empty_like(expected)
     Rendering(plan, torch.uint8).by_operations(batch.images, by_operations)

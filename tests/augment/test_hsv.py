@@ -15,7 +15,7 @@ from mmload.augment.draws import Draws
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import with_tensors
+from mmload.render.plan_copies import copied
 from mmload.render.torch_levels import run_program
 
 
@@ -51,9 +51,9 @@ def test_hsv_kernel_all_colors_are_those_of_the_reference(numbers: tuple[int, fl
 def test_hsv_by_torch_is_the_kernel(numbers: tuple[int, float, float]) -> None:
     image = all_colors(5)
     program = Program.single_operation(levels.HSV, 1, *numbers)
-    made = run_program(with_tensors(program, image.device), image[None].float(), 255.0)[0]
+    made = run_program(copied(program, image.device).description, image[None].float(), 255.0)[0]
     assert torch.equal(made.to(torch.uint8), by_kernel(image, *numbers))
-    floats = run_program(with_tensors(program, image.device), image[None] / 255, 1.0)[0] * 255
+    floats = run_program(copied(program, image.device).description, image[None] / 255, 1.0)[0] * 255
     apart = (floats - made).abs()
     assert apart.mean() < 3  # without the rounding of uint8 HSV
 

@@ -15,8 +15,8 @@ from mmload.render.antialiased_resize import REACHES
 from mmload.render.kernel_arguments import RESIZED, ImageLines, Resizes
 from mmload.render.plan_parts import PADDING_MODES, Padding, Placement, Resampling
 from mmload.render.resized_windows import resize
-from mmload.render.torch_rendering import Placed, on_canvas_of
-from mmload.render.torch_sampling import Window
+from mmload.render.torch_rendering import on_canvas_of
+from mmload.render.torch_sampling import Placed, Window
 
 
 @given(
@@ -95,7 +95,7 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     placement = Placement(rows=nothing, cols=nothing, top=nothing, left=nothing, fill=ground, mask_fill=255)
     how = Resampling(height=canvas[0], width=canvas[1], mode=mode, antialias=True, placement=placement)
     around = Padding(mode=outside, fill=fill)
-    expected = on_canvas_of(images[1], Window(*corner, *window, 0, 0, ()), how, around, Placed(*size, *place))
+    expected = on_canvas_of(images[1], Window(*corner, *window, 0, 0, (), Placed(*size, *place)), how, around)
     torch.testing.assert_close(torch.from_numpy(out[0]), expected, rtol=0, atol=0)
 
 
