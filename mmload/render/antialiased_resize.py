@@ -22,7 +22,6 @@ from mmload.render.plan_parts import Resampling
 from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, fused, inlined
 from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, reshaped, transpose
-from mmload.runtime.numba_compile import numba_compiled
 
 Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.int32]
@@ -265,28 +264,6 @@ def resample(
     for c in range(channels):
         _blend(_Lines(resized[c], -first, 1), over, top, width, sums, out[c, down : down + height], right)
     arena[USED] = begun
-
-
-@numba_compiled("void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1], arena)")
-def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes, arena: Arena) -> None:
-    """Resizes an image and keeps a window of the result.
-
-    Args:
-        planes: uint8 [P, H, W, K]: P planes of K interleaved channels each.
-        high: height of the whole image after the resize.
-        wide: width of it.
-        top: row of it where the window begins.
-        left: column of it where the window begins.
-        reach: one of :data:`REACHES`.
-        out: uint8 [P, K, h, w].
-        arena: working memory.
-    """
-    count, height, width, channels = planes.shape
-    over = taps(0, height, high, reach, 1, top, top + out.shape[2], arena)
-    aside = taps(0, width, wide, reach, 1, left, left + out.shape[3], arena)
-    for p in range(_U(count)):
-        lines = reshaped(planes[p], (height, width * channels))
-        resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0), arena)
 
 
 def needed_lines(plan: Plan) -> Places:

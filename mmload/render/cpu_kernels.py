@@ -10,7 +10,6 @@ being vectorized, which takes twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from mmload.render.kernel_arguments import (
     BITS,
     FLIPPED_X,
     FLIPPED_Y,
+    OUTPUTS,
     Bytes,
     Crops,
     Floats,
@@ -29,7 +29,6 @@ from mmload.render.kernel_arguments import (
     Paint,
     Pixels,
     crop_signature,
-    outputs,
 )
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.runtime.arena import Arena, carve
@@ -142,7 +141,6 @@ def _copy_inside(
             target[at + x] = colored(images[index, c, row, origin + x], less, times, target)
 
 
-@numba_compiled(*map(crop_signature, outputs(4)))
 def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
 
@@ -232,7 +230,6 @@ def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: By
                 line[x * _U(channels) + c] = value
 
 
-@numba_compiled(*map(crop_signature, outputs(3)))
 def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
@@ -285,10 +282,11 @@ def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> N
         finish_streams()
 
 
-def crop_of(ndim: int) -> Callable[..., None]:
-    """Returns the crop to outputs of so many dimensions."""
-    return crop if ndim == 4 else crop_interleaved
-
+CROPS = {
+    (dtype, ndim): numba_compiled(crop_signature(kind))(crop if ndim == 4 else crop_interleaved)
+    for (dtype, ndim), kind in OUTPUTS.items()
+}
+"""The crops, by dtype and dimensions of the output."""
 
 KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),

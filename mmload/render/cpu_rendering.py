@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES, is_by_kernel, needed_lines
-from mmload.render.cpu_kernels import crop_of, written
-from mmload.render.holes import holes_of, no_holes
+from mmload.render.canvas_kernels import paint as paint_tiles
+from mmload.render.cpu_kernels import CROPS, written
+from mmload.render.holes import holes_of
 from mmload.render.kernel_arguments import (
+    BYTES,
     FLIPPED_X,
     FLIPPED_Y,
     NOWHERE,
@@ -24,25 +26,26 @@ from mmload.render.kernel_arguments import (
     TILE,
     WINDOW,
     Bytes,
+    Calls,
     Composed,
     Crops,
     Floats,
     Holes,
     ImageLines,
     Operations,
-    Output,
+    OutputMemory,
     Paint,
     Pixels,
     Places,
     Records,
     Resizes,
-    compiled_for,
-    crop_signature,
-    mix_signature,
 )
+from mmload.render.level_kernels import run_operations
+from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Canvas, Mixing, Padding, Resampling
-from mmload.render.sample_kernels import calls_for, operations_of, render
+from mmload.render.resized_windows import resize
+from mmload.render.sample_kernels import operations_of, render
 from mmload.render.torch_rendering import on_canvas_of, placements
 from mmload.render.torch_sampling import windows
 from mmload.runtime.host_arrays import zeros
@@ -99,13 +102,11 @@ class CpuRendering:
         canvas, count = self._plan.canvas, self._plan.count
         if first + len(lines.places) < (count if canvas is None else len(canvas.samples)):
             return
-        from mmload.render.mixing_kernels import mix  # compiled only by those who have such steps
-
         shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
         boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
         levels, mixed = (one[:, None] if one.ndim == 3 else one for one in (own, out))
-        paint = Paint(self._shift, self._scale, holes_of(self._plan), streams(out))
-        compiled_for(mixed, mix, mix_signature)(levels, paint, shares, boxes, mixed)
+        paint = Paint(self._shift, self._scale, holes_of(self._plan.holes, count, self._plan.source[0]), streams(out))
+        MIXES[mixed.dtype](levels, paint, shares, boxes, mixed)
 
     def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
@@ -129,15 +130,20 @@ class CpuRendering:
         holes = self._holes._replace(sides=self._holes.sides[samples])
         paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
         if operations is None and not is_made and not lines.arrival.address:
-            compiled_for(pixels, crop_of(pixels.ndim), crop_signature)(crops, paint, pixels)
+            CROPS[pixels.dtype, pixels.ndim](crops, paint, pixels)
             return
         runs = operations is not None
         cuts = runs and not (is_made and self._is_whole)
-        kinds = {"resizes": resizes is not _NO_RESIZES, "paints": composed is not _NO_TILES, "runs": runs, "cuts": cuts}
         levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
         own = _NO_OPERATIONS if operations is None else operations.part(samples)
-        calls = calls_for(out.dtype, out.ndim, **kinds)
-        render(lines, resizes, composed, crops, paint, own, levels, calls, Output.of_pixels(pixels))
+        calls = Calls(
+            color=CROPS[out.dtype, out.ndim].address,
+            cut=CROPS[BYTES].address if cuts else 0,
+            run=run_operations.address if runs else 0,
+            resize=0 if resizes is _NO_RESIZES else resize.address,
+            paint=0 if composed is _NO_TILES else paint_tiles.address,
+        )
+        render(lines, resizes, composed, crops, paint, own, levels, calls, OutputMemory.of_pixels(pixels))
 
     def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
         """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
@@ -236,7 +242,8 @@ class CpuRendering:
     @lazy_property
     def _holes(self) -> Holes:
         """Holes of samples that are not mixed later."""
-        return holes_of(self._plan) if self._plan.mixing is None else no_holes(self._plan.count, self._plan.source[0])
+        plan = self._plan
+        return holes_of(plan.holes if plan.mixing is None else (), plan.count, plan.source[0])
 
 
 _NO_RESIZES = Resizes(np.empty(0, RESIZED), NOWHERE, 0, NOWHERE, 0)

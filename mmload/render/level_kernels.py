@@ -134,12 +134,6 @@ def _gray(red: Bytes, green: Bytes, blue: Bytes) -> None:
 
 
 @called
-def _invert(levels: Bytes) -> None:
-    for i in range(_U(levels.size)):
-        levels[i] = ~levels[i]
-
-
-@called
 def _solarize(levels: Bytes, threshold: np.float32) -> None:
     first = np.int32(np.ceil(min(max(threshold, _NOTHING), _F(256))))
     for i in range(_U(levels.size)):
@@ -254,7 +248,7 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, arena: Aren
     elif code == GRAY and len(planes) == 3:
         _gray(planes[0], planes[1], planes[2])
     elif code == INVERT:
-        _invert(levels)
+        _solarize(levels, _NOTHING)
     elif code == SOLARIZE:
         _solarize(levels, numbers[0])
     elif code == POSTERIZE:

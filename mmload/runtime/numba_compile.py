@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mmload.errors import UsageError
 from mmload.runtime.declarations import Part, Signature
-from mmload.runtime.machine_code import BOUNDS_CHECK, load, symbol_of
+from mmload.runtime.lazy_property import lazy_property
+from mmload.runtime.machine_code import load, symbol_of
 from mmload.runtime.records import packer
 
-F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
-_RESULTS = "void", "boolean", "int64"
+if not getattr(sys, "_is_gil_enabled", lambda: True)():  # kernels and counts rely on the lock
+    raise UsageError("mmload needs Python's interpreter lock, without which this Python runs: set PYTHON_GIL=1")
 
 
-class Kernel(Part):
-    """Function that is called as machine code for one signature.
+class Kernel(Part, Generic[R]):
+    """Function that is called as machine code, for one signature.
 
     Args:
         function: the plain function.
@@ -35,24 +38,29 @@ class Kernel(Part):
         nogil: whether it releases the interpreter lock.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature, nogil: bool) -> None:
+    def __init__(self, function: Callable[..., R], signature: Signature, nogil: bool) -> None:
         super().__init__(function)
-        if signature.result not in _RESULTS:
-            raise TypeError(f"{function.__name__} returns {signature.result}; a kernel returns one of {_RESULTS}")
         self.signature, self.nogil = signature, nogil
         self._address = 0
 
-    def __call__(self, *arguments: Any) -> Any:
-        if not self._address:
-            self._load()
-        return self._run(self._pack(*arguments))
+    def __call__(self, *arguments: Any) -> R:
+        return self._run(self._pack(*arguments))  # type: ignore[no-any-return]  # as its signature says
+
+    @lazy_property
+    def _run(self) -> Any:
+        kind = ctypes.CFUNCTYPE if self.nogil else ctypes.PYFUNCTYPE
+        return kind(ctypes.c_int64, ctypes.c_char_p)(self.address)
+
+    @lazy_property
+    def _pack(self) -> Callable[..., bytes]:
+        return packer(self.function.__name__, self.signature)
 
     @property
     def address(self) -> int:
         """Address at which other kernels call it, by :class:`~mmload.runtime.declarations.CallBy`."""
-        if not self._address:
-            self._load()
-        return self._address
+        with _loading:
+            self._address = self._address or load(self.symbol, self.compile)
+            return self._address
 
     @property
     def symbol(self) -> str:
@@ -68,25 +76,10 @@ class Kernel(Part):
         _spent.append(time.perf_counter() - began)
         return code
 
-    def _load(self) -> None:
-        with _loading:
-            if self._address:
-                return
-            address = self._checked_address() if BOUNDS_CHECK else load(self.symbol, self.compile)
-            kind = ctypes.CFUNCTYPE if self.nogil else ctypes.PYFUNCTYPE
-            self._run = kind(ctypes.c_int64, ctypes.c_char_p)(address)
-            self._pack = packer(self.function.__name__, self.signature)
-            self._address = address
 
-    def _checked_address(self) -> int:
-        """Compiles it with bounds checks, which say what they find on stderr, by numba's own linker."""
-        from mmload.runtime.kernel_compiler import c_function
+KERNELS: list[Kernel[Any]] = []
+"""All kernels of the modules that are imported."""
 
-        self._checked = c_function(self, self.signature)
-        return int(self._checked.address)
-
-
-_kernels: dict[tuple[Callable[..., Any], Signature], Kernel] = {}
 _loading = threading.RLock()
 _spent: list[float] = []
 
@@ -94,23 +87,23 @@ if hasattr(os, "register_at_fork"):  # a forked process would wait for a thread 
     os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
-def numba_compiled(*signatures: Signature | str, nogil: bool = True) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Declares a kernel: a function that is compiled for the given signatures.
+def numba_compiled(signature: Signature | str, nogil: bool = True) -> Callable[[Callable[..., R]], Kernel[R]]:
+    """Declares a kernel: a function that is compiled for a signature.
 
     A kernel takes numbers, arrays and named tuples of them, and returns an integer, a boolean or nothing. It allocates
     nothing and raises nothing: arrays of its own are carved out of an :mod:`~mmload.runtime.arena`.
 
     Args:
-        signatures: such as ``"void(uint8[::1], float32)"``; :func:`variant` takes one of several.
+        signature: such as ``"void(uint8[::1], float32)"``.
         nogil: whether it releases the interpreter lock; functions that take microseconds should keep it, as another
             thread may acquire it before this one gets it back.
     """
-    parsed = [Signature.parsed(one) if isinstance(one, str) else one for one in signatures]
+    parsed = Signature.parsed(signature) if isinstance(signature, str) else signature
 
-    def declare(function: Callable[..., R]) -> Callable[..., R]:
-        kernels = [Kernel(function, signature, nogil) for signature in parsed]
-        _kernels.update({(function, kernel.signature): kernel for kernel in kernels})
-        return kernels[0] if len(kernels) == 1 else Part(function)
+    def declare(function: Callable[..., R]) -> Kernel[R]:
+        kernel = Kernel(function, parsed, nogil)
+        KERNELS.append(kernel)
+        return kernel
 
     return declare
 
@@ -122,29 +115,6 @@ def filled(kernel: Callable[..., Any], shape: int | tuple[int, ...], dtype: DTyp
     return out
 
 
-def variant(kernel: F, signature: Signature) -> F:
-    """Returns a kernel for one of the signatures that it is declared with.
-
-    Raises:
-        KeyError: if it has no such signature.
-    """
-    plain: Any = getattr(kernel, "function", kernel)
-    found: Any = _kernels[plain, signature]
-    one: F = found
-    return one
-
-
-def kernels() -> Iterator[Kernel]:
-    """Yields each kernel of the modules that are imported, for each of its signatures."""
-    yield from _kernels.values()
-
-
 def compile_seconds() -> float:
     """Returns the seconds that this process has spent on compiling kernels; 0 where all had machine code."""
     return sum(_spent)
-
-
-def address_of(kernel: Callable[..., Any], signature: Signature) -> int:
-    """Returns the address of a kernel for a signature; compiled functions call it by that."""
-    one: Any = variant(kernel, signature)
-    return int(one.address)

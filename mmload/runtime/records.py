@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mmload.runtime.arena import arena_words
-from mmload.runtime.declarations import ARENA, RecordArray, Signature, TupleType, Type, array_of
+from mmload.runtime.declarations import ARENA, RecordArray, Signature, Type, array_of, fields_of
 
 _FORMATS = {"boolean": "?7x", "float32": "d", "float64": "d", "uint64": "Q", "uintp": "Q"}
 _WORD = 2**64 - 1
@@ -28,23 +28,31 @@ def packer(name: str, signature: Signature) -> Callable[..., bytes]:
     Raises:
         TypeError: by the function, if an argument is of another type, or cannot be written.
     """
-    made, arguments = _Packer(), []
-    for kind in signature.arguments:
-        if kind == ARENA:
-            made.add_words("*arena_words()", "Qq")
-        else:
-            arguments.append(made.add(kind))
-    return made.function(name, arguments)
+    text = _Text()
+    arguments = [(text.add(kind), kind) for kind in signature.arguments]
+    given = ", ".join(argument for argument, kind in arguments if kind != ARENA)
+    words, forms = zip(*text.words, strict=True)
+    text.known["pack"] = struct.Struct("=" + "".join(forms)).pack
+    lines = [*text.lines, f"return pack({', '.join(words)})"]
+    exec(f"def record({given}):\n " + "\n ".join(lines), text.known)
+    made: Callable[..., bytes] = text.known["record"]
+    made.__qualname__ = name  # for errors
+    return made
 
 
-class _Packer:
-    """Text of a function that packs arguments of some types."""
+class _Text:
+    """Text of a function that packs arguments of some types.
+
+    Attributes:
+        lines: its lines.
+        words: texts of words that it packs, and their formats.
+        known: its global variables.
+    """
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._words: list[str] = []
-        self._format = "="
-        self._known: dict[str, Any] = {
+        self.lines: list[str] = []
+        self.words: list[tuple[str, str]] = []
+        self.known: dict[str, Any] = {
             "arena_words": arena_words,
             "addressof": ctypes.addressof,
             "View": (ctypes.c_char * 0).from_buffer,  # refuses memory that is not contiguous, or cannot be written
@@ -53,45 +61,32 @@ class _Packer:
 
     def add(self, kind: Type) -> str:
         """Adds a value of a type; returns the name of its variable."""
-        name = f"_{len(self._known)}"
-        self._known[name] = kind
-        if isinstance(kind, TupleType):
-            place = len(self._lines)
-            self._lines.insert(place, f"{''.join([self.add(field) + ', ' for field in kind.fields])}= {name}")
-        elif isinstance(kind, RecordArray):
-            self._add_array(name, kind.dtype, kind.ndim, True)
+        name = f"_{len(self.known)}"
+        self.known[name] = kind
+        if kind == ARENA:
+            self.words.append(("*arena_words()", "Qq"))
+        elif isinstance(kind, type):
+            place = len(self.lines)
+            self.lines.insert(place, f"{''.join([self.add(field) + ', ' for field in fields_of(kind)])}= {name}")
         else:
-            dtype, ndim, is_contiguous = array_of(kind)
-            if ndim:
-                self._add_array(name, np.dtype(dtype.replace("boolean", "bool")), ndim, is_contiguous)
-            else:
-                form = _FORMATS.get(dtype, "q")
-                self.add_words(f"int({name}) & {_WORD}" if form == "Q" else name, form)
+            self._add_plain(name, kind)
         return name
 
-    def add_words(self, text: str, form: str) -> None:
-        """Adds the text of some words, and their format."""
-        self._words.append(text)
-        self._format += form
-
-    def _add_array(self, name: str, dtype: np.dtype[Any], ndim: int, is_contiguous: bool) -> None:
-        self._known[f"{name}_dtype"] = dtype
-        self._lines.append(
+    def _add_plain(self, name: str, kind: str | RecordArray) -> None:
+        """Adds a number or an array."""
+        dtype, ndim, is_contiguous = array_of(kind)
+        if not ndim:
+            form = _FORMATS.get(str(dtype), "q")
+            self.words.append((f"int({name}) & {_WORD}" if form == "Q" else name, form))
+            return
+        self.known[f"{name}_dtype"] = np.dtype("bool" if dtype == "boolean" else dtype)
+        self.lines.append(
             f"if {name}.dtype is not {name}_dtype or {name}.ndim != {ndim}: check({name}, {name}_dtype, {ndim})"
         )
         if is_contiguous:
-            self.add_words(f"addressof(View({name})), *{name}.shape", "Q" + ndim * "q")
+            self.words.append((f"addressof(View({name})), *{name}.shape", "Q" + ndim * "q"))
         else:
-            self.add_words(f"{name}.ctypes.data, *{name}.shape, *{name}.strides", "Q" + 2 * ndim * "q")
-
-    def function(self, name: str, arguments: list[str]) -> Callable[..., bytes]:
-        """Returns the compiled function."""
-        self._known["pack"] = struct.Struct(self._format).pack
-        lines = [*self._lines, f"return pack({', '.join(self._words)})"]
-        exec(f"def record({', '.join(arguments)}):\n " + "\n ".join(lines), self._known)
-        made: Callable[..., bytes] = self._known["record"]
-        made.__qualname__ = name  # for errors
-        return made
+            self.words.append((f"{name}.ctypes.data, *{name}.shape, *{name}.strides", "Q" + 2 * ndim * "q"))
 
 
 def _check(array: np.ndarray, dtype: np.dtype[Any], ndim: int) -> None:
