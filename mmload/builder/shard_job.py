@@ -505,7 +505,7 @@ def write_shard(
         BuildError: if writing fails.
     """
     with closing(chunks), private_paths(paths) as own:
-        with closing(ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)) as writer:
+        with closing(ShardWriter(own, plan.split, plan.index, fields, len(plan))) as writer:
             for chunk in chunks:
                 writer.write(chunk)
                 on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -71,27 +71,24 @@ class ShardPlan:
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
 
-@dataclass(frozen=True, kw_only=True)
-class ShardLayout:
-    """Division of the splits into shards; every attribute is keyed by split.
+
+class SplitLayout(NamedTuple):
+    """Division of the samples to build of a split into shards.
 
     Attributes:
         fields: fields of a row.
-        sizes: bytes of a row.
+        row_bytes: bytes of a row.
         shard_samples: planned samples per shard.
         plans: the shards, in order.
     """
 
-    fields: Mapping[str, dict[str, FieldSpec]]
-    sizes: Mapping[str, int]
-    shard_samples: Mapping[str, int]
-    plans: Mapping[str, list[ShardPlan]]
-
-    @property
-    def all_plans(self) -> list[ShardPlan]:
-        """The shards of all splits, in order."""
-        return [plan for plans in self.plans.values() for plan in plans]
+    fields: dict[str, FieldSpec]
+    row_bytes: int
+    shard_samples: int
+    plans: list[ShardPlan]
 
 
 class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -203,9 +200,6 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Returns the summary as JSON text."""
         return json.dumps(msgspec.to_builtins(self, str_keys=True))
 
-
-Summaries = Mapping[tuple[str, int], ShardSummary]
-"""(split, number) of a finished shard -> its summary."""
 
 UPDATES = "updates"
 """Key of the plan of a change: contents of the version that it follows."""

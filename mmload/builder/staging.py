@@ -28,7 +28,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -126,7 +126,7 @@ class Staging:
             raise BuildError(f"{self.paths.folder} holds an unfinished {unfinished_advice(begun)}")
 
     def clear(self) -> None:
-        """Removes the shards and lists that a killed command without a plan has left."""
+        """Removes shards and lists, finished or not."""
         for name in (PARTS, "notes", "dataset"):
             remove(self.paths.folder / name)
 
@@ -413,6 +413,25 @@ def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None, *, shared: 
             foreign_files = staging.foreign_files
     remove_set_aside(folder)
     return foreign_files
+
+
+@contextmanager
+def working_folder(out: Path) -> Iterator[Staging]:
+    """Yields the empty working folder of a command that makes no plan, and removes it at the end.
+
+    A version that only has to be added to the dataset stays in it: the next command completes it.
+
+    Raises:
+        BuildError: if another command works there, or has finished shards.
+    """
+    with Staging(out) as staging:
+        staging.check_nothing_begun()
+        staging.clear()
+        try:
+            yield staging
+        finally:
+            if not (staging.paths.dataset / FILE_NAME).is_file():
+                staging.discard()
 
 
 def has_finished_shards(paths: BuildPaths) -> bool:
