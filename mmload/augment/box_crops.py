@@ -17,9 +17,9 @@ from mmload.augment.step import Step
 from mmload.render.motion import Boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
-from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import inlined
 from mmload.runtime.host_arrays import copied, zeros
+from mmload.runtime.intrinsics import Arena, carve
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 

@@ -31,7 +31,6 @@ from mmload.render.kernel_arguments import (
     steps_of,
 )
 from mmload.render.warp_kernels import pack_words
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import (
     LINE,
@@ -39,7 +38,10 @@ from mmload.runtime.intrinsics import (
     MEAN_HALF,
     NEAR_WORDS,
     NEIGHBORS,
+    USED,
+    Arena,
     blend_neighbors,
+    carve,
     never_inline,
     pair,
     picks_any_pair,

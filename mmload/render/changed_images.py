@@ -26,9 +26,8 @@ from mmload.render.kernel_arguments import (
     steps_of,
 )
 from mmload.render.level_program import Program
-from mmload.runtime.arena import USED, Arena
 from mmload.runtime.declarations import ARENA, CallBy, RecordArray, called, void
-from mmload.runtime.intrinsics import reshaped
+from mmload.runtime.intrinsics import USED, Arena, reshaped
 from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -52,7 +51,6 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
         ValueError: if lines of an image are missing, or it is smaller than it was.
     """
     from mmload.render.level_kernels import run_operations
-    from mmload.render.sample_kernels import operations_of
 
     places, samples = lines.places, slice(first, first + len(lines.places))
     if ((places["count"] != places["height"]) | (places["shrink"] != 1)).any():
@@ -63,7 +61,7 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
         made[name] = places[name]
     made["start"], made["layout"] = np.cumsum(sizes) - sizes, PLANES
     levels = scratch("first_levels", (int(sizes.sum()),))
-    operations = operations_of(program, channels)
+    operations = Operations.of_program(program, channels)
     own = operations._replace(codes=operations.codes[samples], numbers=operations.numbers[samples])
     window, address = np.zeros(1, WINDOW), run_operations.address
     _change(lines.memory, lines.decoded, places, made, own, window, address, channels, levels)

@@ -13,12 +13,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
-    BITS,
     FLIPPED_X,
     FLIPPED_Y,
     OUTPUTS,
@@ -31,9 +28,8 @@ from mmload.render.kernel_arguments import (
     crop_signature,
 )
 from mmload.render.plan_parts import PADDING_MODES
-from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import inlined
-from mmload.runtime.intrinsics import LINE, colored, finish_streams, reshaped, stream
+from mmload.runtime.intrinsics import LINE, Arena, carve, colored, finish_streams, reshaped, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 Index = int | np.uintp
@@ -287,24 +283,3 @@ CROPS = {
     for (dtype, ndim), kind in OUTPUTS.items()
 }
 """The crops, by dtype and dimensions of the output."""
-
-KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    torch.float32: np.dtype(np.float32),
-    torch.uint8: np.dtype(np.uint8),
-    torch.float16: np.dtype(np.int16),
-    torch.bfloat16: np.dtype(np.uint16),
-}
-"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
-
-
-def written(out: Tensor | Pixels) -> Pixels | None:
-    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
-    if isinstance(out, np.ndarray):
-        return out
-    if out.dtype not in KERNEL_DTYPES:
-        return None
-    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
-    if out.is_contiguous():
-        return bits.numpy()
-    lines = bits.permute(0, 2, 3, 1)
-    return lines.flatten(2).numpy() if lines.is_contiguous() else None

@@ -9,7 +9,6 @@ and cosine are polynomials here, as no two libraries round theirs alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.render.kernel_arguments import HOLE, Holes, Pixels
+from mmload.render.kernel_arguments import Holes, Pixels
 from mmload.render.plan_parts import Hole
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
-from mmload.runtime.host_arrays import zeros
-from mmload.runtime.intrinsics import rounded
+from mmload.runtime.intrinsics import USED, Arena, carve, rounded
 from mmload.runtime.memory_pool import constant
 from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
@@ -123,19 +120,6 @@ def _by_horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     for coefficient in coefficients[1:]:
         value = value * x + coefficient
     return value
-
-
-def holes_of(holes: Sequence[Hole], count: int, channels: int) -> Holes:
-    """Returns the holes of ``count`` samples, each of which has all of them."""
-    sides = zeros((count, len(holes)), HOLE)
-    values = np.full((len(holes), channels), np.nan, np.float32)
-    for n, hole in enumerate(holes):
-        for name in HOLE.names or ():
-            if (numbers := getattr(hole, name)) is not None:
-                sides[name][:, n] = numbers
-        if hole.value is not None:
-            values[n] = hole.value
-    return Holes(sides, values)
 
 
 class LineRange(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from mmload.runtime.declarations import ARENA, RecordArray, Signature, inlined, void
+from mmload.runtime.host_arrays import zeros
 from mmload.runtime.resident_pages import NO_FILES, FileRanges
+
+if TYPE_CHECKING:
+    from mmload.render.level_program import Program
+    from mmload.render.plan_parts import Hole
 
 Bytes = Annotated[npt.NDArray[np.uint8], "uint8[::1]"]
 Images = Annotated[npt.NDArray[np.uint8], "uint8[:, :, :, ::1]"]
@@ -244,6 +249,19 @@ class Holes(NamedTuple):
     sides: Annotated[Records, RecordArray(HOLE, 2)]
     values: Annotated[npt.NDArray[np.float32], "float32[:, ::1]"]
 
+    @classmethod
+    def of_batch(cls, holes: Sequence[Hole], count: int, channels: int) -> Holes:
+        """Returns the holes of ``count`` samples, each of which has all of them."""
+        sides = zeros((count, len(holes)), HOLE)
+        values = np.full((len(holes), channels), np.nan, np.float32)
+        for n, hole in enumerate(holes):
+            for name in HOLE.names or ():
+                if (numbers := getattr(hole, name)) is not None:
+                    sides[name][:, n] = numbers
+            if hole.value is not None:
+                values[n] = hole.value
+        return cls(sides, values)
+
 
 class Paint(NamedTuple):
     """Color map of pixels, and what is overwritten after it.
@@ -273,6 +291,16 @@ class Operations(NamedTuple):
     codes: Annotated[npt.NDArray[np.int64], "int64[:, ::1]"]
     numbers: Annotated[npt.NDArray[np.float32], "float32[:, :, ::1]"]
     fills: Annotated[npt.NDArray[np.int64], "int64[:, ::1]"]
+
+    @classmethod
+    def of_program(cls, program: Program, channels: int) -> Operations:
+        """Returns the operations of a program; a missing fill is -1."""
+        fills = [
+            (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill))
+            for slot in program.slots
+        ]
+        codes, numbers = np.ascontiguousarray(program.codes), np.ascontiguousarray(program.numbers)
+        return cls(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))
 
     def part(self, samples: slice) -> Operations:
         """Returns the operations of some samples."""
@@ -363,6 +391,28 @@ class OutputMemory(NamedTuple):
 
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 """Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
+
+KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.uint8: np.dtype(np.uint8),
+    torch.float16: np.dtype(np.int16),
+    torch.bfloat16: np.dtype(np.uint16),
+}
+"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
+
+
+def written(out: Tensor | Pixels) -> Pixels | None:
+    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
+    if isinstance(out, np.ndarray):
+        return out
+    if out.dtype not in KERNEL_DTYPES:
+        return None
+    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
+    if out.is_contiguous():
+        return bits.numpy()
+    lines = bits.permute(0, 2, 3, 1)
+    return lines.flatten(2).numpy() if lines.is_contiguous() else None
+
 
 OUTPUTS = {
     (np.dtype(kind), ndim): f"{kind}[{':, ' * (ndim - 1)}::1]"

@@ -17,9 +17,8 @@ from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.render.torch_sampling import Axis, axes_of
 from mmload.render.warp_kernels import flip, warp_nearest
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import ARENA, called, inlined, void
-from mmload.runtime.intrinsics import reshaped
+from mmload.runtime.intrinsics import USED, Arena, carve, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp

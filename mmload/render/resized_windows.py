@@ -11,9 +11,8 @@ import numpy as np
 from mmload.render.antialiased_resize import Taps, resample, taps
 from mmload.render.cpu_kernels import CONSTANT, reflected
 from mmload.render.kernel_arguments import PIXELS, PLACE, PLANES, RESIZE, RESIZED, Bytes, ImageLines, Resizes, steps_of
-from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import reshaped
+from mmload.runtime.intrinsics import Arena, carve, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp

@@ -31,10 +31,8 @@ from mmload.render.kernel_arguments import (
     Resizes,
     crop_signature,
 )
-from mmload.render.level_program import MOST_NUMBERS, Program
-from mmload.runtime.arena import USED, Arena
 from mmload.runtime.declarations import CallBy
-from mmload.runtime.intrinsics import reshaped
+from mmload.runtime.intrinsics import USED, Arena, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _color, _cut, _run = CallBy(COLOR), CallBy(crop_signature(OUTPUTS[BYTES])), CallBy(RUN)
@@ -87,14 +85,3 @@ def render(
         painted = Paint(paint.shift, paint.scale, Holes(holes.sides[k : k + 1], holes.values), paint.streamed)
         place = out.address + np.uintp(k * out.step)
         _color(calls.color, (shown, painted, arena, OutputMemory(place, 1, out.first, out.second, out.third, out.step)))
-
-
-def operations_of(program: Program, channels: int) -> Operations:
-    """Returns the operations of a program as kernels take them; a missing fill is -1."""
-    fills = [
-        (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in program.slots
-    ]
-    shape = len(program.codes), len(program.slots), MOST_NUMBERS
-    numbers = np.ascontiguousarray(program.numbers).reshape(shape)
-    codes = np.ascontiguousarray(program.codes)
-    return Operations(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))

@@ -13,8 +13,8 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., Any])
 
 ARENA = "arena"
-"""Type of the argument of kernels that need working memory: a :mod:`mmload.runtime.arena`, which is added to the
-arguments of each call from Python."""
+"""Type of the argument of kernels that need working memory: an arena of :mod:`mmload.runtime.intrinsics`, which is
+added to the arguments of each call from Python."""
 
 _TYPE = re.compile(r"\w+(?:\[[:, 1]+\])?")
 

@@ -1,6 +1,6 @@
 """Compiles kernels to object files of plain C functions, by public interfaces of numba and llvmlite.
 
-The C function of a kernel takes the address of its record (:mod:`mmload.runtime.records`) and returns an integer.
+The C function of a kernel takes the address of its record (:mod:`mmload.runtime.numba_compile`) and returns an integer.
 Nothing in it allocates, counts references or raises, so it needs nothing of Python or numba: what it refers to is
 checked, and must be in the C library.
 """

@@ -21,9 +21,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import ARENA, External, Signature, called, void
 from mmload.runtime.host_arrays import zeros
+from mmload.runtime.intrinsics import USED, Arena, carve
 from mmload.runtime.numba_compile import numba_compiled
 
 Numbers = Annotated[npt.NDArray[np.int64], "int64[::1]"]

@@ -18,8 +18,8 @@ from forked_program import run_program
 
 from mmload.errors import UsageError
 from mmload.runtime import machine_code, numba_compile
-from mmload.runtime.arena import carve
 from mmload.runtime.declarations import ARENA, CallBy, RecordArray, Signature, void
+from mmload.runtime.intrinsics import carve
 from mmload.runtime.numba_compile import Kernel, numba_compiled
 
 PROGRAM = """
