@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from bounds import BOUNDS_CHECK, check_bounds
 from building import make_pictures, recipe
 from cached_datasets import CHUNK_BYTES, end_all
 from devkit import Devkit
@@ -44,6 +45,9 @@ from mmload.store.dataset import Dataset, Split
 settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeat")
+
+if BOUNDS_CHECK:
+    check_bounds()
 
 os.environ["MMLOAD_QUIET"] = "1"  # a busy machine would add lines to what tests compare
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.1  # for each worker after an error, not 5 s

@@ -17,10 +17,10 @@ from mmload.augment.step import Step
 from mmload.render.motion import Boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
-from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import Signature, inlined
+from mmload.runtime.declarations import inlined
 from mmload.runtime.host_arrays import copied, zeros
-from mmload.runtime.numba_compile import numba_compiled, variant
+from mmload.runtime.intrinsics import Arena, carve
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ROUNDS = 50
@@ -131,23 +131,13 @@ class RandomIoUCrop(Step):
             overlaps = options[option]
             settled |= overlaps >= 1
             words = draws.bits(4 * self.trials).view(np.uint64)
-            variant(_try_windows, _WINDOWS[trail.boxes.dtype.name])(
+            _TRY_WINDOWS[trail.boxes.dtype.name](
                 words, bounds, overlaps, trail.boxes, counts, trail.dropped, settled, windows, dropped
             )
         top, left, rows, cols = windows
         return plan.windowed((top, left, rows, cols), dropped=dropped)
 
 
-_WINDOWS = {
-    kind: Signature.parsed(
-        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
-        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena)"
-    )
-    for kind in ("float32", "float64")
-}
-
-
-@numba_compiled(*_WINDOWS.values(), nogil=False)
 def _try_windows(
     words: Words,
     bounds: Floats,
@@ -199,6 +189,16 @@ def _try_windows(
                 break
             for n in range(counts[k]):
                 dropped[k, n] = before[k, n]
+
+
+_TRY_WINDOWS = {
+    kind: numba_compiled(
+        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
+        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena)",
+        nogil=False,
+    )(_try_windows)
+    for kind in ("float32", "float64")
+}
 
 
 @inlined

@@ -145,15 +145,13 @@ def _framed_image(images: Tensor, framing: Framing, out: Pixels | None) -> Tenso
 def _resize_part(images: Tensor, framing: Framing, part: Window, out: Pixels | None) -> Tensor:
     import torch
 
-    from mmload.render.antialiased_resize import REACHES, resize_part
+    from mmload.render.antialiased_resize import REACHES
+    from mmload.render.resized_windows import resize_part
 
-    top, left, height, width = part
-    pixels = images.numpy().transpose(1, 2, 0)
-    planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
-    if out is None or out.shape != (len(images), height, width):
-        out = np.empty((len(images), height, width), np.uint8)
-    reach = REACHES[framing.interpolation]
-    resize_part(planes, *framing.size, top, left, reach, out.reshape(len(planes), -1, height, width))
+    shape = len(images), *part[2:]
+    if out is None or out.shape != shape:
+        out = np.empty(shape, np.uint8)
+    resize_part(images.numpy(), framing.size, part, REACHES[framing.interpolation], out)
     return torch.from_numpy(out)
 
 

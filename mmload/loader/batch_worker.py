@@ -26,8 +26,7 @@ from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, sizes_of, tier_of_files
-from mmload.render.cpu_kernels import KERNEL_DTYPES
-from mmload.render.kernel_arguments import ImageLines, Places
+from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows

@@ -16,13 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.render.kernel_arguments import NEEDED, Places
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Resampling
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, fused, inlined
-from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, reshaped, transpose
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, USED, Arena, carve, reshaped, transpose
 
 Bytes = npt.NDArray[np.uint8]
 Sums = npt.NDArray[np.int32]
@@ -50,9 +45,6 @@ REACHES = {"bilinear": 1, "bicubic": 2}
 
 SHRINKS = (2, 4)
 """Numbers of times by which a decoded image may be smaller; by 8, pixels differ by more than 2 levels on average."""
-
-RESERVE = 1.5
-"""Factor by which its window has to shrink more than that: with less, pixels differ by over 2 levels on average."""
 
 _U = np.uintp
 _BAND = 64
@@ -265,84 +257,3 @@ def resample(
     for c in range(channels):
         _blend(_Lines(resized[c], -first, 1), over, top, width, sums, out[c, down : down + height], right)
     arena[USED] = begun
-
-
-@numba_compiled("void(uint8[:, :, :, ::1], int64, int64, int64, int64, int64, uint8[:, :, :, ::1], arena)")
-def resize_part(planes: Bytes, high: int, wide: int, top: int, left: int, reach: int, out: Bytes, arena: Arena) -> None:
-    """Resizes an image and keeps a window of the result.
-
-    Args:
-        planes: uint8 [P, H, W, K]: P planes of K interleaved channels each.
-        high: height of the whole image after the resize.
-        wide: width of it.
-        top: row of it where the window begins.
-        left: column of it where the window begins.
-        reach: one of :data:`REACHES`.
-        out: uint8 [P, K, h, w].
-        arena: working memory.
-    """
-    count, height, width, channels = planes.shape
-    over = taps(0, height, high, reach, 1, top, top + out.shape[2], arena)
-    aside = taps(0, width, wide, reach, 1, left, left + out.shape[3], arena)
-    for p in range(_U(count)):
-        lines = reshaped(planes[p], (height, width * channels))
-        resample(lines, (0, 0), over, aside, (0, 0, out.shape[2], out.shape[3]), out[p], (0, 0), arena)
-
-
-def needed_lines(plan: Plan) -> Places:
-    """Returns what each image's window needs of it: :data:`NEEDED` [B].
-
-    A window that is larger than its canvas needs only the lines that show there. Padding may be made of any line of the
-    image, unless it is constant. Where no kernel resizes, all lines are needed, whatever shows.
-
-    Args:
-        plan: plan of variable-size images.
-    """
-    if plan.sizes is None:
-        raise ValueError("the plan is for fixed-size images")
-    height = plan.sizes[:, 0]
-    top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
-    rows = plan.per_sample(plan.rows)
-    needed = np.empty(plan.count, NEEDED)
-    if plan.resampling is not None and not is_by_kernel(plan.resampling):
-        needed["first"], needed["stop"], needed["shrink"] = 0, height, 1
-        return needed
-    first, stop = top, top + rows
-    placed = None if plan.resampling is None else plan.resampling.placement
-    if placed is not None and plan.resampling is not None:
-        wanted, down = placed.rows, placed.top
-        scale = rows / wanted
-        reach = max(REACHES.values()) * np.maximum(scale, 1.0) + 1
-        begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.resampling.height - down)
-        first = top + np.floor(np.maximum(begin * scale - reach, 0)).astype(np.int64)
-        stop = top + np.ceil(np.minimum(end * scale + reach, rows)).astype(np.int64)
-    if plan.padding is not None and plan.padding.mode != "constant":
-        outside = (top < 0) | (top + rows > height)
-        first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
-    needed["first"] = np.clip(first, 0, height)
-    needed["stop"] = np.clip(stop, needed["first"], height)
-    needed["shrink"] = _shrinks_of(plan, plan.sizes)
-    return needed
-
-
-def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
-    """Returns the greatest number of times by which each image may be smaller for its window: int64 [B]."""
-    resampling, allowed = plan.resampling, np.ones(plan.count, np.int64)
-    if resampling is None:
-        return allowed
-    placed = resampling.placement
-    down, across = (resampling.height, resampling.width) if placed is None else (placed.rows, placed.cols)
-    rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
-    least = np.minimum(rows / plan.per_sample(down), cols / plan.per_sample(across))
-    if plan.top is not None and plan.left is not None:
-        inside = (plan.top >= 0) & (plan.left >= 0)
-        inside &= (plan.top + rows <= sizes[:, 0]) & (plan.left + cols <= sizes[:, 1])
-        least = np.where(inside, least, 1.0)
-    for shrink in SHRINKS:
-        allowed[least >= RESERVE * shrink] = shrink
-    return allowed
-
-
-def is_by_kernel(resampling: Resampling) -> bool:
-    """Returns whether a compiled kernel resizes."""
-    return resampling.antialias and resampling.mode in REACHES

@@ -10,18 +10,15 @@ being vectorized, which takes twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
-    BITS,
     FLIPPED_X,
     FLIPPED_Y,
+    OUTPUTS,
     Bytes,
     Crops,
     Floats,
@@ -29,12 +26,10 @@ from mmload.render.kernel_arguments import (
     Paint,
     Pixels,
     crop_signature,
-    outputs,
 )
 from mmload.render.plan_parts import PADDING_MODES
-from mmload.runtime.arena import Arena, carve
 from mmload.runtime.declarations import inlined
-from mmload.runtime.intrinsics import LINE, colored, finish_streams, reshaped, stream
+from mmload.runtime.intrinsics import LINE, Arena, carve, colored, finish_streams, reshaped, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 Index = int | np.uintp
@@ -142,7 +137,6 @@ def _copy_inside(
             target[at + x] = colored(images[index, c, row, origin + x], less, times, target)
 
 
-@numba_compiled(*map(crop_signature, outputs(4)))
 def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
 
@@ -232,7 +226,6 @@ def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: By
                 line[x * _U(channels) + c] = value
 
 
-@numba_compiled(*map(crop_signature, outputs(3)))
 def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
@@ -285,28 +278,8 @@ def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> N
         finish_streams()
 
 
-def crop_of(ndim: int) -> Callable[..., None]:
-    """Returns the crop to outputs of so many dimensions."""
-    return crop if ndim == 4 else crop_interleaved
-
-
-KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    torch.float32: np.dtype(np.float32),
-    torch.uint8: np.dtype(np.uint8),
-    torch.float16: np.dtype(np.int16),
-    torch.bfloat16: np.dtype(np.uint16),
+CROPS = {
+    (dtype, ndim): numba_compiled(crop_signature(kind))(crop if ndim == 4 else crop_interleaved)
+    for (dtype, ndim), kind in OUTPUTS.items()
 }
-"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
-
-
-def written(out: Tensor | Pixels) -> Pixels | None:
-    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
-    if isinstance(out, np.ndarray):
-        return out
-    if out.dtype not in KERNEL_DTYPES:
-        return None
-    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
-    if out.is_contiguous():
-        return bits.numpy()
-    lines = bits.permute(0, 2, 3, 1)
-    return lines.flatten(2).numpy() if lines.is_contiguous() else None
+"""The crops, by dtype and dimensions of the output."""

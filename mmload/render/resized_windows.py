@@ -10,10 +10,9 @@ import numpy as np
 
 from mmload.render.antialiased_resize import Taps, resample, taps
 from mmload.render.cpu_kernels import CONSTANT, reflected
-from mmload.render.kernel_arguments import LINES, PIXELS, PLANES, RESIZE, Bytes, ImageLines, Resizes
-from mmload.runtime.arena import Arena, carve
+from mmload.render.kernel_arguments import PIXELS, PLACE, PLANES, RESIZE, RESIZED, Bytes, ImageLines, Resizes, steps_of
 from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import reshaped
+from mmload.runtime.intrinsics import Arena, carve, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
@@ -111,13 +110,11 @@ def resize(images: ImageLines, k: int, resizes: Resizes, out: Bytes, arena: Aren
     layout, shrink, row = place.layout, place.shrink, -place.first
     high, wide = shrunk(place.height, shrink), shrunk(place.width, shrink)
     size = place.count * channels * wide
-    pitch = wide if layout == PLANES else channels * wide
+    beside, pitch, step = steps_of(layout, place.count, wide, channels)
     memory = images.decoded if layout == PIXELS else images.memory
     lines = reshaped(memory[place.start : place.start + size], (size // max(pitch, 1), pitch))
-    # Line 0 of channel c is line row + c * apart: every step-th byte of it from byte c * beside on.
-    apart, beside, step = place.count, 0, 1
-    if layout != PLANES:
-        apart, beside, step = (0, wide, 1) if layout == LINES else (0, 1, channels)
+    # Line 0 of channel c is this many lines and bytes after that of channel 0: every step-th byte of it.
+    apart, beside = beside // max(pitch, 1), beside % max(pitch, 1)
     top, left = window.top, window.left
     rows, columns, down, right = window.high, window.wide, window.down, window.right
     begin, end = max(-down, 0), min(rows, height - down)
@@ -166,3 +163,25 @@ def resize(images: ImageLines, k: int, resizes: Resizes, out: Bytes, arena: Aren
             corner, whole = (top + first, left + farthest), (0, 0, used, spread)
             _around(lines, start, step, (high, wide), corner, fill[c], mode, near, whole)
             resample(near, (-first, -farthest), over, aside, part, one, goal, arena)
+
+
+def resize_part(image: Bytes, size: tuple[int, int], part: tuple[int, int, int, int], reach: int, out: Bytes) -> None:
+    """Resizes an image and keeps a window of the result.
+
+    Args:
+        image: uint8 [C, H, W], its channels interleaved or not.
+        size: height and width of the whole image after the resize.
+        part: the window of it: top, left, height and width.
+        reach: one of :data:`~mmload.render.antialiased_resize.REACHES`.
+        out: uint8 [C, h, w].
+    """
+    channels, height, width = image.shape
+    pixels = image.transpose(1, 2, 0)
+    layout = PIXELS if pixels.flags.c_contiguous else PLANES
+    memory, black = (
+        (pixels if layout == PIXELS else np.ascontiguousarray(image)).reshape(-1),
+        np.zeros(channels, np.uint8),
+    )
+    place = np.array([(0, 0, height, height, width, layout, 1)], PLACE)
+    window = np.array([(0, 0, height, width, *size, -part[0], -part[1])], RESIZED)
+    resize(ImageLines(memory, place, memory), 0, Resizes(window, black, 0, black, reach), out[None])

@@ -8,13 +8,9 @@ checked here; :mod:`mmload.render.kernel_arguments` describes the arguments.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 import numpy as np
 
 from mmload.render.arrival import is_there
-from mmload.render.cpu_kernels import crop, crop_of
 from mmload.render.kernel_arguments import (
     BYTES,
     COLOR,
@@ -30,18 +26,16 @@ from mmload.render.kernel_arguments import (
     Holes,
     ImageLines,
     Operations,
-    Output,
+    OutputMemory,
     Paint,
     Resizes,
     crop_signature,
 )
-from mmload.render.level_program import MOST_NUMBERS, Program
-from mmload.runtime.arena import USED, Arena
 from mmload.runtime.declarations import CallBy
-from mmload.runtime.intrinsics import reshaped
-from mmload.runtime.numba_compile import address_of, numba_compiled
+from mmload.runtime.intrinsics import USED, Arena, reshaped
+from mmload.runtime.numba_compile import numba_compiled
 
-_color, _cut, _run = CallBy(COLOR), CallBy(crop_signature(BYTES)), CallBy(RUN)
+_color, _cut, _run = CallBy(COLOR), CallBy(crop_signature(OUTPUTS[BYTES])), CallBy(RUN)
 _resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
 
 
@@ -56,7 +50,7 @@ def render(
     levels: Bytes,
     calls: Calls,
     arena: Arena,
-    out: Output,
+    out: OutputMemory,
 ) -> None:
     """Renders samples until the row of one cannot arrive: makes each, cuts it out, changes its levels, colors it.
 
@@ -90,46 +84,4 @@ def render(
             shown = Crops(levels, window, crops.fill, crops.mode)
         painted = Paint(paint.shift, paint.scale, Holes(holes.sides[k : k + 1], holes.values), paint.streamed)
         place = out.address + np.uintp(k * out.step)
-        _color(calls.color, (shown, painted, arena, Output(place, 1, out.first, out.second, out.third, out.step)))
-
-
-@lru_cache(maxsize=8 * len(OUTPUTS))
-def calls_for(dtype: np.dtype[Any], ndim: int, *, resizes: bool, paints: bool, runs: bool, cuts: bool) -> Calls:
-    """Returns the addresses of what :func:`render` calls.
-
-    Args:
-        dtype: dtype of the output.
-        ndim: its number of dimensions.
-        resizes: whether samples are resized.
-        paints: whether they are composed of tiles.
-        runs: whether there are operations.
-        cuts: whether samples are cut out before that.
-    """
-    calls = Calls(address_of(crop_of(ndim), crop_signature(OUTPUTS[dtype, ndim])))
-    # What follows is compiled only by those who have such steps.
-    if runs:
-        from mmload.render.level_kernels import run_operations
-
-        calls = calls._replace(run=address_of(run_operations, RUN))
-    if cuts:
-        calls = calls._replace(cut=address_of(crop, crop_signature(BYTES)))
-    if resizes:
-        from mmload.render.resized_windows import resize
-
-        calls = calls._replace(resize=address_of(resize, RESIZE))
-    if paints:
-        from mmload.render.canvas_kernels import paint
-
-        calls = calls._replace(paint=address_of(paint, PAINT))
-    return calls
-
-
-def operations_of(program: Program, channels: int) -> Operations:
-    """Returns the operations of a program as kernels take them; a missing fill is -1."""
-    fills = [
-        (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in program.slots
-    ]
-    shape = len(program.codes), len(program.slots), MOST_NUMBERS
-    numbers = np.ascontiguousarray(program.numbers).reshape(shape)
-    codes = np.ascontiguousarray(program.codes)
-    return Operations(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))
+        _color(calls.color, (shown, painted, arena, OutputMemory(place, 1, out.first, out.second, out.third, out.step)))

@@ -7,7 +7,6 @@ indexing of several dimensions, and operations on more than 500 elements.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any
 
@@ -18,24 +17,16 @@ from mmload.runtime.numba_compile import filled, numba_compiled
 
 Numbers = NDArray[np.int64]
 
-_library = ctypes.PyDLL(None)  # whose calls keep the lock
-_memset, _memmove = _library.memset, _library.memmove
-_memset.argtypes = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
-_memmove.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
-
 
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """Returns an array of zeros, of numbers or records."""
-    made = np.empty(shape, dtype)
-    _memset(made.ctypes.data, 0, made.nbytes)
-    return made
+    count = math.prod(shape) if isinstance(shape, tuple) else shape
+    return np.ndarray(shape, dtype, bytearray(count * np.dtype(dtype).itemsize))
 
 
 def copied(array: NDArray[Any]) -> NDArray[Any]:
     """Returns a copy of a contiguous array."""
-    made = np.empty_like(array)
-    _memmove(made.ctypes.data, array.ctypes.data, array.nbytes)
-    return made
+    return np.ndarray(array.shape, array.dtype, bytearray(array.data))
 
 
 def taken(values: NDArray[Any], sources: NDArray[np.int64], real: NDArray[np.bool_], blank: float) -> NDArray[Any]:
@@ -83,11 +74,4 @@ def sections_of(rows: Numbers, starts: Numbers) -> Numbers:
 @numba_compiled("void(int64[::1], int64[::1], int64[::1])", nogil=False)
 def _find(rows: Numbers, starts: Numbers, sections: Numbers) -> None:
     for k in range(len(rows)):
-        low, high = 0, len(starts)  # the section is from low to before high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if starts[middle] <= rows[k]:
-                low = middle
-            else:
-                high = middle
-        sections[k] = low
+        sections[k] = np.searchsorted(starts, rows[k], "right") - 1

@@ -111,24 +111,15 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     keep the training thread from running ahead of its device.
 
     Args:
-        values: any numbers; rounded to float32 first if they are not integers, as ``torch.tensor`` does.
+        values: any numbers; rounded to float32 first if they are not integers, whatever torch's default is.
         dtype: dtype of the tensor.
         device: device of the tensor, which stays there as long as the process runs.
     """
+    numbers = np.array(values)
     with torch.inference_mode(False):  # else it could not be saved for a backward pass outside of that mode
-        return plain_tensor(values).to(dtype).to(device)
-
-
-def plain_tensor(values: Any) -> Tensor:
-    """Returns numbers as ``torch.tensor`` does, but on the CPU, and floats as float32, whatever torch's defaults are.
-
-    Raises:
-        ValueError, TypeError, RuntimeError, OverflowError: those of ``torch.tensor``.
-    """
-    inferred = torch.tensor(values, device="cpu").dtype
-    return torch.tensor(
-        values, dtype=torch.float32 if inferred == torch.get_default_dtype() else inferred, device="cpu"
-    )
+        return torch.from_numpy(numbers.astype(np.float32 if numbers.dtype.kind == "f" else numbers.dtype)).to(
+            device, dtype
+        )
 
 
 def scratch(use: str, shape: Sequence[int], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from random_plans import EXAMPLES, FORMATS, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
-from mmload.render import cpu_rendering
-from mmload.render.cpu_kernels import written
-from mmload.render.kernel_arguments import ImageLines
+from mmload.render import rendering as made
+from mmload.render.kernel_arguments import ImageLines, written
 from mmload.render.level_program import FLIP_X, Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
@@ -109,10 +108,10 @@ def test_what_is_mixed_past_the_caches_has_the_same_bits(
 ) -> None:
     plan, images = mixed_plan(5, *size)
     out = MemoryPool(spare=1).empty(plan.shape, torch.float32, memory_format).fill_(99)
-    monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)
+    monkeypatch.setattr(made, "past_caches", lambda count, sample: True)
     rendering = Rendering(plan, torch.float32)
     written_at_once = size[0] * size[1] if memory_format == torch.contiguous_format else 3 * size[1]
-    assert cpu_rendering.streams(written(out)) is (written_at_once * 4 % 64 == 0)
+    assert made.streams(written(out)) is (written_at_once * 4 % 64 == 0)
     for first, last in ((0, 2), (2, 5)):
         rendering.render_lines(first, ImageLines.of_batch(images, np.arange(first, last)), out)
     assert torch.equal(out, by_formula(plan, images, torch.float32))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
 from mmload.errors import UsageError
-from mmload.runtime.resources import check_threads, in_threads, single_op_pool, single_op_threads
+from mmload.runtime.resources import check_threads, in_threads, single_op_threads
 
 
 @pytest.fixture
@@ -23,35 +22,29 @@ def two_threads() -> object:
     torch.set_num_threads(before)
 
 
-def spent(pool: ThreadPoolExecutor) -> tuple[float, float]:
-    """CPU seconds of a thread's own, and of the whole process, in a thread's large operations."""
-
-    def work() -> tuple[float, float]:
+def test_operations_of_parts_use_one_thread(two_threads: None) -> None:
+    def work(_: int) -> tuple[float, float]:
+        """CPU seconds of the thread's own, and of the whole process, in large operations."""
         x = torch.ones(1 << 22)
         own, whole = time.thread_time(), time.process_time()
         for _ in range(30):
             x.mul_(1.0001).add_(0.1)
         return time.thread_time() - own, time.process_time() - whole
 
-    pool.submit(work).result()  # torch 2.11 starts a thread of its own meanwhile, once
-    return pool.submit(work).result()
-
-
-def test_operations_in_the_pool_use_one_thread(two_threads: None) -> None:
-    with single_op_pool(2, "test") as pool:
-        own, whole = spent(pool)
-        assert whole < 1.3 * own
-        assert list(pool.map(lambda _: torch.get_num_threads(), range(8))) == [1] * 8
+    *_, (own, whole) = in_threads(range(2), work, 1)  # torch 2.11 starts a thread of its own meanwhile, once
+    assert whole < 1.3 * own
+    assert list(in_threads(range(8), lambda _: torch.get_num_threads(), 2)) == [1] * 8
 
 
 def test_the_caller_and_later_threads_keep_their_own(two_threads: None) -> None:
-    with single_op_pool(3, "test"):
-        assert torch.get_num_threads() == 2
-        seen: list[int] = []
-        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        later.start()
-        later.join()
-        assert seen == [2]
+    made, seen = in_threads(range(8), lambda part: part, 3), list[int]()
+    next(made)
+    assert torch.get_num_threads() == 2
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert seen == [2]
+    made.close()
 
 
 def test_single_op_threads_each_run_the_work_with_one_thread(two_threads: None) -> None:
@@ -75,7 +68,7 @@ def test_threads_that_cannot_be_started_are_an_error_and_no_wait(monkeypatch: py
 
     def few(thread: threading.Thread) -> None:
         nonlocal started
-        if thread.name.startswith("few"):
+        if thread.name.startswith("mmload-parts"):
             started += 1
             if started > 3:
                 raise RuntimeError("can't start new thread")
@@ -84,7 +77,7 @@ def test_threads_that_cannot_be_started_are_an_error_and_no_wait(monkeypatch: py
     monkeypatch.setattr(threading.Thread, "start", few)
     before = torch.get_num_threads()
     with pytest.raises(UsageError, match="8 threads cannot be started here"):
-        single_op_pool(8, "few")
+        next(in_threads(range(9), abs, 8))
     assert torch.get_num_threads() == before
 
 
@@ -117,21 +110,25 @@ def test_what_a_part_raises_ends_the_others_and_so_does_a_break() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("mmload-parts")]
 
 
-@pytest.mark.parametrize("make", [single_op_pool, lambda size, name: single_op_threads(size, name, lambda: None)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: next(in_threads(range(9), abs, 4)), lambda: single_op_threads(4, "mmload-parts", lambda: None)],
+    ids=["parts", "threads"],
+)
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_an_interrupt_while_threads_start_leaves_none(monkeypatch: pytest.MonkeyPatch, make: Any, number: int) -> None:
     start, before = threading.Thread.start, torch.get_num_threads()
 
     def interrupted(thread: threading.Thread) -> None:
         start(thread)
-        if thread.name == f"few_{number}":
+        if thread.name == f"mmload-parts_{number}":
             raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        make(4, "few")
+        make()
     for thread in threading.enumerate():
-        if thread.name.startswith("few"):
+        if thread.name.startswith("mmload-parts"):
             thread.join(20)
             assert not thread.is_alive()
     assert torch.get_num_threads() == before
