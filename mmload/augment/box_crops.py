@@ -18,7 +18,7 @@ from mmload.render.motion import Boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
 from mmload.runtime.declarations import inlined
-from mmload.runtime.host_arrays import copied, zeros
+from mmload.runtime.host_memory import copied, zeros
 from mmload.runtime.intrinsics import Arena, carve
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word

@@ -27,7 +27,7 @@ from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.host_arrays import copied, taken, zeros
+from mmload.runtime.host_memory import copied, taken, zeros
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers
 

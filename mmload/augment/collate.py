@@ -37,7 +37,7 @@ from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import DoesNotFit, Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)

@@ -24,7 +24,7 @@ from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array, Mixing
 from mmload.render.rendering import Rendering
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 _MOST_CLASSES = 1_000_000

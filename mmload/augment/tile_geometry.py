@@ -17,7 +17,7 @@ from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.render.motion import SCALE, SHIFT, VIEW, Motion, Move
 from mmload.runtime.declarations import RecordArray, Signature, called, inlined, void
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 Doubles = npt.NDArray[np.float64]

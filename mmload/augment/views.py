@@ -19,7 +19,7 @@ from mmload.augment.foreign_modules import PerSample
 from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch
 from mmload.errors import shown
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
 

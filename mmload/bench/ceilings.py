@@ -19,7 +19,7 @@ from torch import Tensor
 from mmload.bench.contenders import Contender, ContenderEntry
 from mmload.bench.task import Task
 from mmload.errors import counted
-from mmload.runtime.memory_pool import past_caches
+from mmload.runtime.host_memory import past_caches
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import in_threads
 from mmload.store.shard_table import BYTES

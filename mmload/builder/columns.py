@@ -19,8 +19,8 @@ from mmload.builder.shard_job import write_shard
 from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, Chunk, ShardPlan
 from mmload.builder.staging import Staging, has_finished_shards
 from mmload.errors import UsageError, choices, counted
+from mmload.lazy import lazy_property
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
-from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name, shard_name

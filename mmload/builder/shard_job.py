@@ -66,7 +66,7 @@ from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mmload.runtime.memory_pool import MemoryPool
+    from mmload.runtime.host_memory import MemoryPool
 
 OnProgress = Callable[[int, int], None]
 """Called with (samples done, of which skipped) after each chunk; an exception that it raises aborts the shard."""
@@ -248,7 +248,7 @@ def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
 @cache
 def _memory() -> MemoryPool:
     """Returns the pool of chunks, as the page faults of a fresh chunk cost more than its copies."""
-    from mmload.runtime.memory_pool import MemoryPool
+    from mmload.runtime.host_memory import MemoryPool
 
     return MemoryPool(spare=64)
 

@@ -28,7 +28,7 @@ from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, sizes_of, tier_of_files
 from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.row_reader import Numbers, PaddedLists, memory_of
 from mmload.store.split_views import View

@@ -22,6 +22,7 @@ from mmload.augment.step import Step
 from mmload.augment.views import collates_of
 from mmload.batch import Batch, BatchOrViews
 from mmload.errors import counted, shown
+from mmload.lazy import lazy_property
 from mmload.loader.arguments import (
     agreed_seed,
     check_arguments,
@@ -67,7 +68,6 @@ from mmload.loader.order import (
 )
 from mmload.loader.samplers import SamplerOrder
 from mmload.loader.tiers import choose_tier
-from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split
 

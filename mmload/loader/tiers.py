@@ -31,8 +31,7 @@ from mmload.render.kernel_arguments import (
     ImageLines,
 )
 from mmload.runtime.declarations import External
-from mmload.runtime.host_arrays import zeros
-from mmload.runtime.memory_pool import scratch
+from mmload.runtime.host_memory import scratch, zeros
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library

@@ -27,9 +27,8 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.render.level_program import Program
 from mmload.runtime.declarations import ARENA, CallBy, RecordArray, called, void
-from mmload.runtime.host_arrays import copied
+from mmload.runtime.host_memory import copied, scratch
 from mmload.runtime.intrinsics import USED, Arena, reshaped
-from mmload.runtime.memory_pool import scratch
 from mmload.runtime.numba_compile import numba_compiled
 
 _run = CallBy(RUN)

@@ -19,8 +19,8 @@ from torch import Tensor
 from mmload.render.kernel_arguments import Holes, Pixels
 from mmload.render.plan_parts import Hole
 from mmload.runtime.declarations import called, inlined
+from mmload.runtime.host_memory import constant
 from mmload.runtime.intrinsics import USED, Arena, carve, rounded
-from mmload.runtime.memory_pool import constant
 from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
 # Coefficients of Cephes' logf, sinf and cosf, highest power first.

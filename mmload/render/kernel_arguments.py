@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.runtime.declarations import ARENA, RecordArray, Signature, inlined, void
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.resident_pages import NO_FILES, FileRanges
 
 if TYPE_CHECKING:

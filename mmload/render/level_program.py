@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mmload.render.plan_parts import Array
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 (

@@ -27,7 +27,7 @@ from mmload.render.level_program import (
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 from mmload.runtime.declarations import called, inlined, void
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 Flags = npt.NDArray[np.bool_]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS
 from mmload.render.canvas_kernels import paint as paint_tiles
 from mmload.render.changed_images import changed_images, complete_images
@@ -54,10 +55,8 @@ from mmload.render.resized_windows import resize
 from mmload.render.sample_kernels import render
 from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked, windows
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
 from mmload.runtime.intrinsics import LINE
-from mmload.runtime.lazy_property import lazy_property
-from mmload.runtime.memory_pool import MemoryPool, past_caches, scratch
 
 _POOL = MemoryPool(spare=4)
 """Memory for the levels of batches that are being rendered, each by calls in order."""

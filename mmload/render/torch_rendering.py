@@ -30,7 +30,7 @@ from mmload.render.torch_sampling import (
     positions,
     windows,
 )
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.host_memory import constant
 
 
 def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:

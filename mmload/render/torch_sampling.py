@@ -15,7 +15,7 @@ from torch import Tensor
 from mmload.render.kernel_arguments import Bytes, Numbers
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding, Placement
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.host_memory import constant
 
 PICKED_AT_ONCE = 131_072
 """Pixels that are picked by one call on a CPU: their indices take 1 MB, and stay in cache."""

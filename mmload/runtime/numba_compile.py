@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mmload.errors import UsageError
+from mmload.lazy import lazy_property
 from mmload.runtime.declarations import ARENA, Part, RecordArray, Signature, Type, array_of, fields_of
 from mmload.runtime.intrinsics import BLOCKS, LINE, MEMORY, MOST, SIZE, USED
-from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.machine_code import load, symbol_of
 
 R = TypeVar("R")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.runtime.declarations import ARENA, External, Signature, called, void
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.intrinsics import USED, Arena, carve
 from mmload.runtime.numba_compile import numba_compiled
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
-from mmload.runtime.lazy_property import lazy_property
+from mmload.lazy import lazy_property
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import TIME_MARK
 from mmload.sources.decode import Decoder

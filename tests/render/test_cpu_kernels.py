@@ -18,7 +18,7 @@ from mmload.render.level_program import INVERT, Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Padding
 from mmload.render.rendering import Rendering
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 
 
 @pytest.mark.slow  # it compiles a dozen variants

@@ -18,7 +18,7 @@ from mmload.render.level_program import FLIP_X, Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Mixing
 from mmload.render.rendering import Rendering
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 
 
 @st.composite
