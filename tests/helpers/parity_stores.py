@@ -54,6 +54,13 @@ def check(out: Path, source: Path, **options: object) -> parity.ParityReport:
     return parity.run(out, source, threads=2, **{"collate": Collate(), **options})  # type: ignore[arg-type]
 
 
+def passes(out: Path, source: Path, **options: object) -> parity.ParityReport:
+    """The report of :func:`check`, in which all holds."""
+    report = check(out, source, **options)
+    assert report.passed, parity.table(report)
+    return report
+
+
 def failed(report: parity.ParityReport) -> dict[str, str]:
     """Name -> text of what failed."""
     return {verdict.name: verdict.text for verdict in report.failures}
