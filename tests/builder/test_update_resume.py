@@ -14,8 +14,8 @@ from mmload.builder import staging
 from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.unused_files import compact, remove_unused
-from mmload.builder.verify import verify
-from mmload.errors import StoreError
+from mmload.builder.verify import repair, verify
+from mmload.errors import BuildError, StoreError
 
 
 def test_an_update_after_gc_goes_on_with_no_shards_of_other_samples(squares, source, tmp_path):
@@ -36,6 +36,8 @@ def test_a_version_whose_manifest_is_lost_is_a_fault_and_keeps_gc_from_guessing(
     (squares.out / "versions" / "1.json").write_text("lost")
     (fault,) = verify(squares.out)
     assert fault.file == "versions/1.json"
+    with pytest.raises(BuildError, match=r"versions/1\.json.*; then run the repair again"):
+        repair(squares.out, source)
     with pytest.raises(StoreError, match=r"1\.json"):
         remove_unused(squares.out, keep=2)
     assert remove_unused(squares.out).versions == (1,)
