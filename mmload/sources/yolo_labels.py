@@ -161,8 +161,10 @@ def read_description(path: Path) -> dict[str, Any]:
         SourceError: if it cannot be read, or is no YAML that is read here.
     """
     text = read_text(path, _MOST_YAML)
-    with naming(f"{path} is no YAML that is read here: ", yaml.YAMLError, ValueError, RecursionError, to=SourceError):
+    try:
         body = yaml.load(text, _Loader)  # of texts, no objects
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is no YAML that is read here: {' '.join(str(error).split())}") from error
     if not isinstance(body, dict):
         raise SourceError(f"{path} is no table; write lines such as train: images/train")
     return body
