@@ -256,9 +256,11 @@ class PlannedBuild:
         kept = None if self.previous is None else self.previous.splits[name].kept_split
         if split is None:
             return None if kept is None else SplitLayout(kept.record.fields, 0, kept.record.shard_samples, [])
-        fields = kept.record.built_fields if kept else fields_of(split, self.chain, self.skip, variable, self._tried)
-        if self.previous is not None:
-            fields = self.previous.splits[name].with_added(fields)
+        if kept is not None:
+            fields = kept.record.fields
+        else:
+            fields = fields_of(split, self.chain, self.skip, variable, self._tried)
+            fields = fields if self.previous is None else self.previous.splits[name].with_added(fields)
         size = row_size(split, self.chain, fields, variable, self._tried)
         if kept is not None:
             samples = kept.record.shard_samples
