@@ -22,8 +22,7 @@ from mmload.errors import UsageError, choices, counted
 from mmload.lazy import lazy_property
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import check_no_links
-from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name, shard_name
+from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name
 from mmload.store.shard_table import ShardTable, file_name, files_of
 from mmload.store.versions import next_version
 
@@ -134,7 +133,6 @@ class _Column:
     def write(self, staging: Staging) -> ShardTable:
         """Writes the shards that are not finished; returns the table of all."""
         paths, name, table = staging.paths, self.split.name, self.split.record.shards
-        check_no_links(self.split.path, (f"{name}/{shard_name(number)}" for number in table.folder_numbers.tolist()))
         ends = np.cumsum(table.rows)
         plans = [
             ShardPlan(split=name, index=number, start=start, stop=stop)

@@ -423,7 +423,7 @@ class SplitUpdate:
         """
         name, manifest = self._name, self._dataset.manifest
         version = next_version(manifest)
-        rows, places, shards = self._all_rows(zip(layout.plans, summaries, strict=True), paths)
+        rows, places, shards = self._all_rows([*zip(layout.plans, summaries, strict=True)], paths)
         order = self.order[places[self.order] >= 0]
         if not len(order):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
@@ -449,49 +449,47 @@ class SplitUpdate:
         return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
 
     def _all_rows(
-        self, built: Iterable[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
+        self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
     ) -> tuple[VersionRows, Numbers, ShardTable]:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
-        shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
-        places, count = np.where(self.kept, self.rows, -1), 0
-        if (old := self.kept_split) is not None:
-            parts.append(replace(self._stored, targets=classes_of(old)))
-            shards, folders, count = list(old.record.shards), old.record.shards.folder_numbers.tolist(), len(old)
-        first = sum(record.rows for record in shards)
+        old, before, shards, folders = self.kept_split, _NO_ROWS, list[ShardRecord](), list[int]()
+        if old is not None:
+            before = replace(self._stored, targets=classes_of(old))
+            shards, folders = list(old.record.shards), old.record.shards.folder_numbers.tolist()
+        samples, rows = self._built_rows(built, paths, first=sum(record.rows for record in shards))
+        places = np.where(self.kept, self.rows, -1)
+        places[samples] = np.arange(len(before.samples), len(before.samples) + len(samples))
         for plan, summary in built:
-            samples, rows = self._built_rows(plan, summary, paths, first)
-            places[samples] = np.arange(count, count + len(samples))
-            if len(samples):
-                parts.append(rows)
+            if summary.record.rows:
                 shards.append(summary.record)
                 folders.append(plan.index)
-            count, first = count + len(samples), first + len(samples)
-        joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(_NO_ROWS)}
+        joined = {name: np.concatenate([values, vars(rows)[name]]) for name, values in vars(before).items()}
         return VersionRows(**joined), places, ShardTable.from_records(shards, folders)
 
     def _built_rows(
-        self, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, first: int
+        self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths, first: int
     ) -> tuple[Numbers, VersionRows]:
-        """Returns the samples that a new shard has rows of, in their order, and the rows, numbered from ``first`` on.
+        """Returns the samples that the new shards have rows of, in their order, and the rows, numbered from ``first``.
 
         Raises:
-            BuildError: if it was made of other samples.
+            BuildError: if they were made of other samples.
         """
-        wanted, samples = self.built[plan.start : plan.stop], list[int]()
-        files = [paths.list_file(plan.split, plan.index, name) for name in (SAMPLES_NAME, ORIGINS_NAME)]
-        lines, origins = (file.read_bytes().splitlines(keepends=True) for file in files)
-        targets = paths.shard(plan.split, plan.index) / "targets.memmap"
-        classes = np.fromfile(targets, np.int64) if summary.statistics.class_counts else np.empty(0, np.int64)
+        lines, origins, classes = list[bytes](), list[bytes](), [np.empty(0, np.int64)]
+        for plan, summary in built:
+            lines += paths.list_file(plan.split, plan.index, SAMPLES_NAME).read_bytes().splitlines(keepends=True)
+            origins += paths.list_file(plan.split, plan.index, ORIGINS_NAME).read_bytes().splitlines()
+            if summary.statistics.class_counts:
+                classes.append(np.fromfile(paths.shard(plan.split, plan.index) / "targets.memmap", np.int64))
         numbers = np.arange(first, first + len(lines))
-        rows = VersionRows.of_lines(lines, parsed_lines(origins, SampleOrigin), numbers, classes)
-        ids = rows.ids
-        for sample in wanted.tolist():  # rows and left out samples are in the order of the samples
+        rows = VersionRows.of_lines(lines, parsed_lines(origins, SampleOrigin), numbers, np.concatenate(classes))
+        ids, samples = rows.ids, list[int]()
+        for sample in self.built.tolist():  # rows and left out samples are in the order of the samples
             if len(samples) < len(ids) and ids[len(samples)] == self.listed.id(sample):
                 samples.append(sample)
-        if len(samples) != len(ids) or len(samples) + summary.skipped != len(wanted):
+        skipped = sum(summary.skipped for _, summary in built)
+        if len(samples) != len(ids) or len(samples) + skipped != len(self.built):
             raise BuildError(
-                f"{paths.shard(plan.split, plan.index)} was made of other samples; remove {paths.folder}, then run the "
-                "update again"
+                f"shards in {paths.folder} were made of other samples; remove that folder, then run the update again"
             )
         return np.array(samples, np.int64), rows
 

@@ -182,7 +182,8 @@ class ShardJob:
 
     def chunks(self, plan: ShardPlan, threads: int, samples: SourceSplit | None = None) -> Generator[Chunk]:
         """Returns the rows of a shard in order, decoded but not written."""
-        stopped, (split, order), fields = threading.Event(), self.rows_of(plan, samples), self.fields[plan.split]
+        stopped, fields = threading.Event(), self.fields[plan.split]
+        split, order = self.rows_of(plan, samples)
         make = partial(self._chunk, split, fields, stopped)
         return in_threads(_parts(split, order, chunk_rows(fields)), make, threads, stopped)
 

@@ -118,10 +118,8 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self.sums = [*map(add, self.sums, other.sums)] or self.sums or other.sums
         self.squares = [*map(add, self.squares, other.squares)] or self.squares or other.squares
         self.pixels += other.pixels
-        for target, count in other.class_counts.items():
-            self.class_counts[target] = self.class_counts.get(target, 0) + count
-        for loss, count in other.losses.items():
-            self.losses[loss] = self.losses.get(loss, 0) + count
+        self.class_counts = dict(Counter(self.class_counts) + Counter(other.class_counts))
+        self.losses = dict(Counter(self.losses) + Counter(other.losses))
         for loss, samples in other.first.items():
             self.first[loss] = [*self.first.get(loss, ()), *samples][:_FIRST]
 

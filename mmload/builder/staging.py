@@ -55,7 +55,7 @@ from mmload.runtime.durable_files import (
 from mmload.runtime.regular_files import is_same, is_within, read_regular
 from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
-from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, is_staging_folder, staging_folder, unfinished_plan
+from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, staging_folder, unfinished_plan
 from mmload.store.versions import kept_manifests, versions_of
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
@@ -516,13 +516,9 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
         raise UsageError(f"cannot find {root} or {out} ({error}); check their links") from error
     advice = "choose a place apart from the source"
-    for folder in (place, staging_folder(place)):
-        if source is not None and is_within(source, folder):
-            what = "is" if is_same(source, folder) else "lies in"
-            raise UsageError(f"the source {root} {what} {folder}, where the build would write; {advice}")
-    for folder in place.parents:
-        if is_staging_folder(folder):
-            raise UsageError(f"OUT {out} lies in {folder}, which another build empties; {advice}")
+    if source is not None and is_within(source, place):
+        what = "is" if is_same(source, place) else "lies in"
+        raise UsageError(f"the source {root} {what} {place}, where the build would write; {advice}")
     if source is not None and kind != "python" and is_within(place, source):
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
 

@@ -52,7 +52,7 @@ def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
 def on_a_disk(place: Path | None) -> Path | None:
     """Rejects a URL for commands that read all of a dataset or a source, or write to it; raises UsageError."""
     if place is not None:
-        check_no_url(place, "copy it there first, a dataset with mmload pull URL FOLDER")
+        check_no_url(place, "copy it to a disk first, a dataset with mmload pull URL FOLDER")
     return place
 
 

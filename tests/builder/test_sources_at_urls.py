@@ -163,7 +163,7 @@ def test_sources_at_urls_what_is_asked_wrongly(url: str, bucket: Bucket, folder:
     assert mmload("build", "imagefolder", url, tmp_path / "out", "--size", 16).returncode == 0
     assert f"equals {url}" in mmload("verify", tmp_path / "out", "--source", url).stdout
     for command in (["parity", tmp_path / "out"], ["bench", tmp_path / "out"], ["browse", tmp_path / "out"]):
-        assert "copy what it was built from" in complaint(mmload(*command, "--source", url), 2)
+        assert "copy it to a disk first" in complaint(mmload(*command, "--source", url), 2)
     (bucket.folder / "photos" / "ant" / "zz.png").write_bytes(b"")
     assert "zz.png: the file is empty" in complaint(mmload("build", "imagefolder", url, tmp_path / "more"), 1)
 

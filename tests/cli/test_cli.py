@@ -285,18 +285,6 @@ def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path, capsys: pyte
     assert contents(tmp_path / "demo" / "photos") == before
 
 
-def test_demo_writes_nothing_behind_links(tmp_path: Path) -> None:
-    from mmload.cli.demo import _claim
-
-    (tmp_path / "mine").mkdir()
-    _claim(tmp_path / "demo")
-    for name in ("photos", "dataset", ".dataset.building"):
-        (tmp_path / "demo" / name).symlink_to(tmp_path / "mine")
-        with pytest.raises(BuildError, match=f"{name} is a link"):
-            _claim(tmp_path / "demo")
-        (tmp_path / "demo" / name).unlink()
-
-
 def test_demo_leaves_a_folder_of_other_things_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     assert "holds other things" in complaint(mmload("demo", tmp_path), 1)
