@@ -51,7 +51,7 @@ class RandomZoomOut(Step):
     ) -> None:
         super().__init__()
         self.fill = per_channel("fill", fill)
-        self.side_range = span("side_range", side_range, least=1.0, greatest=100.0, bounds="factors from 1 to 100")
+        self.side_range = span("side_range", side_range, least=1.0, greatest=100.0, unit="factors")
         self.p = chance(p)
         self.mask_fill = mask_level(mask_fill)
 
@@ -103,17 +103,17 @@ class RandomIoUCrop(Step):
         trials: int = 40,
     ) -> None:
         super().__init__()
-        self.min_scale = number("min_scale", min_scale, least=1e-3, greatest=1.0, expected="a share from 0.001 to 1")
-        self.max_scale = number("max_scale", max_scale, least=1e-3, greatest=1.0, expected="a share from 0.001 to 1")
-        self.min_aspect_ratio = number("min_aspect_ratio", min_aspect_ratio, least=0.0, expected="a ratio from 0")
-        self.max_aspect_ratio = number("max_aspect_ratio", max_aspect_ratio, least=1e-9, expected="a ratio above 0")
+        self.min_scale = number("min_scale", min_scale, least=1e-3, greatest=1.0, unit="a share")
+        self.max_scale = number("max_scale", max_scale, least=1e-3, greatest=1.0, unit="a share")
+        self.min_aspect_ratio = number("min_aspect_ratio", min_aspect_ratio, least=0.0, unit="a ratio")
+        self.max_aspect_ratio = number("max_aspect_ratio", max_aspect_ratio, least=1e-9, unit="a ratio")
         for name in ("scale", "aspect_ratio"):
             ends = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
             if ends[0] > ends[1]:
                 raise argument_error(f"(min_{name}, max_{name})", ends, "the smaller one first")
         given = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if sampler_options is None else sampler_options
         self.sampler_options = numbers("sampler_options", given, least=0.0, expected="overlaps from 0, one at least")
-        self.trials = integer("trials", trials, least=1, greatest=10_000, expected="an integer from 1 to 10000")
+        self.trials = integer("trials", trials, least=1, greatest=10_000)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""

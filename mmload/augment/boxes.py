@@ -63,12 +63,12 @@ class BoxRule:
     max_aspect: float = math.inf
 
     def __post_init__(self) -> None:
-        size = number("min_size", self.min_size, least=0, expected="pixels from 0")
-        share = number("min_visible", self.min_visible, least=0, greatest=1, expected="a share from 0 to 1")
+        size = number("min_size", self.min_size, least=0, unit="pixels")
+        share = number("min_visible", self.min_visible, least=0, greatest=1, unit="a share")
         object.__setattr__(self, "min_size", size)
         object.__setattr__(self, "min_visible", share)
         if self.max_aspect != math.inf:
-            aspect = number("max_aspect", self.max_aspect, least=1, expected="a quotient from 1")
+            aspect = number("max_aspect", self.max_aspect, least=1, unit="a quotient")
             object.__setattr__(self, "max_aspect", aspect)
 
     def permits(self, boxes: Boxes) -> Flags:

@@ -152,7 +152,7 @@ class Collate(nn.Module):
         Raises:
             ValueError: if it is no integer from 0.
         """
-        self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1, expected="an integer from 0"))
+        self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1))
 
     # It runs as it is: there is nothing in it that torch could compile on a CPU. Compile the model alone: of a compiled
     # nn.Sequential with a collate in it torch compiles nothing, as it skips loops that it cannot trace.

@@ -162,8 +162,7 @@ class ColorJitter(LevelStep):
         self.contrast = _factor("contrast", contrast)
         self.saturation = _factor("saturation", saturation)
         hue = 0.0 if hue is None else hue
-        rotation = "a rotation from 0 to 0.5"
-        turned = around("hue", hue, 0.0, least=-0.5, reach=0.5, expected=rotation, bounds="rotations within 0.5 of 0")
+        turned = around("hue", hue, 0.0, least=-0.5, reach=0.5, unit="a rotation")
         self.hue = turned if any(turned) else None
 
     @property
@@ -213,9 +212,9 @@ class RandomHSV(LevelStep):
 
     def __init__(self, hue: float = 0.015, saturation: float = 0.7, value: float = 0.4) -> None:
         super().__init__()
-        self.hue = number("hue", hue, least=0.0, greatest=0.5, expected="a rotation from 0 to 0.5")
-        self.saturation = number("saturation", saturation, least=0.0, greatest=1.0, expected="a gain from 0 to 1")
-        self.value = number("value", value, least=0.0, greatest=1.0, expected="a gain from 0 to 1")
+        self.hue = number("hue", hue, least=0.0, greatest=0.5, unit="a rotation")
+        self.saturation = number("saturation", saturation, least=0.0, greatest=1.0, unit="a gain")
+        self.value = number("value", value, least=0.0, greatest=1.0, unit="a gain")
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a rotation and two factors per sample."""
@@ -229,6 +228,5 @@ def _factor(name: str, value: float | Sequence[float] | None) -> tuple[float, fl
     """Checks factors and returns a range around 1; None if it would change nothing."""
     if value is None:
         return None
-    bounds = "finite numbers from 0"
-    ends = around(name, value, 1.0, least=0.0, reach=LARGEST, expected="a number from 0", bounds=bounds)
+    ends = around(name, value, 1.0, least=0.0, reach=LARGEST, unit="a number")
     return None if ends == (1.0, 1.0) else ends

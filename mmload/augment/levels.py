@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mmload.augment.arguments import LARGEST, argument_error, chance, elements, integer, integers, number, span
+from mmload.augment.arguments import argument_error, chance, elements, integer, integers, number, span
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.resize import size_with_least
@@ -76,7 +76,7 @@ class RandomPosterize(_WithProbability):
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
-        self.bits = integer("bits", bits, least=0, greatest=8, expected="an integer from 0 to 8")
+        self.bits = integer("bits", bits, least=0, greatest=8)
         self.numbers = (float(self.bits),)
 
 
@@ -96,7 +96,7 @@ class RandomSolarize(_WithProbability):
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
-        self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, expected="a level from 0 to 255")
+        self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, unit="a level")
         self.numbers = (self.threshold,)
 
     def check_images(self, plan: Plan) -> None:
@@ -123,9 +123,7 @@ class RandomAdjustSharpness(_WithProbability):
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         super().__init__(p)
-        self.sharpness_factor = number(
-            "sharpness_factor", sharpness_factor, least=0.0, greatest=LARGEST, expected="a number from 0"
-        )
+        self.sharpness_factor = number("sharpness_factor", sharpness_factor, least=0.0)
         self.numbers = self.sharpness_factor, 1.0 - self.sharpness_factor
 
 
@@ -146,7 +144,7 @@ class GaussianBlur(LevelStep):
         super().__init__()
         self.kernel_size = _kernel(kernel_size)
         ends = (sigma, sigma) if elements(sigma) is None else sigma
-        self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, bounds="standard deviations above 0, in pixels")
+        self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, unit="pixels")
 
     def check_images(self, plan: Plan) -> None:
         (wide, high), (height, width) = self.kernel_size, plan.frame
@@ -201,10 +199,8 @@ class RandomPhotometricDistort(LevelStep):
     ) -> None:
         super().__init__()
         factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-        self.brightness, self.contrast, self.saturation = (
-            span(name, ends, bounds="finite numbers from 0") for name, ends in factors.items()
-        )
-        self.hue = span("hue", hue, least=-0.5, greatest=0.5, bounds="rotations within 0.5 of 0")
+        self.brightness, self.contrast, self.saturation = (span(name, ends) for name, ends in factors.items())
+        self.hue = span("hue", hue, least=-0.5, greatest=0.5, unit="rotations")
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:

@@ -30,8 +30,6 @@ from mmload.runtime.numba_compile import numba_compiled
 _MOST_CLASSES = 1_000_000
 """Upper bound that catches typing errors: one-hot targets of a batch of 256 then take 1 GB."""
 
-_CLASSES = f"an integer from 1 to {_MOST_CLASSES}, or None"
-
 _PER = ("sample", "batch")
 
 
@@ -70,10 +68,10 @@ class _Mix(MixStep):
 
     def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0, per: str = "sample") -> None:
         super().__init__()
-        self.alpha = number("alpha", alpha, least=1e-12, greatest=1e12, expected="a positive number, 1e-12 to 1e12")
+        self.alpha = number("alpha", alpha, least=1e-12, greatest=1e12)
         self.num_classes: int | None = None
         if num_classes is not None:
-            self.num_classes = integer("num_classes", num_classes, least=1, greatest=_MOST_CLASSES, expected=_CLASSES)
+            self.num_classes = integer("num_classes", num_classes, least=1, greatest=_MOST_CLASSES)
         self.p = chance(p)
         self.per = choice("per", per, _PER)
 

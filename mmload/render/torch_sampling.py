@@ -75,11 +75,10 @@ def windows(plan: Plan) -> list[Window]:
     numbers = np.stack([np.broadcast_to(0 if side is None else side, plan.count) for side in sides], 1).tolist()
     flips = (np.zeros(plan.count, np.bool_) if flip is None else flip for flip in (plan.flip_x, plan.flip_y))
     turned = [(-1,) * x + (-2,) * y for x, y in zip(*(flip.tolist() for flip in flips), strict=True)]
-    found = [Window._make([*one, turn]) for one, turn in zip(numbers, turned, strict=True)]
-    if part is None or (canvas := part.placement) is None:
-        return found
-    places = np.stack((canvas.rows, canvas.cols, canvas.top, canvas.left), 1).tolist()
-    return [one._replace(placed=Placed(*place)) for one, place in zip(found, places, strict=True)]
+    places: Sequence[Placed | None] = [None] * plan.count
+    if part is not None and (canvas := part.placement) is not None:
+        places = list(map(Placed._make, zip(canvas.rows, canvas.cols, canvas.top, canvas.left, strict=True)))
+    return [Window._make([*one, turn, at]) for one, turn, at in zip(numbers, turned, places, strict=True)]
 
 
 def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
