@@ -1,7 +1,7 @@
 """Rendering of a plan: it reads each pixel once and writes the final size, dtype and memory format.
 
 It takes a :class:`~mmload.render.plan.Plan` and images, and writes into memory that the caller owns. Compiled kernels
-render uint8 images on a CPU, some samples or a batch (:mod:`mmload.render.sample_kernels`). Torch's operations render
+render uint8 images on a CPU, some samples or a batch (:mod:`mmload.render.cpu_kernels`). Torch's operations render
 anything else, on the images' device, to which the plan is copied (:mod:`mmload.render.torch_rendering`). Nothing here
 draws random numbers.
 """
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from mmload.lazy import lazy_property
-from mmload.render.antialiased_resize import REACHES, SHRINKS
+from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
 from mmload.render.canvas_kernels import paint as paint_tiles
 from mmload.render.changed_images import changed_images, complete_images
-from mmload.render.cpu_kernels import CROPS
+from mmload.render.cpu_kernels import CROPS, render
 from mmload.render.kernel_arguments import (
     BYTES,
     FLIPPED_X,
@@ -51,8 +51,6 @@ from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import Copy, copied
 from mmload.render.plan_parts import PADDING_MODES, Canvas, Mixing, Padding, Resampling, check_fill, check_levels
-from mmload.render.resized_windows import resize
-from mmload.render.sample_kernels import render
 from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, placements, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
