@@ -278,9 +278,8 @@ class Rendering:
                 resizes[name] = value
         placed = None if resampling is None else resampling.placement
         if placed is not None:
-            for name, value in (("high", placed.rows), ("wide", placed.cols), ("down", placed.top)):
-                resizes[name] = value
-            resizes["right"] = placed.left
+            resizes["high"], resizes["wide"] = placed.rows, placed.cols
+            resizes["down"], resizes["right"] = placed.top, placed.left
         elif resampling is not None:
             resizes["high"], resizes["wide"] = resampling.height, resampling.width
         return resizes
