@@ -145,8 +145,7 @@ def _framed_image(images: Tensor, framing: Framing, out: Pixels | None) -> Tenso
 def _resize_part(images: Tensor, framing: Framing, part: Window, out: Pixels | None) -> Tensor:
     import torch
 
-    from mmload.render.antialiased_resize import REACHES
-    from mmload.render.resized_windows import resize_part
+    from mmload.render.antialiased_resize import REACHES, resize_part
 
     shape = len(images), *part[2:]
     if out is None or out.shape != shape:

@@ -41,7 +41,7 @@ Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
 
 
-class Statistics(NamedTuple):
+class LoadingStatistics(NamedTuple):
     """Counters of the threads that make batches.
 
     Attributes:
@@ -125,10 +125,12 @@ class BatchWorker:
 
             self._side_stream = SideStream(settings.device)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> LoadingStatistics:
         """Returns counters since the worker was made."""
         source, times = self._tier or self._device_tier, (self._read_seconds, self._render_seconds)
-        return Statistics(*times, source.hits, source.misses, source.note) if source else Statistics(*times)
+        return (
+            LoadingStatistics(*times, source.hits, source.misses, source.note) if source else LoadingStatistics(*times)
+        )
 
     def make(self, selection: RowSelection, epoch: int) -> Delivery:
         """Does everything for a batch that can run outside the training thread.

@@ -39,7 +39,7 @@ from mmload.loader.arguments import (
     returns_for,
     torch_seed,
 )
-from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
+from mmload.loader.batch_worker import BatchSettings, BatchWorker, LoadingStatistics
 from mmload.loader.epoch_iterator import (
     BatchRows,
     Counts,
@@ -333,7 +333,7 @@ class Loader:
             ``tier_reason``, with how rows are in memory now; ``hits`` and ``misses``, rows that were in memory or
             had to be read; ``threads``, how many there are, and ``threads_reason``.
         """
-        counted = self._pool.statistics() if self._pool and self._pool.usable else Statistics()
+        counted = self._pool.statistics() if self._pool and self._pool.usable else LoadingStatistics()
         return {
             "batches": self._counts.batches,
             "waited_s": self._counts.waited_s,

@@ -57,7 +57,9 @@ def check_store(
     verdicts = [ordered, _check_classes(split, source, folder), *_check_labels(split, source, folder, found)]
     chosen = _chosen(source, found, rows, seed)
     references = ReferenceMaker(source, recipe)
-    compared = in_threads(chosen, partial(_compare_row, split, references, found, recipe), threads)
+    compared: Iterable[_RowDifferences] = in_threads(
+        chosen, partial(_compare_row, split, references, found, recipe), threads
+    )
     if progress is not None:
         what = f"comparing rows of {split.name} with the photographs, decoded again"
         compared = _counted(compared, partial(progress, what), len(chosen))

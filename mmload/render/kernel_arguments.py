@@ -308,13 +308,13 @@ class Operations(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """Addresses of the kernels that :func:`~mmload.render.sample_kernels.render` calls for a sample; 0: it does not.
+    """Addresses of the kernels that :func:`~mmload.render.cpu_kernels.render` calls for a sample; 0: it does not.
 
     Attributes:
         color: a crop to the output.
         cut: a crop to bytes.
         run: :func:`~mmload.render.level_kernels.run_operations`.
-        resize: :func:`~mmload.render.resized_windows.resize`.
+        resize: :func:`~mmload.render.antialiased_resize.resize`.
         paint: :func:`~mmload.render.canvas_kernels.paint`.
     """
 

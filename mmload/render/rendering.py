@@ -1,7 +1,7 @@
 """Rendering of a plan: it reads each pixel once and writes the final size, dtype and memory format.
 
 It takes a :class:`~mmload.render.plan.Plan` and images, and writes into memory that the caller owns. Compiled kernels
-render uint8 images on a CPU, some samples or a batch (:mod:`mmload.render.sample_kernels`). Torch's operations render
+render uint8 images on a CPU, some samples or a batch (:mod:`mmload.render.cpu_kernels`). Torch's operations render
 anything else, on the images' device, to which the plan is copied (:mod:`mmload.render.torch_rendering`). Nothing here
 draws random numbers.
 """
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from mmload.lazy import lazy_property
-from mmload.render.antialiased_resize import REACHES, SHRINKS
+from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
 from mmload.render.canvas_kernels import paint as paint_tiles
 from mmload.render.changed_images import changed_images, complete_images
-from mmload.render.cpu_kernels import CROPS
+from mmload.render.cpu_kernels import CROPS, render
 from mmload.render.kernel_arguments import (
     BYTES,
     FLIPPED_X,
@@ -51,8 +51,6 @@ from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import Copy, copied
 from mmload.render.plan_parts import PADDING_MODES, Canvas, Mixing, Padding, Resampling, check_fill, check_levels
-from mmload.render.resized_windows import resize
-from mmload.render.sample_kernels import render
 from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
@@ -278,9 +276,8 @@ class Rendering:
                 resizes[name] = value
         placed = None if resampling is None else resampling.placement
         if placed is not None:
-            for name, value in (("high", placed.rows), ("wide", placed.cols), ("down", placed.top)):
-                resizes[name] = value
-            resizes["right"] = placed.left
+            resizes["high"], resizes["wide"] = placed.rows, placed.cols
+            resizes["down"], resizes["right"] = placed.top, placed.left
         elif resampling is not None:
             resizes["high"], resizes["wide"] = resampling.height, resampling.width
         return resizes
@@ -353,7 +350,8 @@ def streams(out: Pixels) -> bool:
 
 
 RESERVE = 1.5
-"""Factor by which its window has to shrink more than that: with less, pixels differ by over 2 levels on average."""
+"""Factor by which a window has to shrink more than its decoded image: with less, pixels differ by over 2 levels on
+average."""
 
 
 def needed_lines(plan: Plan) -> Places:
@@ -370,10 +368,8 @@ def needed_lines(plan: Plan) -> Places:
     height = plan.sizes[:, 0]
     top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
     rows = plan.per_sample(plan.rows)
-    needed = np.empty(plan.count, NEEDED)
     if plan.resampling is not None and not is_by_kernel(plan.resampling):
-        needed["first"], needed["stop"], needed["shrink"] = 0, height, 1
-        return needed
+        return complete_images(plan.sizes)
     first, stop = top, top + rows
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is not None and plan.resampling is not None:
@@ -386,6 +382,7 @@ def needed_lines(plan: Plan) -> Places:
     if plan.padding is not None and plan.padding.mode != "constant":
         outside = (top < 0) | (top + rows > height)
         first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
+    needed = np.empty(plan.count, NEEDED)
     needed["first"] = np.clip(first, 0, height)
     needed["stop"] = np.clip(stop, needed["first"], height)
     needed["shrink"] = _shrinks_of(plan, plan.sizes)
