@@ -352,7 +352,8 @@ def streams(out: Pixels) -> bool:
 
 
 RESERVE = 1.5
-"""Factor by which its window has to shrink more than that: with less, pixels differ by over 2 levels on average."""
+"""Factor by which a window has to shrink more than its decoded image: with less, pixels differ by over 2 levels on
+average."""
 
 
 def needed_lines(plan: Plan) -> Places:
@@ -369,10 +370,8 @@ def needed_lines(plan: Plan) -> Places:
     height = plan.sizes[:, 0]
     top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
     rows = plan.per_sample(plan.rows)
-    needed = np.empty(plan.count, NEEDED)
     if plan.resampling is not None and not is_by_kernel(plan.resampling):
-        needed["first"], needed["stop"], needed["shrink"] = 0, height, 1
-        return needed
+        return complete_images(plan.sizes)
     first, stop = top, top + rows
     placed = None if plan.resampling is None else plan.resampling.placement
     if placed is not None and plan.resampling is not None:
@@ -385,6 +384,7 @@ def needed_lines(plan: Plan) -> Places:
     if plan.padding is not None and plan.padding.mode != "constant":
         outside = (top < 0) | (top + rows > height)
         first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
+    needed = np.empty(plan.count, NEEDED)
     needed["first"] = np.clip(first, 0, height)
     needed["stop"] = np.clip(stop, needed["first"], height)
     needed["shrink"] = _shrinks_of(plan, plan.sizes)
