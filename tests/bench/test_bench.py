@@ -136,7 +136,8 @@ def test_verdict_names_the_bottleneck_and_only_what_was_measured(
     rows: tuple[Row, ...], told: list[str], not_told: list[str]
 ) -> None:
     text = verdict(rows, cores=2, device="cpu")
-    assert ([words for words in told if words not in text], [words for words in not_told if words in text]) == ([], [])
+    assert [words for words in told if words not in text] == []
+    assert [words for words in not_told if words in text] == []
 
 
 def test_verdict_depends_on_the_device_and_on_what_is_missing() -> None:

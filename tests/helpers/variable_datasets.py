@@ -33,11 +33,11 @@ def some_images(sizes: Sequence[tuple[int, int]] = SIZES, channels: int = 3, see
     return images
 
 
-def jpeg_of(image: np.ndarray, quality: int = 90, **more: int) -> np.ndarray:
-    """An image [C, H, W] as a JPEG with a restart marker after each line of blocks: uint8 [n]."""
+def jpeg_of(image: np.ndarray, quality: int = 90, mode: str | None = None, **more: int) -> np.ndarray:
+    """An image [C, H, W] as a JPEG of a mode, with a restart marker after each line of blocks: uint8 [n]."""
     picture = Image.fromarray(image.transpose(1, 2, 0) if len(image) == 3 else image[0])
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=quality, **{"restart_marker_rows": 1, **more})
+    picture.convert(mode or picture.mode).save(file, "JPEG", quality=quality, **{"restart_marker_rows": 1, **more})
     return np.frombuffer(file.getvalue(), np.uint8)
 
 

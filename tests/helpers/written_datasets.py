@@ -23,9 +23,7 @@ def of_one_value(path: Path, value: int) -> Path:
     return of_tensors(path, rows, shard_rows=SHARD_ROWS, fingerprint=str(value))
 
 
-def sparse_dataset(
-    path: Path, rows: int, targets: torch.Tensor | None = None, *, side: int = 8, shard_rows: int | None = None
-) -> Path:
+def sparse_dataset(path: Path, rows: int, *, side: int = 8, shard_rows: int | None = None) -> Path:
     """A dataset whose image files are holes: as large as they say, but with no bytes on the disk."""
     fields = {
         "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
@@ -41,8 +39,6 @@ def sparse_dataset(
             with open(folder / f"{name}.memmap", "wb") as file:
                 file.truncate(count * spec.row_bytes)
             files[name] = FileRecord(bytes=count * spec.row_bytes, crc32="00000000")
-        if targets is not None:
-            targets[start : start + count].numpy().tofile(folder / "targets.memmap")
         shards.append(ShardRecord(rows=count, files=files))
     return _with_manifest(path, {"train": _record(path / "train", fields, shards, shard_rows or rows, listed="")})
 

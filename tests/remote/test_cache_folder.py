@@ -18,7 +18,7 @@ import pytest
 import torch
 from cached_datasets import SMALL_CHUNKS, cache_of, check_rows, end_all, map_of, stored_bytes
 from forked_program import Program, in_a_fork
-from meanwhile import once
+from meanwhile import dying_at
 from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
@@ -272,22 +272,13 @@ mmload.open({url!r}, cache={str(cache)!r})["train"].reader.array("images", np.ar
     assert stored_bytes(cache) > ROWS * ROW_BYTES
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing of the package catches it."""
-
-
-def kill() -> None:
-    raise Killed
-
-
 def test_a_survey_of_a_truncated_mark_that_is_killed_leaves_no_count_that_is_too_low(
-    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, local: Dataset, cache: Path
 ) -> None:
     remote = mmload.open(url, cache=cache, cache_limit=8 * ROW_BYTES)
     check_rows(remote, local)
     os.truncate(cache / NAME, 0)
-    once(monkeypatch, CacheFolder, "_survey", before=kill)
-    with pytest.raises(Killed):
+    with dying_at(CacheFolder, "_survey"):
         _ = cache_of(remote).used
     end_all()
     assert CacheFolder(cache, None).used == stored_bytes(cache) > 0

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from meanwhile import once
+from meanwhile import dying_at, once
 from updating import add_and_update, picture
 
 from mmload.builder.pipeline import update
@@ -102,17 +102,8 @@ def test_a_pull_never_writes_over_what_a_change_has_committed_meanwhile(squares,
     assert verify(copy) == []
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing of the package catches it."""
-
-
-def kill():
-    raise Killed
-
-
-def test_a_pull_that_was_killed_at_its_end_leaves_nothing_when_it_is_run_again(pushed, tmp_path, monkeypatch):
-    once(monkeypatch, copies, "sync_folder", before=kill)
-    with pytest.raises(Killed):
+def test_a_pull_that_was_killed_at_its_end_leaves_nothing_when_it_is_run_again(pushed, tmp_path):
+    with dying_at(copies, "sync_folder"):
         pull(pushed, tmp_path / "copy")
     pull(pushed, tmp_path / "copy")
     assert_whole(tmp_path / "copy")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import crop_collate
-from loaded import images_of, resumed, rows_of
+from loaded import resumed, rows_of
 from loading_orders import order_options
 from torch.utils.data import ConcatDataset, Subset, random_split
 from written_datasets import of_one_value
@@ -79,13 +79,6 @@ def test_ids_are_those_beneath_the_subsets(dataset: Dataset) -> None:
     assert rows_of(Loader(split.subset([5, 3]))) == [5, 3]
     assert rows_of(Loader(joined)) == list(range(20))
     assert rows_of(Loader(Subset(joined, [19, 1]))) == [19, 1]
-
-
-def test_a_row_of_a_subset_is_drawn_as_in_its_split(dataset: Dataset) -> None:
-    split = dataset["train"]
-    plain = images_of(Loader(split, collate=crop_collate()))
-    found = images_of(Loader(halves(split)[0], batch_size=3, shuffle=True, collate=crop_collate()))
-    assert all(torch.equal(image, plain[row]) for row, image in found.items())
 
 
 def test_a_sampler_counts_positions_of_the_subset(dataset: Dataset) -> None:

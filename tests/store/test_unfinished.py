@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from building import recipe
 from conftest import complaint, mmload
+from meanwhile import interrupted
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
 from mmload.store.unfinished import how_to_go_on
-
-
-def stop(done: int, total: int) -> None:
-    if done >= 8:
-        raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -26,8 +22,7 @@ def words(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     monkeypatch.chdir(tmp_path)
     words = ["build", "imagefolder", str(source), "my out", "--size", "32", "--shard-size", "12416"]
     asked = recipe(source, Path("my out"), transforms=square(32), shard_bytes=12416)
-    with pytest.raises(KeyboardInterrupt):
-        build(asked, threads=1, progress=stop, command=words)
+    interrupted(build, asked, after=8, command=words)
     return words
 
 
@@ -75,8 +70,7 @@ def test_unfinished_build_records_its_command_line(
 
 
 def test_a_build_from_python_has_no_command(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        build(recipe(source, tmp_path / "out"), threads=1, progress=stop)
+    interrupted(build, recipe(source, tmp_path / "out"), after=8)
     assert str(how_to_go_on(tmp_path / "out")).endswith(WITHOUT.format(out=tmp_path / "out"))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from mmload.builder.verify import verify
 from mmload.errors import DamagedError, UsageError
 from mmload.store.dataset import Split
 
-FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 IMAGES = some_images()
 MASKS = [image[0] // 32 for image in IMAGES]
 
@@ -72,13 +70,14 @@ def test_several_rows_are_a_lazy_stack(built: Path) -> None:
     assert len(split[[]]) == 0
 
 
-def test_numpy_reads_what_the_document_says(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", FORMAT.read_text(encoding="utf-8"), re.DOTALL)
-    names: dict[str, object] = {"json": json, "np": np, "pathlib": __import__("pathlib")}
-    exec(next(block for block in blocks if "def photographs" in block), names)
-    found = list(names["photographs"](raw, "train", "images"))  # type: ignore[operator]
+def test_rows_lie_as_the_document_of_the_format_says(raw: Path) -> None:
+    found = []
+    for shard in range(3):
+        pixels, offsets, sizes = (read(raw, shard, part) for part in ("bytes", "offsets", "sizes"))
+        for row, (height, width) in enumerate(sizes.reshape(-1, 2)):
+            found.append(pixels[offsets[row] : offsets[row + 1]].reshape(height, 3, width).transpose(1, 0, 2))
     assert len(found) == len(IMAGES)
-    assert all((image == other).all() for image, other in zip(found, IMAGES, strict=True))
+    assert all(map(np.array_equal, found, IMAGES))
 
 
 def test_a_shard_is_a_tensordict_and_has_what_that_can_hold(built: Path) -> None:
@@ -123,8 +122,6 @@ def test_a_field_that_cannot_be(raw: Path, change: dict[str, object], message: s
 def test_what_needs_rows_of_one_size_says_so(raw: Path) -> None:
     with pytest.raises(UsageError, match="are variable-size, but this needs rows of one size"):
         split_of(raw).reader.gather("images", np.arange(2))
-    with pytest.raises(UsageError, match="images of split 'train' have variable sizes, but a batch has one"):
-        mmload.Loader(raw)
 
 
 def damage(path: Path, shard: int, part: str, change: np.ndarray) -> Split:
