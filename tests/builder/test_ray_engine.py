@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import contents, make_folder, mmload
+from meanwhile import interrupt_after
 from PIL import Image
 from ray_cluster import add_node, builders, ray_cluster
 
@@ -29,12 +30,11 @@ from mmload.builder.shards import ShardPlan
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.store.manifest import loads
 
-_ROWS = 4
 slow = pytest.mark.slow
 
 
 def recipe(source: Path, out: Path) -> BuildRecipe:
-    size = _ROWS * (3 * 16 * 16 + 8)
+    size = 4 * (3 * 16 * 16 + 8)
     return BuildRecipe(kind="imagefolder", root=source, out=out, transforms=square(16), shard_bytes=size)
 
 
@@ -115,13 +115,9 @@ def test_a_node_is_killed_and_the_bytes_are_those_of_a_local_build(
 
 @slow
 def test_an_interrupted_build_goes_on_without_ray(cluster: Any, photos: Path, whole: Path, tmp_path: Path) -> None:
-    def interrupt(done: int, total: int) -> None:
-        if done > total / 3:
-            raise KeyboardInterrupt
-
     job = recipe(photos, tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
-        build(job, engine=RayEngine(), progress=interrupt)
+        build(job, engine=RayEngine(), progress=interrupt_after(54))
     assert 0 < build(job).built < 160
     assert contents(tmp_path / "out") == contents(whole)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -204,19 +200,23 @@ def test_the_command_builds_and_its_death_leaves_a_build_that_goes_on(
     assert contents(tmp_path / "out") == contents(whole)
 
 
-def test_ray_engine_options_that_exclude_each_other_are_refused(
+@pytest.mark.parametrize("more", [["--processes", 2], ["--threads", 0], ["--address", "ray://a:1"]])
+def test_ray_engine_options_that_it_cannot_take_are_refused(more: list[object], photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    assert mmload("build", "imagefolder", photos, tmp_path / "out", "--engine", "ray", *more).returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_of_a_ray_engine_are_given_to_it_and_it_needs_ray(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed")
-    words = ["build", "imagefolder", photos, tmp_path / "out", "--size", 16]
-    for more in (["--engine", "dask"], ["--address", "a:1"], ["--engine", "ray", "--part", "1/2"]):
-        assert mmload(*words, *more).returncode == 2
-    for more in (["--processes", 2], ["--threads", 0], ["--address", "ray://a:1"]):
-        assert mmload(*words, "--engine", "ray", *more).returncode == 2
     with pytest.raises(UsageError, match="give them to the engine"):
         build(recipe(photos, tmp_path / "out"), engine=RayEngine(), threads=2)
+    assert mmload("build", "imagefolder", photos, tmp_path / "out", "--engine", "dask").returncode == 2
     monkeypatch.setattr(ray_engine, "find_spec", lambda name: None)
-    assert mmload(*words, "--engine", "ray").stderr == f"mmload: {ray_engine.EXTRA}\n"
+    done = mmload("build", "imagefolder", photos, tmp_path / "out", "--engine", "ray")
+    assert done.stderr == f"mmload: {ray_engine.EXTRA}\n"
     assert not list(tmp_path.iterdir())
 
 

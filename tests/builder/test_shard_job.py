@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, RecipeError
 from mmload.records import DTYPES, FieldSpec, Sample
 
-ROW = 3 * 32 * 32 + 8
 
-
-def recipe(source: Path, out: Path, seed: int | None = None) -> BuildRecipe:
+@pytest.fixture
+def made(folder: Path, tmp_path: Path) -> BuildRecipe:
+    """The recipe of ``folder`` in shards of five rows; nothing is built."""
+    shard_bytes = 5 * (3 * 32 * 32 + 8)
     return BuildRecipe(
-        kind="imagefolder", root=source, out=out, transforms=square(32), shard_bytes=5 * ROW, shuffle_seed=seed
+        kind="imagefolder", root=folder, out=tmp_path / "out", transforms=square(32), shard_bytes=shard_bytes
     )
 
 
@@ -81,26 +83,17 @@ def test_shard_rows_of_all_large_fields_fill_pages_where_that_fits() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_a_worker_is_sent_the_samples_of_its_shard_alone(seed: int | None, folder: Path, tmp_path: Path) -> None:
-    made = recipe(folder, tmp_path / "out", seed)
+def test_a_worker_is_sent_the_samples_of_its_shard_alone(seed: int | None, made: BuildRecipe, tmp_path: Path) -> None:
     splits, chain = splits_of(made), TransformChain(made.transforms)
     fields = {name: fields_of(split, chain, False) for name, split in splits.items()}
     job = ShardJob(splits=splits, fields=fields, chain=chain, paths=BuildPaths(tmp_path), shuffle_seed=seed)
-    plan = plan_shards("train", 18, 5)[1]
-    samples = job.samples(plan)
+    samples = job.samples(plan_shards("train", 18, 5)[1])
     assert samples is not None
-    assert len(samples) == 5
-    if seed is None:
-        assert [samples.id(index) for index in range(5)] == [splits["train"].id(index) for index in range(5, 10)]
+    sent = [samples.id(index) for index in range(len(samples))]
+    expected = [splits["train"].id(index) for index in range(5, 10)]
+    assert sent == expected if seed is None else len(set(sent)) == 5
     assert b"ant" not in pickle.dumps(job.without_samples())
     assert pickle.dumps(samples).count(b".png") == 5
-
-
-@pytest.mark.parametrize("seed", [None, 3])
-def test_shuffled_or_not_two_processes_give_the_same_bytes(seed: int | None, folder: Path, tmp_path: Path) -> None:
-    build(recipe(folder, tmp_path / "one", seed), processes=1)
-    build(recipe(folder, tmp_path / "two", seed), processes=2, threads=1)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 class Tiny:
@@ -129,9 +122,8 @@ class Tiny:
 def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = []
     for count in (2000, 2000, 8000):  # the first fills what is kept for good
-        monkeypatch.setattr(
-            "mmload.builder.planned_build._all_splits", lambda recipe, count=count: {"train": Tiny(count)}
-        )
+        split = {"train": Tiny(count)}
+        monkeypatch.setattr("mmload.builder.planned_build._all_splits", lambda recipe, split=split: split)
         made = BuildRecipe(
             kind="imagefolder", root=tmp_path / "source", out=tmp_path / f"{count}{len(peaks)}", shard_bytes=60 * count
         )
@@ -145,31 +137,30 @@ def test_memory_does_not_grow_with_samples(tmp_path: Path, monkeypatch: pytest.M
 class Featured(Tiny):
     """Rows of one more field, whose dtype changes from a row on."""
 
-    def __init__(self, dtype: torch.dtype, other: torch.dtype | None = None) -> None:
+    def __init__(self, dtype: str, other: str | None = None) -> None:
         super().__init__(6)
         self.dtypes = [dtype] * 4 + [other or dtype] * 2
 
     def read(self, index: int) -> Sample:
         sample = super().read(index)
         values = torch.tensor([[0, 1, 1], [1, 0, index % 2]]).mT  # not contiguous
-        return Sample(sample.id, {**sample.fields, "features": values.to(self.dtypes[index])}, sample.size)
+        features = values.to(getattr(torch, self.dtypes[index]))
+        return Sample(sample.id, {**sample.fields, "features": features}, sample.size)
 
 
 def rows_of(split: Featured) -> torch.Tensor:
     chain = TransformChain(())
     fields = {"train": fields_of(split, chain, False)}
     job = ShardJob(splits={"train": split}, fields=fields, chain=chain, paths=BuildPaths(Path()))
-    chunks = list(job.chunks(ShardPlan(split="train", index=0, start=0, stop=6), 1))
+    chunks = job.chunks(ShardPlan(split="train", index=0, start=0, stop=6), 1)
     return torch.cat([chunk.fields["features"] for chunk in chunks])
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_fields_of_every_dtype(name: str) -> None:
-    dtype = getattr(torch, name)
-    assert DTYPES[name] == dtype.itemsize
-    split = Featured(dtype)
+    split = Featured(name)
     rows = rows_of(split)
-    assert rows.dtype == dtype
+    assert (rows.dtype, DTYPES[name]) == (getattr(torch, name), rows.itemsize)
     assert torch.equal(rows, torch.stack([split.read(index).fields["features"] for index in range(6)]))
 
 
@@ -179,30 +170,32 @@ def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
         rf"4.png: field features is {other} \[3, 2\], the first .* {dtype} \[3, 2\]; every row has one shape and dtype$"
     )
     with pytest.raises(RecipeError, match=message):
-        rows_of(Featured(getattr(torch, dtype), getattr(torch, other)))
+        rows_of(Featured(dtype, other))
 
 
 def test_what_is_written_to_the_disk_ahead_is_the_same(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: BuildRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(recipe(folder, tmp_path / "plain"))
+    build(made)
     ranges: list[tuple[int, int]] = []
     monkeypatch.setattr(store, "_FLUSH_BYTES", 1)
     monkeypatch.setattr(store, "begin_sync", lambda file, start, length: ranges.append((start, length)))
-    build(recipe(folder, tmp_path / "flushed"))
+    build(replace(made, out=tmp_path / "flushed"))
     assert ranges
-    assert contents(tmp_path / "plain") == contents(tmp_path / "flushed")
+    assert contents(tmp_path / "out") == contents(tmp_path / "flushed")
 
 
-def test_a_disk_that_fails_at_a_seal_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_at_a_seal_is_said(
+    made: BuildRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(file: object) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "sync", failing)
         with pytest.raises(BuildError, match=r"cannot write .*\(Input/output error\); .*run the same command again"):
-            build(recipe(folder, tmp_path / "out"))
+            build(made)
     assert not (tmp_path / "out").exists()
-    build(recipe(folder, tmp_path / "out"))
-    build(recipe(folder, tmp_path / "whole"))
+    build(made)
+    build(replace(made, out=tmp_path / "whole"))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

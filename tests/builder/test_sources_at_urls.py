@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import complaint, contents, mmload
+from meanwhile import interrupted
 from s3_server import Bucket
 
 from mmload.builder.pipeline import build
@@ -31,6 +32,12 @@ def url(bucket: Bucket, folder: Path) -> str:
     return f"{bucket.url}/photos"
 
 
+@pytest.fixture
+def local(folder: Path, tmp_path: Path) -> Path:
+    """The dataset of the same images on the disk."""
+    return build(recipe(folder, tmp_path / "local")).out
+
+
 REVISIONS = ("dataset.json", "origins.jsonl")
 
 
@@ -44,47 +51,44 @@ def rows_of(dataset: Path) -> dict[str, bytes]:
 
 
 def test_an_image_folder_at_a_url_gives_the_rows_of_a_local_one(
-    url: str, bucket: Bucket, folder: Path, tmp_path: Path
+    url: str, bucket: Bucket, local: Path, tmp_path: Path
 ) -> None:
     bucket.faults(fail_every=3)
     (bucket.folder / "photos" / "beside.txt").write_text("no class")
-    build(recipe(folder, tmp_path / "local"))
     build(recipe(url, tmp_path / "out"))
-    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+    assert rows_of(tmp_path / "out") == rows_of(local)
     assert build(recipe(url, tmp_path / "out")).built == 0
     assert compare(tmp_path / "out", url) == []
     secret = os.environ["AWS_SECRET_ACCESS_KEY"].encode()
     assert not any(secret in content for content in contents(tmp_path / "out").values())
     (tmp_path / "out" / "train" / "000001" / "images.memmap").write_bytes(b"lost")
     assert len(repair(tmp_path / "out", url)) == 1
-    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+    assert rows_of(tmp_path / "out") == rows_of(local)
 
 
 def test_splits_and_the_order_of_folders_are_those_of_a_local_one(url: str, bucket: Bucket, tmp_path: Path) -> None:
-    local = tmp_path / "photos"
-    for name in ("train/a b/x/1.PNG", "train/a b/x-y/0.png", "train/a b/2.png", "train/c/0.png", "val/a b/0.gif"):
+    local, ant, bee = tmp_path / "photos", "ant/00.png", "bee/00.png"
+    for name, picture in {
+        "train/a b/x/1.PNG": ant,
+        "train/a b/x-y/0.png": ant,
+        "train/a b/2.png": ant,
+        "train/c/0.png": ant,
+        "val/a b/0.gif": ant,
+        "val/a b/3.png": bee,
+        "val/c/0.png": bee,
+    }.items():
         for root in (local, bucket.folder / "split"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(bucket.folder / "photos" / "ant" / "00.png", root / name)
-    for name in ("val/a b/3.png", "val/c/0.png"):
-        for root in (local, bucket.folder / "split"):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(bucket.folder / "photos" / "bee" / "00.png", root / name)
+            shutil.copy(bucket.folder / "photos" / picture, root / name)
     build(recipe(local, tmp_path / "local"))
     build(recipe(f"{bucket.url}/split/", tmp_path / "out"))
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
 
 
-def test_sources_at_urls_an_interrupted_build_goes_on(url: str, folder: Path, tmp_path: Path) -> None:
-    def interrupt(done: int, total: int) -> None:
-        if done >= 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(recipe(url, tmp_path / "out"), threads=1, progress=interrupt)
+def test_sources_at_urls_an_interrupted_build_goes_on(url: str, local: Path, tmp_path: Path) -> None:
+    interrupted(build, recipe(url, tmp_path / "out"), after=12)
     assert 0 < build(recipe(url, tmp_path / "out")).built < 18
-    build(recipe(folder, tmp_path / "local"))
-    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "local")
+    assert rows_of(tmp_path / "out") == rows_of(local)
 
 
 def test_an_object_that_is_gone_is_a_sample_that_cannot_be_read(
@@ -147,25 +151,34 @@ def test_a_list_names_what_may_not_be_read(url: str, bucket: Bucket, tmp_path: P
         build(recipe(f"{url}/list.jsonl", tmp_path / "out", "list", allow_outside=True))
 
 
-def test_sources_at_urls_what_is_asked_wrongly(url: str, bucket: Bucket, folder: Path, tmp_path: Path) -> None:
-    for root, message in (
-        (f"{bucket.url}/nothing", "no objects at s3://.*/nothing"),
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        ("BUCKET/nothing", "no objects at s3://.*/nothing"),
         ("s3://no-such-bucket/x", "bucket 'no-such-bucket' does not exist"),
         ("s3://key:secret@bucket/x", "has credentials or options in it"),
         ("https://example.com/x", "the URLs of object storage are"),
-    ):
-        with pytest.raises((SourceError, UsageError), match=message):
-            build(recipe(root, tmp_path / "out"))
-    assert "reads folders of this machine" in complaint(mmload("build", "voc", url, tmp_path / "out"), 2)
-    assert "s3://b/out is a URL" in complaint(mmload("build", "imagefolder", folder, "s3://b/out"), 2)
-    assert "no such list: s3" in complaint(mmload("build", "list", f"{url}/no.csv", tmp_path / "out"), 1)
-    assert "is a list of ids" in complaint(mmload("build", "list", f"{url}/list.json", tmp_path / "out"), 2)
-    assert mmload("build", "imagefolder", url, tmp_path / "out", "--size", 16).returncode == 0
-    assert f"equals {url}" in mmload("verify", tmp_path / "out", "--source", url).stdout
-    for command in (["parity", tmp_path / "out"], ["bench", tmp_path / "out"], ["browse", tmp_path / "out"]):
-        assert "copy it to a disk first" in complaint(mmload(*command, "--source", url), 2)
+    ],
+)
+def test_sources_at_urls_that_are_wrong_are_refused(bucket: Bucket, tmp_path: Path, root: str, message: str) -> None:
+    with pytest.raises((SourceError, UsageError), match=message):
+        build(recipe(root.replace("BUCKET", bucket.url), tmp_path / "out"))
+
+
+def test_commands_say_what_a_source_at_a_url_cannot_be(url: str, bucket: Bucket, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert mmload("build", "imagefolder", url, out, "--size", 16).returncode == 0
+    assert f"equals {url}" in mmload("verify", out, "--source", url).stdout
     (bucket.folder / "photos" / "ant" / "zz.png").write_bytes(b"")
-    assert "zz.png: the file is empty" in complaint(mmload("build", "imagefolder", url, tmp_path / "more"), 1)
+    for words, code, message in (
+        (("build", "voc", url, tmp_path / "voc"), 2, "reads folders of this machine"),
+        (("build", "imagefolder", folder, "s3://b/out"), 2, "s3://b/out is a URL"),
+        (("build", "list", f"{url}/no.csv", tmp_path / "list"), 1, "no such list: s3"),
+        (("build", "list", f"{url}/list.json", tmp_path / "list"), 2, "is a list of ids"),
+        (("build", "imagefolder", url, tmp_path / "more"), 1, "zz.png: the file is empty"),
+        *(((name, out, "--source", url), 2, "copy it to a disk first") for name in ("parity", "bench", "browse")),
+    ):
+        assert message in complaint(mmload(*words), code)
 
 
 def test_files_are_fetched_ahead_in_order_each_once_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def made(height: int, width: int, boxes: int = 5, seed: int = 0) -> Sample:
             "masks": torch.randint(0, 21, (height, width), dtype=torch.uint8, generator=random),
             "boxes": full,
             "labels": torch.cat([torch.arange(boxes), torch.full((2,), -1)]),
-            "difficult": torch.arange(boxes + 2) % 2 == 0,
+            "difficult": torch.tensor([number % 2 == 0 for number in range(boxes)] + [False] * 2),
             "counts": torch.tensor(boxes),
         },
         (height, width),
@@ -64,37 +64,27 @@ def resize(size: int | list[int] | tuple[int, int], kind: str) -> v2.Resize:
     return v2.Resize(size, interpolation=InterpolationMode(kind), antialias=True)
 
 
-def check(sample: Sample, got: Sample, step: object) -> None:
-    """Equal pixels; of torchvision's boxes those that have an area, in their order, in front, and nothing behind."""
+def check(sample: Sample, got: Sample, step: object, drops: bool = True) -> None:
+    """Equal pixels; of torchvision's boxes those that have an area, in their order, in front, and nothing behind.
+
+    Resizing ``drops`` none.
+    """
     images, masks, boxes = theirs(sample, step)
     assert torch.equal(got.fields["images"], images)
     assert torch.equal(got.fields["masks"], masks)
-    keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    keep = ((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])) | (not drops)
     count = int(got.fields["counts"])
     assert count == int(keep.sum())
     assert torch.allclose(got.fields["boxes"][:count], boxes[keep], atol=1e-4, rtol=0)
-    assert torch.equal(got.fields["labels"][:count], sample.fields["labels"][: len(keep)][keep])
-    assert torch.equal(got.fields["difficult"][:count], sample.fields["difficult"][: len(keep)][keep])
-    assert (got.fields["boxes"][count:] == 0).all()
-    assert (got.fields["labels"][count:] == -1).all()
-    assert not got.fields["difficult"][count:].any()
+    for name, empty in (("boxes", 0), ("labels", -1), ("difficult", False)):
+        values = got.fields[name]
+        assert name == "boxes" or torch.equal(values[:count], sample.fields[name][: len(keep)][keep])
+        assert (values[count:] == empty).all()
+        assert values.shape == sample.fields[name].shape
     assert {name: tensor.dtype for name, tensor in got.fields.items()} == {
         name: tensor.dtype for name, tensor in sample.fields.items()
     }
-    assert got.fields["boxes"].shape == sample.fields["boxes"].shape
     assert (got.id, got.size) == (sample.id, sample.size)
-
-
-def check_resized(sample: Sample, got: Sample, step: object) -> None:
-    """Resizing moves boxes and drops none."""
-    images, masks, boxes = theirs(sample, step)
-    assert torch.equal(got.fields["images"], images)
-    assert torch.equal(got.fields["masks"], masks)
-    count = len(boxes)
-    assert torch.allclose(got.fields["boxes"][:count], boxes, atol=1e-4, rtol=0)
-    assert (got.fields["boxes"][count:] == 0).all()
-    for name in ("labels", "difficult", "counts"):
-        assert torch.equal(got.fields[name], sample.fields[name])
 
 
 @settings(max_examples=60)
@@ -104,7 +94,7 @@ def test_resize_of_the_short_side_or_to_an_exact_size(
 ) -> None:
     sample = made(height, width)
     got = ResizeSample(size=size, interpolation=kind)(sample)
-    check_resized(sample, got, resize(size, kind))
+    check(sample, got, resize(size, kind), drops=False)
 
 
 @given(height=SIZES, width=SIZES, wanted=SIZES, kind=KINDS)
@@ -190,6 +180,13 @@ def test_boxes_that_a_crop_leaves_out_make_room_for_those_behind() -> None:
     assert sample.fields["counts"] == 3  # what came in is as it was
 
 
+def squared(size: int, middle: int, kind: str = "bilinear") -> TransformChain:
+    """A resize of the short side and a crop."""
+    return TransformChain(
+        [{"step": "Resize", "size": size, "interpolation": kind}, {"step": "CenterCrop", "size": middle}]
+    )
+
+
 @settings(max_examples=60)
 @given(
     height=SIZES, width=SIZES, size=st.integers(1, 40), middle=st.integers(1, 50), kind=KINDS, interleaved=st.booleans()
@@ -201,9 +198,7 @@ def test_a_resize_and_a_crop_in_one_are_the_two(
     if interleaved:
         images = sample.fields["images"]
         sample.fields["images"] = images.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-    chain = TransformChain(
-        [{"step": "Resize", "size": size, "interpolation": kind}, {"step": "CenterCrop", "size": middle}]
-    )
+    chain = squared(size, middle, kind)
     assert len(chain.steps) == 1
     want = CenterCropSample(size=middle)(ResizeSample(size=size, interpolation=kind)(sample))
     row, other = np.full((3, middle, middle), 7, np.uint8), np.full((3, middle + 1, middle), 7, np.uint8)
@@ -227,8 +222,7 @@ def test_the_image_is_made_in_the_memory_that_is_given() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
 def test_images_of_other_dtypes_as_a_dataset_may_have_them_are_resized_too(dtype: torch.dtype) -> None:
     images = (300 * made(40, 50).fields["images"].float()).to(dtype)
-    chain = TransformChain([{"step": "Resize", "size": 32}, {"step": "CenterCrop", "size": 30}])
-    got = chain(Sample("it", {"images": images})).fields["images"]
+    got = squared(32, 30)(Sample("it", {"images": images})).fields["images"]
     assert got.dtype == dtype
     assert torch.equal(got, v2.CenterCrop(30)(v2.Resize(32)(images)))
 
@@ -240,10 +234,7 @@ def test_images_of_any_size_are_resized_as_torchvision_resizes_them(size: tuple[
     sample = Sample("it", {"images": images.permute(2, 0, 1)})
     want = v2.Resize(256, InterpolationMode(kind))(images.permute(2, 0, 1))
     assert torch.equal(ResizeSample(size=256, interpolation=kind)(sample).fields["images"], want)
-    square = TransformChain(
-        [{"step": "Resize", "size": 256, "interpolation": kind}, {"step": "CenterCrop", "size": 224}]
-    )
-    assert torch.equal(square(sample).fields["images"], v2.CenterCrop(224)(want))
+    assert torch.equal(squared(256, 224, kind)(sample).fields["images"], v2.CenterCrop(224)(want))
 
 
 def test_a_chain_is_its_steps_in_order() -> None:
@@ -296,15 +287,17 @@ def test_a_step_of_torchvision_that_belongs_to_load_time_is_refused_with_the_rea
         TransformChain([{"step": name}])
 
 
-def test_what_would_not_fit_in_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="over the limit"):
-        ResizeSample(size=60_000)(made(1, 80))
-    with pytest.raises(ValueError, match="over the limit"):
-        CenterCropSample(size=60_000)(made(4, 4))
-    with pytest.raises(ValueError, match="over the limit"):
-        PadSample(padding=30_000)(made(4, 4))
-
-
-def test_a_step_needs_an_image() -> None:
-    with pytest.raises(ValueError, match="it has no image"):
-        ResizeSample(size=5)(Sample("it", {"features": torch.zeros(3)}))
+@pytest.mark.parametrize(
+    ("step", "sample", "message"),
+    [
+        (ResizeSample(size=60_000), made(1, 80), "over the limit"),
+        (CenterCropSample(size=60_000), made(4, 4), "over the limit"),
+        (PadSample(padding=30_000), made(4, 4), "over the limit"),
+        (ResizeSample(size=5), Sample("it", {"features": torch.zeros(3)}), "it has no image"),
+    ],
+)
+def test_samples_that_would_not_fit_in_memory_or_have_no_image_are_refused(
+    step: ResizeSample, sample: Sample, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        step(sample)
