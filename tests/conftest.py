@@ -29,6 +29,7 @@ from hypothesis import settings
 from parity_stores import boxed_split, make_photos
 from PIL import Image
 from s3_server import Bucket, Running, running
+from threads import one_thread
 from updating import make_old
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
@@ -282,6 +283,13 @@ def mmload(*words: object) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def ran(*words: object) -> Done:
+    """A command that has to succeed."""
+    done = mmload(*words)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def complaint(done: Done, code: int) -> str:
     """The one line of an error; nothing else is said, but what a build writes, and the exit code is as expected."""
     assert done.returncode == code, done.stderr
@@ -304,10 +312,8 @@ def script(name: str) -> Iterator[ModuleType]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     loader.exec_module(module)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        yield module
+        with one_thread():
+            yield module
     finally:
-        torch.set_num_threads(threads)
         sys.path.remove(str(path.parent))

@@ -50,7 +50,16 @@ from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import Copy, copied
-from mmload.render.plan_parts import PADDING_MODES, Canvas, Mixing, Padding, Resampling, check_fill, check_levels
+from mmload.render.plan_parts import (
+    PADDING_MODES,
+    Canvas,
+    Mixing,
+    Padding,
+    Resampling,
+    check_fill,
+    check_levels,
+    holes_of,
+)
 from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
@@ -163,7 +172,7 @@ class Rendering:
         shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
         boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
         levels, mixed = (one[:, None] if one.ndim == 3 else one for one in (own, out))
-        holes = Holes.of_batch(self.plan.holes, count, self.plan.source[0])
+        holes = holes_of(self.plan.holes, count, self.plan.source[0])
         paint = Paint(self._shift, self._scale, holes, streams(out))
         MIXES[mixed.dtype](levels, paint, shares, boxes, mixed)
 
@@ -285,7 +294,7 @@ class Rendering:
     @lazy_property
     def _operations(self) -> Operations | None:
         program = self.plan.complete_program()
-        return None if program is None else Operations.of_program(program, self.plan.source[0])
+        return None if program is None else program.operations(self.plan.source[0])
 
     @lazy_property
     def _mode(self) -> int:
@@ -299,7 +308,7 @@ class Rendering:
     def _holes(self) -> Holes:
         """Holes of samples that are not mixed later."""
         plan = self.plan
-        return Holes.of_batch(plan.holes if plan.mixing is None else (), plan.count, plan.source[0])
+        return holes_of(plan.holes if plan.mixing is None else (), plan.count, plan.source[0])
 
 
 def _check(plan: Plan, dtype: torch.dtype) -> None:

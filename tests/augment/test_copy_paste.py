@@ -21,7 +21,6 @@ from mmload.augment import (
     RandomAffine,
     RandomHorizontalFlip,
     ScaleJitter,
-    Views,
     sample_seeds,
 )
 from mmload.augment.collate import Collate
@@ -240,10 +239,6 @@ def with_field(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.flo
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CopyPaste(1.5), "p is 1.5"),
-        (lambda: CopyPaste()(torch.zeros(2, 3, 8, 8)), "CopyPaste needs boxes and masks, not images alone"),
-        (lambda: Collate(CopyPaste(), CopyPaste()), "CopyPaste is there several times"),
-        (lambda: Views(Collate(CopyPaste())), "CopyPaste cannot be used in Views"),
         (lambda: Collate(CopyPaste())(instances(3).replace(boxes=None)), "CopyPaste needs boxes, and the batches"),
         (lambda: Collate(CopyPaste())(instances(3).replace(extra=None)), "CopyPaste needs masks of instances, and"),
         (lambda: Collate(CopyPaste())(instances(3).replace(counts=None)), "CopyPaste needs counts, to tell objects"),

@@ -101,10 +101,6 @@ def test_hsv_without_gains_keeps_values_and_joins_the_pass() -> None:
     gray = images[:, :1]
     seeds = sample_seeds(0, 0, torch.arange(2))
     assert torch.equal(RandomHSV(0.2)(gray.repeat(1, 3, 1, 1), seeds)[:, :1], RandomHSV(0.2)(gray, seeds))
-    with pytest.raises(ValueError, match="RandomHSV takes images of 1 or 3 channels, these have 2"):
-        RandomHSV()(images[:, :2])
-    with pytest.raises(ValueError, match="hue is 0.6, expected a rotation from 0 to 0.5"):
-        RandomHSV(0.6)
 
 
 @pytest.mark.parametrize("numbers", CHANGES)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from building import make_pictures
-from conftest import complaint, mmload
+from conftest import complaint, mmload, ran
 from PIL import Image
 from variable_datasets import some_images, variable_dataset
 
@@ -30,14 +30,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """15 pictures as variable-size images, and their source. Read-only."""
     place = tmp_path_factory.mktemp("whole")
     source, out = make_pictures(place / "photos"), place / "out"
-    done = mmload("build", "imagefolder", source, out, "--layout", "variable", "--size", 24, "--encode", "jpeg")
-    assert done.returncode == 0, done.stderr
+    ran("build", "imagefolder", source, out, "--layout", "variable", "--size", 24, "--encode", "jpeg")
     return source, out
 
 
 def test_variable_info_names_the_layout_and_what_verify_recorded(built: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(built[1], tmp_path / "out")
-    assert mmload("verify", tmp_path / "out", "--source", built[0], "--record").returncode == 0
+    ran("verify", tmp_path / "out", "--source", built[0], "--record")
     told = mmload("info", tmp_path / "out").stdout
     for line in (
         "images     uint8 [3, *, *], ",
@@ -54,8 +53,7 @@ def test_rows_are_shown_in_their_own_sizes(built: tuple[Path, Path], tmp_path: P
         assert (cell.image == split[row].images.numpy()).all()
     words = ("preview", built[1], "--grid", "2x4", "-o", tmp_path / "sheet.png")
     for more in ((), ("--augment", "RandomResizedCrop(24), RandomHorizontalFlip()")):
-        done = mmload(*words, *more)
-        assert done.returncode == 0, done.stderr
+        ran(*words, *more)
     message = complaint(mmload(*words, "--augment", "RandomHorizontalFlip()"), 2)
     assert "these steps cannot render split 'train'" in message
 
@@ -87,8 +85,7 @@ def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
     for number, (cell,) in enumerate(drawn_cells(split, collate, [2, 0, 1], draws=1, seed=5)):
         assert (cell.image == batch.images[number].numpy()).all()
         assert (cell.mask == batch.masks[number].numpy()).all()
-    done = mmload("report", path, "-o", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
+    ran("report", path, "-o", tmp_path / "page.html")
     usual = "Letterbox(640), RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)"
     assert usual in (tmp_path / "page.html").read_text()
     pages = Pages(path, tmp_path / "marks.toml", augmentation="crops", collate_for=lambda classes: collate)
@@ -109,8 +106,7 @@ def test_thumbnails_are_those_of_squares_of_the_same_pixels(tmp_path: Path) -> N
     for number, image in enumerate(some_images(((20, 20),) * 5)):
         Image.fromarray(image.transpose(1, 2, 0)).save(source / f"{number}.png")
     build(BuildRecipe(kind="imagefolder", root=source.parent, out=tmp_path / "squares", transforms=square(20)))
-    done = mmload("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "variable", "--size", 20)
-    assert done.returncode == 0, done.stderr
+    ran("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "variable", "--size", 20)
     whole, squares = (thumbnails(package.open(tmp_path / name)["train"]) for name in ("whole", "squares"))
     for name in ("grays", "mean", "std", "checksums"):
         assert (getattr(whole, name) == getattr(squares, name)).all()
