@@ -59,7 +59,7 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
     made = copied(places)
     made["start"], made["layout"] = np.cumsum(sizes) - sizes, PLANES
     levels = scratch("first_levels", (int(sizes.sum()),))
-    operations = program.operations(channels)
+    operations = program.for_kernels(channels)
     own = operations._replace(codes=operations.codes[samples], numbers=operations.numbers[samples])
     window, address = np.zeros(1, WINDOW), run_operations.address
     _change(lines.memory, lines.decoded, places, made, own, window, address, channels, levels)

@@ -105,7 +105,7 @@ class Program:
     numbers: Array
     slots: tuple[OperationSlot, ...]
 
-    def operations(self, channels: int) -> Operations:
+    def for_kernels(self, channels: int) -> Operations:
         """Returns the operations as kernels take them; a missing fill is -1."""
         fills = [
             (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in self.slots

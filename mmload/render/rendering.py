@@ -294,7 +294,7 @@ class Rendering:
     @lazy_property
     def _operations(self) -> Operations | None:
         program = self.plan.complete_program()
-        return None if program is None else program.operations(self.plan.source[0])
+        return None if program is None else program.for_kernels(self.plan.source[0])
 
     @lazy_property
     def _mode(self) -> int:
