@@ -398,6 +398,14 @@ def test_voc_devkits_are_read(tmp_path: Path, case: str) -> None:
     check("voc", tmp_path, **READ[case])
 
 
+def test_voc_images_that_are_listed_twice_or_in_two_splits_are_noted(devkit: Devkit) -> None:
+    devkit.list("train", "a", "b", "b")
+    devkit.list("val", "b", "c")
+    splits = devkit.splits()
+    assert splits["train"].notes() == ("1 image listed more than once",)
+    assert splits["val"].notes() == ("1 image also in split train",)
+
+
 def test_voc_part_of_a_split_has_its_samples(devkit: Devkit) -> None:
     devkit.add("a", thing("cat", (1, 2, 8, 6)))
     devkit.add("b", thing("dog", (1, 2, 8, 6)), thing("dog", (2, 2, 4, 4)))
