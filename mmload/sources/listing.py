@@ -245,18 +245,20 @@ class ListedSplit(ABC, Generic[T]):
         if fault := self.items[index].fault:
             raise SampleError(self.id(index), fault)
 
-    def checksum(self, index: int) -> str:
+    def reader(self, index: int) -> SampleFiles:
+        """Returns the reader of a sample's files; raises SampleError as :meth:`check` does."""
         self.check(index)
-        files = SampleFiles(self.place_of(index), self.id(index))
+        return SampleFiles(self.place_of(index), self.id(index))
+
+    def checksum(self, index: int) -> str:
+        files = self.reader(index)
         if not isinstance(files.place, RemoteFiles):
             for name in self.files(index):
                 files.read(name)
         return files.checksum
 
     def image_size(self, index: int) -> tuple[int, int] | None:
-        self.check(index)
-        files = SampleFiles(self.place_of(index), self.id(index))
-        return files.size(self.files(index)[0], self.decoder)
+        return self.reader(index).size(self.files(index)[0], self.decoder)
 
     def opened(self, files: SampleFiles, name: str) -> ReadImage:
         """Reads the image of a sample."""
@@ -276,8 +278,7 @@ class ListedSplit(ABC, Generic[T]):
         Raises:
             SampleError: if a file is missing or wrong.
         """
-        self.check(index)
-        files = SampleFiles(self.place_of(index), self.id(index))
+        files = self.reader(index)
         pixels, jpeg, losses = self.opened(files, self.files(index)[0])
         size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
         with files.naming():
@@ -309,8 +310,7 @@ class ValuesSplit(ListedSplit[T]):
         from mmload.sources.schema import schema_of
 
         def values(index: int) -> Mapping[str, Any]:
-            self.check(index)
-            return self.values(index, SampleFiles(self.place_of(index), self.id(index)))
+            return self.values(index, self.reader(index))
 
         return schema_of(values, len(self), self.decoder, self.fields) if self.fields else None
 

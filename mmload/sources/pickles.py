@@ -48,34 +48,39 @@ def _check_instructions(data: bytes) -> None:
     tuples, last = 0, ""
     memo: dict[Any, bool] = {}  # place -> whether what is there is surely no tuple
     for count, (op, argument, _) in enumerate(pickletools.genops(data)):  # it checks the lengths of texts and bytes
-        name = op.name
-        if name not in _ALLOWED:
-            raise ValueError(f"it has the instruction {name}, which plain data does not need; it was not run")
-        tuples += (name in _TUPLES) - (name == "REDUCE")
+        kind = _KINDS.get(op.name)
+        if kind is None:
+            raise ValueError(f"it has the instruction {op.name}, which plain data does not need; it was not run")
+        tuples += (kind == "tuple") - (op.name == "REDUCE")
         if count > MAX_OPS or tuples > MAX_TUPLES:
             raise ValueError(f"it has over {MAX_OPS:,} instructions or {MAX_TUPLES:,} tuples")
-        if name in _PUT:
-            place: Any = len(memo) if name == "MEMOIZE" else argument
+        if kind == "put":
+            place: Any = len(memo) if op.name == "MEMOIZE" else argument
             if place > count:  # the memo is an array: nine bytes would make it 16 GB
                 raise ValueError(f"it puts into place {place:,} of the memo, with {count:,} instructions so far")
-            memo[place] = last in _NO_TUPLE
-        elif name in _GET and not memo.get(argument):  # tuples of one tuple, many times over, take forever as a key
+            memo[place] = last == "value"
+        elif kind == "get" and not memo.get(argument):  # tuples of one tuple, many times over, take forever as a key
             raise ValueError(f"it gets a tuple or nothing from place {argument:,} of the memo")
-        if name != "FRAME":  # may stand between a value and its PUT
-            last = name
+        if op.name != "FRAME":  # may stand between a value and its PUT
+            last = kind
 
 
-_NO_TUPLE = {
-    "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
-    "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
-    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT",
-    "GLOBAL", "STACK_GLOBAL", "REDUCE",
-}  # fmt: skip
-_TUPLES = {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
-_PUT = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
-_GET = {"GET", "BINGET", "LONG_BINGET"}
-_CHANGE = {"MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD", "PROTO", "FRAME", "STOP"}
-_ALLOWED = _NO_TUPLE | _TUPLES | _PUT | _GET | _CHANGE
+_KINDS = {
+    **dict.fromkeys(
+        (
+            *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT"),
+            *("BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
+            *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "EMPTY_LIST", "LIST"),
+            *("EMPTY_DICT", "DICT", "GLOBAL", "STACK_GLOBAL", "REDUCE"),
+        ),
+        "value",
+    ),
+    **dict.fromkeys(("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"), "tuple"),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), "put"),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), "get"),
+    **dict.fromkeys(("MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD", "PROTO", "FRAME", "STOP"), "change"),
+}
+"""Instruction -> what it leaves on top of the stack: a value that is no tuple, or else what it does."""
 
 
 class _Unpickler(pickle.Unpickler):
