@@ -21,6 +21,7 @@ from PIL import Image
 from mmload.errors import RecipeError, SourceError, choices, shown
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import ObjectsRecord, mirrored_names
+from mmload.sources import PathOrTable
 from mmload.sources.annotation_values import naming
 from mmload.sources.coco_annotations import (
     AnnotationFile,
@@ -41,7 +42,6 @@ from mmload.sources.objects import (
     polygon_fields,
     run_fields,
 )
-from mmload.sources.options import PathOrTable
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.records import Sample
+from mmload.sources import Values
 from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.listing import check_same_classes
-from mmload.sources.options import Values
 from mmload.sources.randomness import find_unsteady, random_step, seeded, spread_indices
 from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes
 from mmload.store.checksum import crc32

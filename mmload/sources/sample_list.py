@@ -21,6 +21,7 @@ from msgspec import Meta
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import VOID
 from mmload.remote.urls import Location, is_url, place
+from mmload.sources import FilePath, Fraction, Names, Seed, Text
 from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
@@ -53,8 +54,7 @@ from mmload.sources.listing import (
     unique_hashes,
     with_held_out,
 )
-from mmload.sources.masks import read_mask_of
-from mmload.sources.options import FilePath, Fraction, Names, Seed, Text
+from mmload.sources.objects import read_mask_of
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:

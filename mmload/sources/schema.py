@@ -20,7 +20,7 @@ from mmload.errors import SampleError
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
-from mmload.sources.masks import class_numbers
+from mmload.sources.objects import class_numbers
 from mmload.sources.randomness import spread_indices
 from mmload.store.manifest import is_name
 

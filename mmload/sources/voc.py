@@ -21,12 +21,12 @@ from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices
 from mmload.records import VOID
+from mmload.sources import Names, Table
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, check_is_folder, inner_name, read_text, reading
 from mmload.sources.listing import Beside, Item, ListedSplit, Listing, are_different_names, note_doubles, size_of
-from mmload.sources.masks import read_mask, read_mask_of
-from mmload.sources.options import Names, Table
+from mmload.sources.objects import read_mask, read_mask_of
 from mmload.sources.voc_annotations import (
     VocAnnotation,
     classification_fields,

@@ -12,7 +12,7 @@ import numpy as np
 from mmload.errors import shown
 from mmload.records import CLIPPED
 from mmload.sources.annotation_values import flag, integer, naming, number
-from mmload.sources.file_kinds import describe_content
+from mmload.sources.decode import describe_content
 from mmload.sources.files import SampleFiles
 from mmload.sources.listing import Beside
 from mmload.sources.objects import ImageObjects, fields_of_objects

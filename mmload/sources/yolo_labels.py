@@ -15,7 +15,7 @@ import yaml
 from mmload.errors import SourceError, shown
 from mmload.records import ObjectsRecord, mirrored_names
 from mmload.sources.annotation_values import integer, naming
-from mmload.sources.file_kinds import describe_content
+from mmload.sources.decode import describe_content
 from mmload.sources.files import read_text
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS, ImageObjects, polygon_fields

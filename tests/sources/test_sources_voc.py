@@ -25,7 +25,7 @@ from web_folder import serving
 from mmload.errors import RecipeError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.masks import voc_colors
+from mmload.sources.objects import voc_colors
 from mmload.sources.voc import PASCAL
 from mmload.sources.voc_annotations import parse_annotation
 
