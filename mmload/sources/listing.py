@@ -18,14 +18,11 @@ import numpy.typing as npt
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.records import Sample
-from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from mmload.sources.schema import Schema
 
 _BLOCK = 16
 """Number of rows per block. Reading a row unpacks its block in 5 us; a million samples take about 90 MB in blocks."""
@@ -286,38 +283,6 @@ class ListedSplit(ABC, Generic[T]):
         fields = {"features" if size is None else "images": pixels, **fields}
         losses = {**losses, **more}
         return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
-
-
-class ValuesSplit(ListedSplit[T]):
-    """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
-
-    The class of a source adds :meth:`values`, and sets the names of the fields that it gives.
-    """
-
-    fields: Mapping[str, str]
-
-    @abstractmethod
-    def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
-        """Returns the values of a sample by field; raises ValueError if one is missing."""
-
-    def part(self, samples: Sequence[int]) -> Self:
-        _ = self.schema  # of samples of the whole split
-        return super().part(samples)
-
-    @lazy_property
-    def schema(self) -> Schema | None:
-        """Meaning of the fields; None without any."""
-        from mmload.sources.schema import schema_of
-
-        def values(index: int) -> Mapping[str, Any]:
-            return self.values(index, self.reader(index))
-
-        return schema_of(values, len(self), self.decoder, self.fields) if self.fields else None
-
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
-        if self.schema is None:
-            return Beside({})
-        return Beside(self.schema(self.values(index, files), image), {}, frozenset(self.schema.lists))
 
 
 S = TypeVar("S", bound=ListedSplit[Any])

@@ -42,8 +42,9 @@ from mmload.sources.files import (
     tree_of,
 )
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, value_at, with_held_out
+from mmload.sources.listing import Beside, Listing, are_different_names, value_at, with_held_out
 from mmload.sources.objects import read_mask
+from mmload.sources.schema import ValuesSplit
 
 if TYPE_CHECKING:
     from torch import Tensor

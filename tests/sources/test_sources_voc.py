@@ -26,8 +26,7 @@ from mmload.errors import RecipeError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.objects import voc_colors
-from mmload.sources.voc import PASCAL
-from mmload.sources.voc_annotations import parse_annotation
+from mmload.sources.voc import PASCAL, parse_annotation
 
 PHOTO = picture(6, 8)
 HOME = "VOCdevkit/VOC2007"
