@@ -25,7 +25,6 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import SampleFiles
 from mmload.sources.listing import Beside, ListedSplit, T
 from mmload.sources.objects import class_numbers
-from mmload.sources.randomness import spread_indices
 from mmload.store.manifest import is_name
 
 Key = int | str
@@ -45,6 +44,9 @@ _DEEP = 4
 
 _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are no lists: a vector of targets with zeros behind it would be another target."""
+
+READ = 8
+"""Samples that are read several times, spread over the dataset."""
 
 Like = tuple[torch.dtype, tuple[int | None, ...]]
 
@@ -177,6 +179,11 @@ def _element(name: str, raw: Sequence[Mapping[str, Tensor]]) -> Like:
         return found.dtype, (None, *found.shape[1:])
     default: dict[str, Like] = {"boxes": (torch.float32, (None, 4)), "labels": (torch.int64, (None,))}
     return default.get(name, (torch.float32, (None,)))
+
+
+def spread_indices(size: int) -> list[int]:
+    """Returns the numbers of some samples from the first to the last."""
+    return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
 
 
 def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names: Iterable[str]) -> Schema:

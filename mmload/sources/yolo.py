@@ -95,7 +95,6 @@ class YoloSource:
             self._tree.check(self._path)
             body = read_description(self._path)
             meaning = meaning_of(self._path, body, self.task)
-            body = {key: value for key, value in body.items() if value not in ABSENT}
             keys = {name: next(filter(body.get, names), None) for name, names in _SPLITS.items()}
             splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
             if not splits:
@@ -240,7 +239,7 @@ EDGE_SHARE = 0.01
 """Share of the image by which a box may reach over its edge without being an error, as in Ultralytics: it is cut."""
 _TRACKED = 7  # numbers in a line of a tracker
 _MOST_YAML = 2**20
-ABSENT = ("", "~", "null", "Null", "NULL")
+_ABSENT = ("", "~", "null", "Null", "NULL")
 """Texts of a description that stand for nothing."""
 
 
@@ -380,17 +379,17 @@ def read_description(path: Path) -> dict[str, Any]:
         raise SourceError(f"{path} is no YAML that is read here: {' '.join(str(error).split())}") from error
     if not isinstance(body, dict):
         raise SourceError(f"{path} is no table; write lines such as train: images/train")
-    return body
+    return {key: value for key, value in body.items() if value not in _ABSENT}
 
 
 def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
     """Returns the names of the classes by index, of a list or table of names and their number; raises SourceError."""
-    table = dict(enumerate(names)) if isinstance(names, list) else {} if names in (None, *ABSENT) else names
+    table = dict(enumerate(names)) if isinstance(names, list) else {} if names is None else names
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise SourceError(f"{path}: names is {shown(names)}; write a list or a table, such as names: [cat, dog]")
     with naming(f"{path}: a number of a class or nc is wrong: ", to=SourceError):
         named = {integer(number): name for number, name in table.items()}
-        most = len(table) if count in (None, *ABSENT) else integer(count)
+        most = len(table) if count is None else integer(count)
     if table and (sorted(named) != list(range(len(table))) or most != len(table)):
         raise SourceError(
             f"{path} has {len(table)} names of the numbers {shown(list(named))}, and nc is {most}; number the classes "
@@ -413,7 +412,7 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMe
     """
     classes = _class_names(path, body.get("names"), body.get("nc"))
     with naming(f"{path}: kpt_shape or flip_idx is no list of integers: ", ValueError, TypeError, to=SourceError):
-        shape, flip = _integers(body.get("kpt_shape")), _integers(body.get("flip_idx"))
+        shape, flip = (tuple(map(integer, body.get(key, ()))) for key in ("kpt_shape", "flip_idx"))
     chosen: Task = task or ("keypoints" if shape else "detection")
     if shape and chosen != "keypoints":
         raise SourceError(f"{path} has kpt_shape, so its lines are boxes and keypoints, not {chosen}; leave task out")
@@ -428,8 +427,3 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMe
     with naming(f"{path}: flip_idx: ", to=SourceError):
         record = ObjectsRecord(keypoints=keypoints or tuple(map(str, range(shape[0]))), flip=flip)
     return YoloMeaning(task=chosen, classes=classes, objects=record, numbers=shape[1])
-
-
-def _integers(value: Any) -> tuple[int, ...]:
-    """Returns a list of integers; empty if it is absent."""
-    return () if value in (None, *ABSENT) else tuple(map(integer, value))

@@ -264,7 +264,7 @@ def test_list_keeps_the_dtypes_of_tensors_and_pickles(tmp_path: Path) -> None:
     assert [copy.read(0).size, copy.read(1).size] == [(4, 6), None]
     assert copy.read(1).fields["features"].dtype == torch.float16
     assert copy.read(0).fields["targets"].dtype == torch.int64
-    assert splits(plant(tmp_path, SEVERAL_JSON), **JSONL)["train"].targets.dtype == torch.float32
+    assert splits(plant(tmp_path, SEVERAL_JSON), **JSONL)["train"].read(0).fields["targets"].dtype == torch.float32
 
 
 def test_two_folders_of_images_and_masks_are_built_by_one_command(tmp_path: Path) -> None:
@@ -305,18 +305,23 @@ def test_bad_tensors_fail_alone_and_run_nothing(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_val_fraction(tmp_path: Path) -> None:
+def targets_of_split(split: Any) -> np.ndarray:
+    return np.stack([split.read(index).fields["targets"].numpy() for index in range(len(split))])
+
+
+def test_list_holds_out_the_same_share_of_each_class_and_combination(tmp_path: Path) -> None:
     rows = [(f"{i}.png", "ab"[i % 2]) for i in range(20)]
+    plant(tmp_path, {name: PHOTO for name, _ in rows})
     write_csv(tmp_path / "list.csv", ("path", "label"), *rows)
     found = splits(tmp_path, file="list.csv", val_fraction=0.2)
     assert {name: len(split) for name, split in found.items()} == {"train": 16, "val": 4}
-    assert [*found["val"].targets].count(0) == 2
+    assert [*targets_of_split(found["val"])].count(0) == 2
     for split in found.values():
-        for index in range(len(split)):
-            assert int(split.targets[index]) == "ab".index(dict(rows)[split.id(index)])
+        expected = ["ab".index(dict(rows)[split.id(index)]) for index in range(len(split))]
+        assert targets_of_split(split).tolist() == expected
     write_csv(tmp_path / "several.csv", ("path", "label"), *((f"{i}.png", ("a|b", "b")[i % 2]) for i in range(20)))
     found = splits(tmp_path, file="several.csv", separator="|", val_fraction=0.2)
-    assert found["val"].targets.sum(0).tolist() == [2, 4]
+    assert targets_of_split(found["val"]).sum(0).tolist() == [2, 4]
 
 
 @pytest.mark.parametrize(
