@@ -121,6 +121,10 @@ READ: dict[str, dict[str, Any]] = {
         "rows": {"train": [{"keypoints": [[[0, 0, 0], [0, 0, 0]]]}]},
         "notes": ["exchange none of the 2 keypoints"],
     },
+    "ids that are long texts and begin equally": {
+        "tree": tree_of(*({"id": "x" * 100 + end, "bbox": [1, 2, side, 5]} for end, side in (("a", 3), ("b", 4)))),
+        "rows": {"train": [{"boxes": [[1, 2, 4, 7], [1, 2, 5, 7]]}]},
+    },
     "too many keypoints": {
         "tree": tree_of(file=POINTS, categories=[{**CHAIR[0], "keypoints": list(map(str, range(257)))}]),
         "options": {"task": "keypoints"},

@@ -25,9 +25,8 @@ from web_folder import serving
 from mmload.errors import RecipeError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.masks import voc_colors
-from mmload.sources.voc import PASCAL
-from mmload.sources.voc_annotations import parse_annotation
+from mmload.sources.objects import voc_colors
+from mmload.sources.voc import PASCAL, parse_annotation
 
 PHOTO = picture(6, 8)
 HOME = "VOCdevkit/VOC2007"
@@ -396,6 +395,14 @@ READ: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", READ)
 def test_voc_devkits_are_read(tmp_path: Path, case: str) -> None:
     check("voc", tmp_path, **READ[case])
+
+
+def test_voc_images_that_are_listed_twice_or_in_two_splits_are_noted(devkit: Devkit) -> None:
+    devkit.list("train", "a", "b", "b")
+    devkit.list("val", "b", "c")
+    splits = devkit.splits()
+    assert splits["train"].notes() == ("1 image listed more than once",)
+    assert splits["val"].notes() == ("1 image also in split train",)
 
 
 def test_voc_part_of_a_split_has_its_samples(devkit: Devkit) -> None:

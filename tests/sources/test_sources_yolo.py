@@ -19,7 +19,7 @@ from mmload.records import TURNED
 from mmload.remote.opening import open as open_dataset
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.yolo_labels import read_description
+from mmload.sources.yolo import read_description
 
 DOG = "1 0.5 0.5 0.25 0.5"
 IN_PIXELS = [15, 5, 25, 15]
