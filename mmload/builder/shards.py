@@ -197,9 +197,9 @@ class Chunk:
         import torch
         from torch import Tensor
 
-        targets = self.fields.get("targets")
-        is_class = isinstance(targets, Tensor) and targets.ndim == 1 and targets.dtype == torch.int64
-        classes = targets.tolist() if is_class else ()
+        targets, classes = self.fields.get("targets"), list[int]()
+        if isinstance(targets, Tensor) and targets.ndim == 1 and targets.dtype == torch.int64:
+            classes = targets.tolist()
         return Statistics.of_rows(self.origins, lambda row: self.samples[row][0], classes)
 
 
