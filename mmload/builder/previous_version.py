@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import fill_value, row_order
+from mmload.builder.shard_job import fill_value, objects_of, row_order
 from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
@@ -43,7 +43,7 @@ from mmload.builder.staging import dataset_at, is_up_to_date
 from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular
-from mmload.sources import TIME_MARK, HasChecksums, HasObjects, SourceSplit
+from mmload.sources import TIME_MARK, HasChecksums, SourceSplit
 from mmload.sources.exclusion import Excluded, only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
@@ -97,11 +97,6 @@ class UpdateOptions:
 
 
 # What a source says of its splits.
-
-
-def objects_of(split: SourceSplit) -> ObjectsRecord | None:
-    """Returns the description of the objects in a split's images; None if it has none."""
-    return split.objects() if isinstance(split, HasObjects) else None
 
 
 def _has_classes(fields: Mapping[str, FieldSpec]) -> bool:

@@ -13,9 +13,9 @@ from building import make_pictures, recipe
 from conftest import complaint, contents, mmload
 from s3_server import Bucket
 
+from mmload.builder.dataset_change import remove_unused
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.unused_files import remove_unused
 from mmload.builder.verify import verify
 from mmload.errors import StoreError, UsageError
 from mmload.loader.loader import Loader
