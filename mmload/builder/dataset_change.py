@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.planned_build import plan_shards
-from mmload.builder.previous_version import in_use, kind_of, list_content, listing_time, stored_fields, stored_rows
+from mmload.builder.previous_version import in_use, list_content, listing_time, stored_fields, stored_rows
 from mmload.builder.shard_job import write_shard
 from mmload.builder.shards import LISTS, BuildPaths, Chunk, write_list
 from mmload.builder.staging import Staging, owned_files, working_folder
@@ -193,11 +193,12 @@ def save_subset(
     of_subset = stored_rows(chosen).chosen(numbers)
 
     def with_subset(paths: BuildPaths) -> dict[str, SplitRecord]:
-        write = partial(write_list, paths, name)
-        table = chosen.record.shards
-        with_folders = ShardTable(table.rows, table.bytes, table.crc32, np.array(table.folder_numbers))
-        kind, owner = kind_of(chosen.record, with_folders), chosen.record.subset_of or chosen.name
-        record = of_subset.record(write, next_version(opened.manifest), kind, owner)
+        write, whole = partial(write_list, paths, name), chosen.record
+        shared = ("fields", "classes", "shard_samples", "objects", "mean", "std")
+        kind = {key: getattr(whole, key) for key in shared}
+        table = whole.shards
+        kind["shards"] = ShardTable(table.rows, table.bytes, table.crc32, np.array(table.folder_numbers))
+        record = of_subset.record(write, next_version(opened.manifest), kind, whole.subset_of or chosen.name)
         return {**opened.manifest.splits, name: record}
 
     return changed(opened, f"subset {name}", with_subset)

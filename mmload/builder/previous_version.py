@@ -187,7 +187,8 @@ class VersionRows:
         Args:
             write: writes a list.
             version: number of the version.
-            kind: what the rows share, as :func:`kind_of` returns it.
+            kind: what the rows share: the entries of the record that do not depend on the rows, and mean and deviation,
+                which are those of rows without origins.
             of: the split that a subset is of; None: it is no subset.
             skipped: id and reason of the samples that were left out.
         """
@@ -211,15 +212,6 @@ class VersionRows:
                 shards_of=of,
             ),
         )
-
-
-def kind_of(record: SplitRecord, shards: ShardTable) -> dict[str, Any]:
-    """Returns what the rows of a split share, over other shards: entries of :class:`SplitRecord`.
-
-    Mean and deviation are those of rows without origins.
-    """
-    names = ("fields", "classes", "shard_samples", "objects", "mean", "std")
-    return {**{name: getattr(record, name) for name in names}, "shards": shards}
 
 
 def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
