@@ -237,8 +237,8 @@ def deviation(counts: np.ndarray) -> float:
 def quick_processes() -> None:
     """Start the processes of builds and benches from a server that has imported torch: 6 s of processor time each."""
     if "forkserver" in multiprocessing.get_all_start_methods():
-        preloaded = ["mmload.bench.contender_process", "mmload.builder.engines", "torchvision.transforms.v2"]
-        preloaded += ["mmload.loader", "mmload.builder.row_statistics"]
+        preloaded = ["mmload.bench.contender_process", "mmload.builder.pipeline", "torchvision.transforms.v2"]
+        preloaded += ["mmload.loader", "mmload.builder.shards"]
         multiprocessing.set_forkserver_preload(preloaded)
         multiprocessing.set_forkserver_preload = lambda names: None  # a bench names fewer
         processes.START_METHOD = "forkserver"

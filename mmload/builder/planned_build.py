@@ -21,10 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from mmload.builder.engines import Engine
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
 from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
-from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
+from mmload.builder.shard_job import (
+    ChunkAssembly,
+    Engine,
+    ShardJob,
+    TriedSamples,
+    objects_of,
+    row_bytes,
+    samples_checksum,
+)
 from mmload.builder.shards import (
     UNNAMED,
     UPDATES,

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import fill_value, row_order
+from mmload.builder.shard_job import fill_value, objects_of, row_order
 from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
@@ -43,7 +43,7 @@ from mmload.builder.staging import dataset_at, is_up_to_date
 from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular
-from mmload.sources import TIME_MARK, HasChecksums, HasObjects, SourceSplit
+from mmload.sources import TIME_MARK, HasChecksums, SourceSplit
 from mmload.sources.exclusion import Excluded, only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
@@ -97,11 +97,6 @@ class UpdateOptions:
 
 
 # What a source says of its splits.
-
-
-def objects_of(split: SourceSplit) -> ObjectsRecord | None:
-    """Returns the description of the objects in a split's images; None if it has none."""
-    return split.objects() if isinstance(split, HasObjects) else None
 
 
 def _has_classes(fields: Mapping[str, FieldSpec]) -> bool:
@@ -192,7 +187,8 @@ class VersionRows:
         Args:
             write: writes a list.
             version: number of the version.
-            kind: what the rows share, as :func:`kind_of` returns it.
+            kind: what the rows share: the entries of the record that do not depend on the rows, and mean and deviation,
+                which are those of rows without origins.
             of: the split that a subset is of; None: it is no subset.
             skipped: id and reason of the samples that were left out.
         """
@@ -216,15 +212,6 @@ class VersionRows:
                 shards_of=of,
             ),
         )
-
-
-def kind_of(record: SplitRecord, shards: ShardTable) -> dict[str, Any]:
-    """Returns what the rows of a split share, over other shards: entries of :class:`SplitRecord`.
-
-    Mean and deviation are those of rows without origins.
-    """
-    names = ("fields", "classes", "shard_samples", "objects", "mean", "std")
-    return {**{name: getattr(record, name) for name in names}, "shards": shards}
 
 
 def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:

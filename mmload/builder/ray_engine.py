@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.engines import pickled
+from mmload.builder.pipeline import pickled
 from mmload.builder.shard_job import OnProgress, ShardJob, private_paths, samples_checksum
 from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, made_by
 from mmload.errors import BuildError, MmloadError, UsageError, counted
@@ -78,7 +78,7 @@ class RayEngine:
         return f"builds on the Ray cluster at {self.chosen}{'' if self.address else ', from RAY_ADDRESS'}"
 
     def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
-        """Builds the shards; see :class:`mmload.builder.engines.Engine`.
+        """Builds the shards; see :class:`mmload.builder.shard_job.Engine`.
 
         Raises:
             BuildError: if the cluster cannot be reached, one of its machines lacks what the build needs, or a shard

@@ -1,7 +1,7 @@
 """Builds one shard: reads, decodes and transforms samples of a split, and writes them in order.
 
 Takes a plan and returns the summary of the finished shard, whose bytes do not depend on the number of threads. Engines
-decide where it runs (:mod:`mmload.builder.engines`). A job is independent of other shards. It cuts its plan into
+decide where it runs (:class:`Engine`). A job is independent of other shards. It cuts its plan into
 chunks, each of which a thread assembles from its samples.
 
 Several processes may write the same shard at the same time: each writes it in a folder of its own, then moves it in one
@@ -24,7 +24,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ from mmload.builder.shards import (
     ShardSummary,
     ShardWriter,
     bytes_of,
+    copy_and_sum,
+    no_sums,
     reported,
 )
 from mmload.builder.transforms import Pixels, TransformChain
@@ -53,13 +55,14 @@ from mmload.records import (
     ONLY_VOID,
     VOID,
     FieldSpec,
+    ObjectsRecord,
     Sample,
     has_images,
 )
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
 from mmload.runtime.resources import in_threads
-from mmload.sources import FetchesAhead, HasChecksums, ReadsBlocks, SourceSplit, Splittable
+from mmload.sources import FetchesAhead, HasChecksums, HasObjects, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import crc32, file_crc32
 from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
 
@@ -209,6 +212,19 @@ class ShardJob:
         return assembly.finish()
 
 
+class Engine(Protocol):
+    """Runs shards. Duties: run every plan once, in any order and place; leave nothing running on return.
+
+    A shard may be begun again while a worker that was given up still writes it: each is written apart.
+    """
+
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Builds the shards.
+
+        ``on_progress`` is called in this thread with the progress; an exception that it raises ends the run.
+        """
+
+
 def _parts(split: SourceSplit, order: Sequence[int], rows: int) -> Iterator[Sequence[int]]:
     """Yields the samples of each chunk; those that take long to come are fetched from then on."""
     for start in range(0, len(order), rows):
@@ -225,6 +241,11 @@ def _origin(split: SourceSplit, index: int, checksum: str) -> tuple[str, str]:
     if not isinstance(split, HasChecksums):
         return "", ""
     return split.revision(index), checksum or split.checksum(index)
+
+
+def objects_of(split: SourceSplit) -> ObjectsRecord | None:
+    """Returns the description of the objects in a split's images; None if it has none."""
+    return split.objects() if isinstance(split, HasObjects) else None
 
 
 def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Sequence[int]:
@@ -316,8 +337,6 @@ class ChunkAssembly:
         """Copies an image to its row, or encodes one of its own size; returns its sums, without a border, and that."""
         if not self._channels:
             return {}, None
-        from mmload.builder.row_statistics import copy_and_sum, no_sums  # imports numba
-
         image, sums, layout = _array(sample.fields["images"]), no_sums(self._channels), self._variable_layout
         height, width = image.shape[-2:]
         inside = sample.inside or (0, 0, height, width)
@@ -453,8 +472,6 @@ def chunk_of_block(
     Raises:
         BuildError: if they differ from the samples that the source returned individually.
     """
-    from mmload.builder.row_statistics import copy_and_sum, no_sums
-
     for name, spec in fields.items():
         if block[name].shape != (len(indices), *spec.shape) or block[name].dtype != spec.torch_dtype:
             raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")

@@ -18,8 +18,7 @@ from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.cli.status import doing
-from mmload.cli.terminal import show
+from mmload.cli.terminal import doing, show
 from mmload.errors import BuildError
 from mmload.loader import Loader
 from mmload.runtime.resources import available_cores

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
-from mmload.lazy import lazy_property
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root

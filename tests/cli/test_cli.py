@@ -19,8 +19,7 @@ from devkit import Devkit, thing
 
 from mmload import __version__
 from mmload.bench.options import SECONDS
-from mmload.cli.app import app
-from mmload.cli.habits import HABITS
+from mmload.cli.app import HABITS, app
 from mmload.errors import BuildError
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset

@@ -14,9 +14,9 @@ from conftest import complaint, contents, mmload
 from s3_server import Bucket
 from updating import picture
 
+from mmload.builder.dataset_change import remove_unused
 from mmload.builder.pipeline import update
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.unused_files import remove_unused
 from mmload.builder.verify import verify
 from mmload.errors import StoreError, UsageError
 from mmload.loader.loader import Loader
