@@ -41,6 +41,15 @@ def complete_images(sizes: Numbers) -> Places:
     return needed
 
 
+def operations_of(program: Program, channels: int) -> Operations:
+    """Returns the operations of a program; a missing fill is -1."""
+    fills = [
+        (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in program.slots
+    ]
+    codes, numbers = np.ascontiguousarray(program.codes), np.ascontiguousarray(program.numbers)
+    return Operations(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))
+
+
 def changed_images(program: Program, first: int, lines: ImageLines, channels: int) -> ImageLines:
     """Runs the operations of samples from ``first`` on on copies of their images, all lines of which are there.
 
@@ -61,8 +70,7 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
         made[name] = places[name]
     made["start"], made["layout"] = np.cumsum(sizes) - sizes, PLANES
     levels = scratch("first_levels", (int(sizes.sum()),))
-    operations = Operations.of_program(program, channels)
-    own = operations._replace(codes=operations.codes[samples], numbers=operations.numbers[samples])
+    own = operations_of(program, channels).part(samples)
     window, address = np.zeros(1, WINDOW), run_operations.address
     _change(lines.memory, lines.decoded, places, made, own, window, address, channels, levels)
     return ImageLines(levels, made)

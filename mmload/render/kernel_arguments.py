@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.runtime.declarations import ARENA, RecordArray, Signature, inlined, void
-from mmload.runtime.host_memory import zeros
 from mmload.runtime.resident_pages import NO_FILES, FileRanges
-
-if TYPE_CHECKING:
-    from mmload.render.level_program import Program
-    from mmload.render.plan_parts import Hole
 
 Bytes = Annotated[npt.NDArray[np.uint8], "uint8[::1]"]
 Images = Annotated[npt.NDArray[np.uint8], "uint8[:, :, :, ::1]"]
@@ -249,19 +244,6 @@ class Holes(NamedTuple):
     sides: Annotated[Records, RecordArray(HOLE, 2)]
     values: Annotated[npt.NDArray[np.float32], "float32[:, ::1]"]
 
-    @classmethod
-    def of_batch(cls, holes: Sequence[Hole], count: int, channels: int) -> Holes:
-        """Returns the holes of ``count`` samples, each of which has all of them."""
-        sides = zeros((count, len(holes)), HOLE)
-        values = np.full((len(holes), channels), np.nan, np.float32)
-        for n, hole in enumerate(holes):
-            for name in HOLE.names or ():
-                if (numbers := getattr(hole, name)) is not None:
-                    sides[name][:, n] = numbers
-            if hole.value is not None:
-                values[n] = hole.value
-        return cls(sides, values)
-
 
 class Paint(NamedTuple):
     """Color map of pixels, and what is overwritten after it.
@@ -291,16 +273,6 @@ class Operations(NamedTuple):
     codes: Annotated[npt.NDArray[np.int64], "int64[:, ::1]"]
     numbers: Annotated[npt.NDArray[np.float32], "float32[:, :, ::1]"]
     fills: Annotated[npt.NDArray[np.int64], "int64[:, ::1]"]
-
-    @classmethod
-    def of_program(cls, program: Program, channels: int) -> Operations:
-        """Returns the operations of a program; a missing fill is -1."""
-        fills = [
-            (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill))
-            for slot in program.slots
-        ]
-        codes, numbers = np.ascontiguousarray(program.codes), np.ascontiguousarray(program.numbers)
-        return cls(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))
 
     def part(self, samples: slice) -> Operations:
         """Returns the operations of some samples."""

@@ -9,6 +9,7 @@ draws random numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -18,12 +19,13 @@ from torch import Tensor
 from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
 from mmload.render.canvas_kernels import paint as paint_tiles
-from mmload.render.changed_images import changed_images, complete_images
+from mmload.render.changed_images import changed_images, complete_images, operations_of
 from mmload.render.cpu_kernels import CROPS, render
 from mmload.render.kernel_arguments import (
     BYTES,
     FLIPPED_X,
     FLIPPED_Y,
+    HOLE,
     NEEDED,
     NOWHERE,
     RESIZED,
@@ -50,7 +52,7 @@ from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import Copy, copied
-from mmload.render.plan_parts import PADDING_MODES, Canvas, Mixing, Padding, Resampling, check_fill, check_levels
+from mmload.render.plan_parts import PADDING_MODES, Canvas, Hole, Mixing, Padding, Resampling, check_fill, check_levels
 from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, placements, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
@@ -163,7 +165,7 @@ class Rendering:
         shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
         boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
         levels, mixed = (one[:, None] if one.ndim == 3 else one for one in (own, out))
-        holes = Holes.of_batch(self.plan.holes, count, self.plan.source[0])
+        holes = _holes_of(self.plan.holes, count, self.plan.source[0])
         paint = Paint(self._shift, self._scale, holes, streams(out))
         MIXES[mixed.dtype](levels, paint, shares, boxes, mixed)
 
@@ -287,7 +289,7 @@ class Rendering:
     @lazy_property
     def _operations(self) -> Operations | None:
         program = self.plan.complete_program()
-        return None if program is None else Operations.of_program(program, self.plan.source[0])
+        return None if program is None else operations_of(program, self.plan.source[0])
 
     @lazy_property
     def _mode(self) -> int:
@@ -301,7 +303,7 @@ class Rendering:
     def _holes(self) -> Holes:
         """Holes of samples that are not mixed later."""
         plan = self.plan
-        return Holes.of_batch(plan.holes if plan.mixing is None else (), plan.count, plan.source[0])
+        return _holes_of(plan.holes if plan.mixing is None else (), plan.count, plan.source[0])
 
 
 def _check(plan: Plan, dtype: torch.dtype) -> None:
@@ -330,6 +332,19 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Floats | None, Floats | 
     if plan.peak == 1.0 or not dtype.is_floating_point:
         return None, None
     return None, np.full(plan.source[0], 1.0 / plan.peak, np.float32)
+
+
+def _holes_of(holes: Sequence[Hole], count: int, channels: int) -> Holes:
+    """Returns the holes of ``count`` samples, each of which has all of them."""
+    sides = zeros((count, len(holes)), HOLE)
+    values = np.full((len(holes), channels), np.nan, np.float32)
+    for n, hole in enumerate(holes):
+        for name in HOLE.names or ():
+            if (numbers := getattr(hole, name)) is not None:
+                sides[name][:, n] = numbers
+        if hole.value is not None:
+            values[n] = hole.value
+    return Holes(sides, values)
 
 
 _NO_RESIZES = Resizes(np.empty(0, RESIZED), NOWHERE, 0, NOWHERE, 0)
