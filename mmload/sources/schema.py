@@ -18,8 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from mmload.errors import SampleError
+from mmload.lazy import lazy_property
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
-from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import SampleFiles
