@@ -122,7 +122,7 @@ BEFORE: dict[str, list[nn.Module]] = {
     memory_format=st.sampled_from([torch.contiguous_format, torch.channels_last]),
     cut=st.integers(0, 9),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_the_pass_gives_the_bits_of_the_formula_on_the_rendered_batch(
     name: str, count: int, alpha: float, p: float, per: str, kind: str, memory_format: torch.memory_format, cut: int
 ) -> None:

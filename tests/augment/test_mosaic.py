@@ -89,8 +89,8 @@ def test_mosaic_without_a_map_is_the_middle_of_four_images() -> None:
             torch.testing.assert_close(found[label], box, rtol=0, atol=1e-4)
 
 
-def test_mosaic_boxes_of_1000_draws_are_those_of_torchvisions_perspective() -> None:
-    count = 1000
+def test_mosaic_boxes_of_400_draws_are_those_of_torchvisions_perspective() -> None:
+    count = 400
     batch = batch_of(count)
     step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
@@ -109,7 +109,7 @@ def test_mosaic_boxes_of_1000_draws_are_those_of_torchvisions_perspective() -> N
         torch.testing.assert_close(got, moved[stays].float(), rtol=0, atol=2e-3)
         assert made.labels[k, : int(made.counts[k])].tolist() == batch.labels[k, : len(stays)][stays].tolist()
         checked += int(stays.sum())
-    assert checked > 1000
+    assert checked > 400
 
 
 def test_mosaic_pixels_are_those_of_torchvisions_perspective() -> None:

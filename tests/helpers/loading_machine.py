@@ -262,18 +262,9 @@ class Loading(RuleBasedStateMachine):
         data.draw(st.sampled_from(self.driven)).begin()
 
     @precondition(lambda self: self.driven)
-    @step(data=st.data(), many=st.integers(1, 4))
+    @step(data=st.data(), many=st.integers(1, 4) | st.just(1000))
     def batches(self, data: Any, many: int) -> None:
-        """The next batches of an iteration."""
-        self._batches(data, many)
-
-    @precondition(lambda self: self.driven)
-    @step(data=st.data())
-    def rest(self, data: Any) -> None:
-        """All batches that an iteration still has, and its end."""
-        self._batches(data, 1000)
-
-    def _batches(self, data: Any, many: int) -> None:
+        """The next batches of an iteration, or all that it still has, and its end."""
         one = data.draw(st.sampled_from(self.driven))
         run = data.draw(st.sampled_from(one.runs)) if one.runs else one.begin()
         for _ in range(many):

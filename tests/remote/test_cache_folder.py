@@ -416,15 +416,8 @@ def test_chunks_that_no_epoch_uses_any_more_make_room(
     assert fetched[-1] == fetched[-2]
 
 
-def test_a_fetching_thread_that_cannot_start_is_an_error_and_no_wait(
-    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
+def test_a_fetching_thread_that_cannot_start_is_an_error_and_no_wait(url: str, local: Dataset, cache: Path) -> None:
     remote = mmload.open(url, cache=cache)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            check_rows(remote, local)
+    with dying_at(threading.Thread, "start", RuntimeError):
+        check_rows(remote, local)
     check_rows(remote, local)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import pickle
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from building import changed_manifest
 from loaded import begun
@@ -286,16 +286,9 @@ def test_a_fifo_or_a_folder_in_place_of_a_file_is_an_error_and_no_wait(
 
 
 def test_descriptors_go_with_the_last_user(place: Path) -> None:
-    if not Path("/proc/self/fd").exists():
-        pytest.skip("reads /proc")
-
     def open_files() -> list[str]:
         """The open files of this process below the place, and no files of other tests."""
-        opened = []
-        for descriptor in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # it was closed since
-                opened.append(os.readlink(descriptor))
-        return [path for path in opened if path.startswith(f"{place}/")]
+        return [file.path for file in psutil.Process().open_files() if file.path.startswith(f"{place}/")]
 
     for _ in range(3):
         split = mmload.open(place)["train"]

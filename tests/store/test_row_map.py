@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from forked_program import run_program
@@ -220,7 +219,8 @@ def test_a_fuse_file_system_that_ends_under_a_loader_is_an_error(mounted: Path) 
     rows, mapped = mapped_images(mmload.open(mounted / "squares")["train"])
     places = rows.located(np.arange(ROWS))
     mapped.prepare(places[:1], lambda _, error: error)
-    os.kill(_server_of(mounted), signal.SIGKILL)
+    words = ((process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+    next(process for process, line in words if line[:1] == ["bindfs"] and str(mounted) in line).kill()
     with pytest.raises(MmloadError, match=r"images\.memmap"):
         brought_in(mapped, places)  # the state of the file is cached for a second, its bytes are not
 
@@ -247,15 +247,6 @@ def test_a_row_that_is_cut_off_is_named_in_a_later_group(tmp_path: Path, monkeyp
     mapped.wait(prepared, slice(8, 12))
     with pytest.raises(MmloadError, match=r"^row 12: .*images\.memmap is damaged: it ends at byte 1440000"):
         mapped.wait(prepared, slice(10, 20))
-
-
-def _server_of(mounted: Path) -> int:
-    """Returns the process that serves a mounted folder."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if path.read_bytes().split(b"\0")[:1] == [b"bindfs"] and str(mounted).encode() in path.read_bytes():
-                return int(path.parent.name)
-    raise RuntimeError("bindfs does not run")
 
 
 def test_file_systems_that_are_not_known_are_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
