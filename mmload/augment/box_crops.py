@@ -15,8 +15,7 @@ from mmload.augment.arguments import argument_error, chance, integer, mask_level
 from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
 from mmload.augment.step import Step
 from mmload.render.motion import Boxes
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Padding
+from mmload.render.plan import Padding, Plan
 from mmload.runtime.declarations import inlined
 from mmload.runtime.host_memory import copied, zeros
 from mmload.runtime.intrinsics import Arena, carve

@@ -22,10 +22,10 @@ from mmload.augment.arguments import number
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
 from mmload.records import PADDING, PER_BOX
+from mmload.render.level_program import Array
 from mmload.render.mask_kernels import moved_masks
 from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
 from mmload.render.plan import Plan
-from mmload.render.plan_parts import Array
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import copied, taken, zeros
 from mmload.runtime.numba_compile import numba_compiled

@@ -27,8 +27,7 @@ from mmload.augment.arguments import (
 )
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import ResizingStep, check_leaves_pixels
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Placement
+from mmload.render.plan import Placement, Plan
 from mmload.runtime.random_words import Numbers
 
 

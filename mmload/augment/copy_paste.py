@@ -27,7 +27,7 @@ from mmload.pictures.instance_masks import (
     without_padding,
 )
 from mmload.records import PADDING, PER_BOX
-from mmload.render.plan_parts import Array
+from mmload.render.level_program import Array
 from mmload.runtime.random_words import Numbers
 
 _PARTNER = 1 << 20

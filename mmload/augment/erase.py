@@ -9,8 +9,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.resize import drawn_windows
 from mmload.augment.step import Step
 from mmload.errors import counted
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Hole
+from mmload.render.plan import Hole, Plan
 
 
 class RandomErasing(Step):

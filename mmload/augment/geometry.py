@@ -10,9 +10,9 @@ from mmload.augment.arguments import borders, chance, choice, flag, integer, mas
 from mmload.augment.draws import Draws, seeds_of
 from mmload.augment.resize import size_with_least
 from mmload.augment.step import Step
+from mmload.render.kernel_arguments import PADDING_MODES
 from mmload.render.level_program import FLIP_X, FLIP_Y
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import PADDING_MODES, Padding
+from mmload.render.plan import Padding, Plan
 from mmload.runtime.random_words import Numbers
 
 

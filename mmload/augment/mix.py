@@ -21,8 +21,8 @@ from mmload.augment.draws import Draws, beta
 from mmload.augment.step import Step, TargetStep, plan_for
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Array, Mixing
+from mmload.render.level_program import Array
+from mmload.render.plan import Mixing, Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled

@@ -26,8 +26,7 @@ from mmload.augment.arguments import (
 )
 from mmload.augment.draws import Draws, Floats
 from mmload.augment.step import Step, arguments_of
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Placement, Resampling
+from mmload.render.plan import Placement, Plan, Resampling
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 

@@ -30,8 +30,7 @@ from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
 from mmload.augment.step import LevelStep
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import check_fill
+from mmload.render.plan import Plan, check_fill
 from mmload.runtime.exact_math import cos, sin, solve, tan
 
 _MOST_PIXELS = 2**31 - 1

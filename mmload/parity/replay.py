@@ -27,8 +27,7 @@ from mmload.augment.step import Step
 from mmload.batch import Batch, fields_of
 from mmload.interop.torchvision import conversion, equivalent_of
 from mmload.parity.program_replay import Allowance, Items, changed
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Mixing
+from mmload.render.plan import Mixing, Plan
 from mmload.render.torch_sampling import Window, windows
 
 Shape = tuple[int, int, int]

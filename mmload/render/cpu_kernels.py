@@ -22,6 +22,7 @@ from mmload.render.kernel_arguments import (
     FLIPPED_X,
     FLIPPED_Y,
     OUTPUTS,
+    PADDING_MODES,
     PAINT,
     RENDER,
     RESIZE,
@@ -41,7 +42,6 @@ from mmload.render.kernel_arguments import (
     Resizes,
     crop_signature,
 )
-from mmload.render.plan_parts import PADDING_MODES
 from mmload.runtime.declarations import CallBy, inlined
 from mmload.runtime.intrinsics import LINE, USED, Arena, carve, colored, finish_streams, reshaped, stream
 from mmload.runtime.numba_compile import numba_compiled
@@ -49,7 +49,7 @@ from mmload.runtime.numba_compile import numba_compiled
 Index = int | np.uintp
 
 CONSTANT, _REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("constant", "reflect", "symmetric"))
-"""Indices of :data:`~mmload.render.plan_parts.PADDING_MODES`."""
+"""Indices of :data:`~mmload.render.kernel_arguments.PADDING_MODES`."""
 
 _BAND = 2 * 2**10
 """Bytes of the lines that are streamed at a time: few, so that they leave the cache while others are computed.

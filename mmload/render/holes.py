@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Holes, Pixels
-from mmload.render.plan_parts import Hole
+from mmload.render.plan import Hole
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.host_memory import constant
 from mmload.runtime.intrinsics import USED, Arena, carve, rounded

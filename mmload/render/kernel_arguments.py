@@ -18,6 +18,9 @@ from torch import Tensor
 from mmload.runtime.declarations import ARENA, RecordArray, Signature, inlined, void
 from mmload.runtime.resident_pages import NO_FILES, FileRanges
 
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+"""Names of the ways in which padding is filled."""
+
 Bytes = Annotated[npt.NDArray[np.uint8], "uint8[::1]"]
 Images = Annotated[npt.NDArray[np.uint8], "uint8[:, :, :, ::1]"]
 Flags = Annotated[npt.NDArray[np.bool_], "boolean[::1]"]
@@ -224,7 +227,7 @@ class Crops(NamedTuple):
         images: uint8 [N, C, H, W].
         windows: :data:`WINDOW` [B].
         fill: uint8 [C], the constant outside of the image.
-        mode: padding outside of the image, an index of :data:`~mmload.render.plan_parts.PADDING_MODES`.
+        mode: padding outside of the image, an index of :data:`~mmload.render.kernel_arguments.PADDING_MODES`.
     """
 
     images: Images
@@ -304,7 +307,7 @@ class Resizes(NamedTuple):
         windows: :data:`RESIZED` [B]. All lines that they need of their images are there. In an image smaller than the
             original the window is inside, and shrinks as much at least.
         fill: uint8 [C], the constant outside of the image.
-        mode: padding outside of the image, an index of :data:`~mmload.render.plan_parts.PADDING_MODES`.
+        mode: padding outside of the image, an index of :data:`~mmload.render.kernel_arguments.PADDING_MODES`.
         ground: uint8 [C], the canvas beside the resized window.
         reach: one of :data:`~mmload.render.antialiased_resize.REACHES`.
     """

@@ -25,6 +25,7 @@ from mmload.render.level_program import (
     HSV,
     HUE,
     INVERT,
+    LUMA_WEIGHTS,
     MIX_ADD,
     MIX_BEGIN,
     MIX_END,
@@ -38,7 +39,6 @@ from mmload.render.level_program import (
     SOLARIZE,
 )
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
-from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.render.warp_kernels import flip, warp_bilinear, warp_nearest
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import USED, Arena, carve, fma, reshaped

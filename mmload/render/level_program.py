@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mmload.render.kernel_arguments import Operations
-from mmload.render.plan_parts import Array
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
+
+Array: TypeAlias = Any
+"""NumPy array on the host; torch's tensor in the copy of a plan that torch's operations render from."""
 
 (
     NONE,
@@ -64,6 +66,9 @@ MOST_NUMBERS = 8
 
 COLORS = frozenset({BRIGHTNESS, CONTRAST, SATURATION, HUE, HSV, GRAY, AUTOCONTRAST, SHARPNESS})
 """Operations that torchvision runs on images of one or three channels only."""
+
+LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue, as ``torchvision.transforms.v2.functional.rgb_to_grayscale`` has them."""
 
 WARPS = frozenset({AFFINE_NEAREST, AFFINE_BILINEAR, PERSPECTIVE_NEAREST, PERSPECTIVE_BILINEAR})
 MIXES = frozenset({MIX_BEGIN, MIX_ADD, MIX_END})

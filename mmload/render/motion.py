@@ -23,9 +23,9 @@ from mmload.render.level_program import (
     FLIP_Y,
     MOVES,
     NONE,
+    Array,
 )
 from mmload.render.plan import Plan
-from mmload.render.plan_parts import Array
 from mmload.runtime.declarations import called, inlined, void
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled

@@ -26,6 +26,7 @@ from mmload.render.kernel_arguments import (
     FLIPPED_Y,
     NEEDED,
     NOWHERE,
+    PADDING_MODES,
     RESIZED,
     TILE,
     WINDOW,
@@ -48,16 +49,16 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES
-from mmload.render.plan import Plan
-from mmload.render.plan_copies import Copy, copied
-from mmload.render.plan_parts import (
-    PADDING_MODES,
+from mmload.render.plan import (
     Canvas,
+    Copy,
     Mixing,
     Padding,
+    Plan,
     Resampling,
     check_fill,
     check_levels,
+    copied,
     holes_of,
 )
 from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, resized_batch, resized_one_by_one

@@ -18,8 +18,7 @@ from torch.nn.functional import conv2d, grid_sample, pad
 
 from mmload.render import level_program as levels
 from mmload.render.hsv_kernel import SECTORS, changed_hsv
-from mmload.render.level_program import OperationSlot, Program
-from mmload.render.plan_parts import LUMA_WEIGHTS
+from mmload.render.level_program import LUMA_WEIGHTS, OperationSlot, Program
 from mmload.runtime.host_memory import constant
 
 _RED, _GREEN, _BLUE = LUMA_WEIGHTS

@@ -16,8 +16,7 @@ from torch import Tensor
 from mmload.render import torch_levels
 from mmload.render.holes import punch_batch
 from mmload.render.level_program import Program
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Mixing, Padding, Resampling
+from mmload.render.plan import Mixing, Padding, Plan, Resampling
 from mmload.render.torch_sampling import (
     Axis,
     Window,

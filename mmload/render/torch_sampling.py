@@ -1,6 +1,6 @@
 """Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible.
 
-Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.plan_copies.copied`.
+Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.plan.copied`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Numbers
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Padding, Placement
+from mmload.render.plan import Padding, Placement, Plan
 from mmload.runtime.host_memory import constant
 
 PICKED_AT_ONCE = 131_072
@@ -34,7 +33,7 @@ class OwnMasks(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Placement of one sample in integers, as :class:`~mmload.render.plan_parts.Placement` describes it."""
+    """Placement of one sample in integers, as :class:`~mmload.render.plan.Placement` describes it."""
 
     rows: int
     cols: int

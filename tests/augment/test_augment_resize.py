@@ -29,8 +29,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.step import plan_for
 from mmload.batch import Batch
-from mmload.render.plan import Plan
-from mmload.render.plan_copies import copied
+from mmload.render.plan import Plan, copied
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import resized_batch
 from mmload.render.torch_sampling import windows

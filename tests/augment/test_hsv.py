@@ -14,8 +14,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, Program
-from mmload.render.plan import Plan
-from mmload.render.plan_copies import copied
+from mmload.render.plan import Plan, copied
 from mmload.render.torch_levels import run_program
 
 

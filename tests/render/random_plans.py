@@ -10,8 +10,8 @@ from bounds import BOUNDS_CHECK
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import PADDING_MODES, Hole, Padding
+from mmload.render.kernel_arguments import PADDING_MODES
+from mmload.render.plan import Hole, Padding, Plan
 from mmload.runtime.random_words import Numbers
 
 FORMATS = (torch.contiguous_format, torch.channels_last)

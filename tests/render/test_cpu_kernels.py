@@ -13,10 +13,9 @@ from random_plans import EXAMPLES, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
 from mmload.render import rendering as made
-from mmload.render.kernel_arguments import ImageLines, written
+from mmload.render.kernel_arguments import PADDING_MODES, ImageLines, written
 from mmload.render.level_program import INVERT, Program
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import PADDING_MODES, Padding
+from mmload.render.plan import Padding, Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import MemoryPool
 

@@ -13,8 +13,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch, make_batch
 from mmload.render import level_program as levels
-from mmload.render.plan import Plan
-from mmload.render.plan_copies import copied
+from mmload.render.plan import Plan, copied
 from mmload.render.torch_levels import warped
 from mmload.render.torch_sampling import on_canvas, picked
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from mmload.render import rendering as made
 from mmload.render.kernel_arguments import ImageLines, written
 from mmload.render.level_program import FLIP_X, Program
-from mmload.render.plan import Plan
-from mmload.render.plan_parts import Mixing
+from mmload.render.plan import Mixing, Plan
 from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import MemoryPool
 

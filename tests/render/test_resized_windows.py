@@ -11,8 +11,8 @@ from random_plans import EXAMPLES
 from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES, resize, resize_part
-from mmload.render.kernel_arguments import RESIZED, ImageLines, Resizes
-from mmload.render.plan_parts import PADDING_MODES, Padding, Placement, Resampling
+from mmload.render.kernel_arguments import PADDING_MODES, RESIZED, ImageLines, Resizes
+from mmload.render.plan import Padding, Placement, Resampling
 from mmload.render.torch_rendering import on_canvas_of
 from mmload.render.torch_sampling import Placed, Window
 

@@ -16,7 +16,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch, view_seeds
 from mmload.augment.views import collates_of
 from mmload.batch import Batch, fields_of
-from mmload.render.plan_copies import _copied, copied
+from mmload.render.plan import _copied, copied
 
 COUNT = 8
 CPU, META = torch.device("cpu"), torch.device("meta")
