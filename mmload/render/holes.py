@@ -1,6 +1,6 @@
-"""Rectangles that are overwritten: a plan's as kernels take them, the compiled loop, and torch's operations.
+"""Rectangles that are overwritten: the compiled loop, and the noise for it and for torch's operations.
 
-Both ways give the same bits. The kernels that color lines call the loop while these lines are in cache.
+Both kinds of noise have the same bits. The kernels that color lines call the loop while these lines are in cache.
 
 Noise is a pure function of a key and a counter: Box and Muller's two numbers of each word, in float32. Logarithm, sine
 and cosine are polynomials here, as no two libraries round theirs alike.
@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Holes, Pixels
-from mmload.render.plan import Hole
 from mmload.runtime.declarations import called, inlined
-from mmload.runtime.host_memory import constant
 from mmload.runtime.intrinsics import USED, Arena, carve, rounded
 from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
@@ -192,25 +190,3 @@ def erase(holes: Holes, sample: int, lines: LineRange, target: Pixels, at: Any, 
                     for x in range(width):
                         target[line + x * _U(depth) + c] = value
     arena[USED] = begun
-
-
-def punch_batch(hole: Hole, images: Tensor) -> None:
-    """Overwrites every sample's hole in a batch [B, C, H, W], by torch's operations."""
-    _, channels, rows, cols = images.shape
-    y = torch.arange(rows, device=images.device).view(1, 1, -1, 1) - _per_sample(hole.top)
-    x = torch.arange(cols, device=images.device).view(1, 1, 1, -1) - _per_sample(hole.left)
-    height, width = _per_sample(hole.height), _per_sample(hole.width)
-    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    if hole.value is not None:
-        values = constant(hole.value, torch.float32, images.device).view(-1, 1, 1)
-        images.copy_(torch.where(inside, values.to(images.dtype), images))
-    elif hole.noise is not None:
-        channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
-        half, second = (width + 1) // 2, x >= (width + 1) // 2
-        words = (channel * height + y) * half + torch.where(second, x - half, x)
-        noise = normals(_per_sample(hole.noise), words, second)
-        images.copy_(torch.where(inside, noise.to(images.dtype), images))
-
-
-def _per_sample(numbers: Tensor) -> Tensor:
-    return numbers.view(-1, 1, 1, 1)

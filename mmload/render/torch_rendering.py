@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmload.render import torch_levels
-from mmload.render.holes import punch_batch
+from mmload.render.holes import normals
 from mmload.render.level_program import Program
-from mmload.render.plan import Mixing, Padding, Plan, Resampling
+from mmload.render.plan import Hole, Mixing, Padding, Plan, Resampling
 from mmload.render.torch_sampling import (
     Axis,
     Window,
@@ -183,7 +183,7 @@ def finish_by_torch(
     work = torch.empty_like(out, dtype=torch.float32) if plan.blends and narrow else out
     _color(moved, shift, scale, work)
     for hole in plan.holes:
-        punch_batch(hole, work)
+        _punch(hole, work)
     if plan.mixing is not None:
         out.copy_(mixed_batch(plan.mixing, work))
 
@@ -216,6 +216,28 @@ def _color(pixels: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tens
     work.mul_(scale.view(-1, 1, 1))
     if work is not out:
         out.copy_(work)
+
+
+def _punch(hole: Hole, images: Tensor) -> None:
+    """Overwrites every sample's hole in a batch [B, C, H, W], by torch's operations."""
+    _, channels, rows, cols = images.shape
+    y = torch.arange(rows, device=images.device).view(1, 1, -1, 1) - _broadcast(hole.top)
+    x = torch.arange(cols, device=images.device).view(1, 1, 1, -1) - _broadcast(hole.left)
+    height, width = _broadcast(hole.height), _broadcast(hole.width)
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    if hole.value is not None:
+        values = constant(hole.value, torch.float32, images.device).view(-1, 1, 1)
+        images.copy_(torch.where(inside, values.to(images.dtype), images))
+    elif hole.noise is not None:
+        channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
+        half, second = (width + 1) // 2, x >= (width + 1) // 2
+        words = (channel * height + y) * half + torch.where(second, x - half, x)
+        noise = normals(_broadcast(hole.noise), words, second)
+        images.copy_(torch.where(inside, noise.to(images.dtype), images))
+
+
+def _broadcast(numbers: Tensor) -> Tensor:
+    return numbers.view(-1, 1, 1, 1)
 
 
 def mixed_batch(mixing: Mixing, images: Tensor) -> Tensor:
