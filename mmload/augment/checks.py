@@ -95,7 +95,7 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
     else:
         _check_tensor("sizes", sizes, (count, 2), (np.dtype(np.int64),))
         if count:
-            check_shape((shape[0], *sizes.min(0).tolist()))
+            check_shape((shape[0], int(sizes[:, 0].min()), int(sizes[:, 1].min())))
         if batch.masks is not None:
             raise ValueError("the images are variable-size, but their masks are not; give masks of the same sizes")
     most = 0 if batch.boxes is None or batch.boxes.dim() != 3 else batch.boxes.shape[1]

@@ -281,7 +281,6 @@ class PreparedBatch:
         self._fields = self._made  # as passes have changed those of the batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
-        self._ids: Numbers | None = None if batch.ids is None else batch.ids.numpy()
         self._trail: Trail | None = None
         first = collate.composer
         if first is not None:
@@ -374,7 +373,6 @@ class PreparedBatch:
         self._batch = changed if on_host else on_device(changed.replace(images=None), torch.device("cpu"))
         self._fields = self._made = following_fields(fields_of(self._batch))
         self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
-        self._ids = None if self._ids is None else self._ids[: len(changed)]
         return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, self._fields)
 
     def _batch_on(self, device: torch.device) -> Batch:
@@ -428,7 +426,7 @@ class PreparedBatch:
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
         boxes = partial(boxes_in, self._fields, trail=self._trail) if "boxes" in self._fields else None
-        return Draws(self._seeds, at, epoch=self._epoch, ids=self._ids, boxes=boxes)
+        return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids, boxes=boxes)
 
 
 def _seeds_of(batch: Batch, generator: torch.Generator | None = None) -> Numbers:

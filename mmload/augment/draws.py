@@ -119,7 +119,8 @@ class Draws:
         seeds: int64 [B], one per sample.
         step: the step's place in its list.
         epoch: the batch's; None: it is not known.
-        ids: int64 [B], the samples' ids, which are the same in every epoch; None: they have none.
+        ids: int64 [B], the samples' ids, which are the same in every epoch; None: they have none. A tensor becomes an
+            array only if a step asks for it, as each such array gives the interpreter lock away when it dies.
         boxes: gives what :func:`mmload.augment.boxes.boxes_in` does of the samples; None: the batch has no boxes.
     """
 
@@ -129,7 +130,7 @@ class Draws:
         step: int,
         *,
         epoch: int | None = None,
-        ids: Numbers | None = None,
+        ids: Tensor | Numbers | None = None,
         boxes: Callable[[Plan], tuple[Trail, Numbers]] | None = None,
     ) -> None:
         self._seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
@@ -166,7 +167,7 @@ class Draws:
                 f"{what} depends on the rows' ids, and the batch has none: use the step in a Collate, and give that "
                 "batches or rows of a split, or a Batch with ids"
             )
-        return self._ids
+        return np.asarray(self._ids)
 
     def boxes(self, what: str, plan: Plan) -> tuple[Trail, Numbers]:
         """Returns the boxes as ``plan`` has moved them, and the numbers of real ones; ``what`` names their user.

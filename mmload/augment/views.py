@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.collate import Collate, PreparedBatch
-from mmload.augment.draws import view_seeds
+from mmload.augment.draws import branch_seeds, view_seeds
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.random_words import Numbers
 
 
 class Views(nn.Module):
@@ -95,11 +96,18 @@ class Views(nn.Module):
         )
         return tuple(view.images for view in made) if isinstance(batch, Tensor | np.ndarray) else made
 
-    def prepare(self, batch: Batch, shape: tuple[int, int, int], **images: Any) -> tuple[PreparedBatch, ...]:
-        """Draws and describes every view before the images are read; see :meth:`Collate.prepare`."""
-        return tuple(
-            view.prepare(_of_view(batch, number), shape, **images) for number, view in enumerate(self.collates)
-        )
+    def prepare(
+        self, batch: Batch, shape: tuple[int, int, int], *, seeds: Numbers, **images: Any
+    ) -> tuple[PreparedBatch, ...]:
+        """Draws and describes every view before the images are read, by the seeds of the batch, int64 [B].
+
+        See :meth:`Collate.prepare`.
+        """
+        made = [self.collates[0].prepare(batch, shape, seeds=seeds, **images)]
+        for number, view in enumerate(self.collates[1:], 1):
+            own = branch_seeds(seeds, number)
+            made.append(view.prepare(batch.replace(seeds=torch.from_numpy(own)), shape, seeds=own, **images))
+        return tuple(made)
 
 
 def _of_view(batch: Batch, number: int) -> Batch:

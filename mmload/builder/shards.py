@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from operator import add
@@ -386,13 +386,11 @@ class ShardWriter:
         """
         samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
         skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
-        try:
+        with reported(self._folder):
             for name, block in zip(LISTS, (samples, skipped, origins_lines(chunk.origins)), strict=True):
                 self._files[name].append(block)
             for name, rows in chunk.fields.items():
                 self._append(name, rows)
-        except OSError as error:
-            raise _write_failed(self._folder, error) from error
         self._summary.skipped += len(chunk.skipped)
         self._summary.statistics.add(chunk.statistics)
         self._rows += len(chunk.samples)
@@ -424,14 +422,12 @@ class ShardWriter:
         Raises:
             BuildError: if the disk refuses.
         """
-        try:
+        with reported(self._folder):
             records = {name: file.seal() for name, file in self._files.items()}
             files = {name: records[name] for name in files_of(self._fields)}
             self._summary.record = ShardRecord(rows=self._rows, files=files)
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
-        except OSError as error:
-            raise _write_failed(self._folder, error) from error
         return self._summary
 
 
@@ -458,10 +454,19 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _write_failed(path: Path, error: OSError) -> BuildError:
-    return BuildError(
-        f"cannot write to {path} ({error.strerror}); free space there, then run the same command again to continue"
-    )
+@contextmanager
+def reported(place: Path) -> Iterator[None]:
+    """Reports that the disk refuses what is written to a place.
+
+    Raises:
+        BuildError: for an OSError inside.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"cannot write to {place} ({error.strerror}); free space there, then run the same command again to continue"
+        ) from error
 
 
 # Lists of a split.
@@ -488,10 +493,8 @@ def write_list(
 
     Its time becomes ``listed``, in nanoseconds, before it has its name: another part may move it away at once.
     """
-    try:
+    with reported(paths.dataset / split):
         paths.make_folders(split)
-    except OSError as error:
-        raise _write_failed(paths.dataset / split, error) from error
     return write_blocks(paths, paths.dataset / split / name, blocks, listed)
 
 
@@ -507,18 +510,17 @@ def write_blocks(
     """
     partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
     try:
-        paths.check_there()
-        partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
-        with closing(GrowingFile(partial)) as file:
-            for block in blocks:
-                file.append(block)
-            record = file.seal()
-        if listed is not None:
-            os.utime(partial, ns=(listed, listed))
-        partial.replace(place)
-        sync_folder(place.parent)
-    except OSError as error:
-        raise _write_failed(place, error) from error
+        with reported(place):
+            paths.check_there()
+            partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
+            with closing(GrowingFile(partial)) as file:
+                for block in blocks:
+                    file.append(block)
+                record = file.seal()
+            if listed is not None:
+                os.utime(partial, ns=(listed, listed))
+            partial.replace(place)
+            sync_folder(place.parent)
     finally:
         partial.unlink(missing_ok=True)
     return record

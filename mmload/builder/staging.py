@@ -37,7 +37,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from mmload.builder.recipe import canonical, unlike
-from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, write_blocks
+from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, reported, write_blocks
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import (
@@ -139,7 +139,7 @@ class Staging:
             BuildError: if writing fails, the destination contains something that may not be replaced, or has another
                 version meanwhile. If that is the same dataset, another part has committed it.
         """
-        try:
+        with reported(self.out):
             text = manifest.dumps().encode("utf-8", "backslashreplace")
             write_blocks(self.paths, self.paths.dataset / FILE_NAME, [text])
             if manifest.versions:
@@ -147,8 +147,6 @@ class Staging:
             else:
                 self._place(manifest, replaces)
             self.discard()
-        except OSError as error:
-            raise BuildError(f"cannot move what was built to {self.out} ({error.strerror})") from error
 
     def complete_version(self) -> bool:
         """Completes a new version that a process was adding when it was killed, or is adding; returns whether."""

@@ -173,15 +173,15 @@ class BatchWorker:
 
     def _read(self, name: str, rows: Numbers) -> Tensor:
         """Reads rows of a field of fixed size, but images, into new memory."""
-        tier, spec = self._large.get(name), self._split.fields[name]
+        tier, reader, spec = self._large.get(name), self._split.reader, self._split.fields[name]
         if tier is None:
-            return self._split.reader.gather(name, rows)
-        out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
+            return reader.gather(name, rows)
         if tier.rows.spec.is_list:
-            read_lists(tier, self._split.reader.lists(name), rows, out.numpy())
-            self._split.reader.check_parts(name, rows, out.numpy())
-        else:
-            gather(tier, rows, out)
+            values = read_lists(tier, reader.lists(name), rows)
+            reader.check_parts(name, rows, values)
+            return torch.from_numpy(values)
+        out = torch.empty((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu")
+        gather(tier, rows, out)
         return out
 
     @property
@@ -195,7 +195,7 @@ class BatchWorker:
         collate, device = self._collate, side.device
         batch = self._without_images(rows, seeds)
         is_described = self._images is not None and isinstance(collate, Collate | Views)
-        views = self._prepared(batch, rows, epoch) if is_described else ()
+        views = self._prepared(batch, rows, seeds, epoch) if is_described else ()
         stored = None if self._tier is None else self._gathered(self._tier, rows)
 
         def copy() -> tuple[Any, ...]:
@@ -226,7 +226,7 @@ class BatchWorker:
         batch = self._without_images(rows, seeds, tiles)
         if self._tier is not None and isinstance(collate, Collate | Views):
             read = rows if tiles is None else tiles.rows.numbers
-            views = self._prepared(batch, rows, epoch, tiles)
+            views = self._prepared(batch, rows, seeds, epoch, tiles)
             return partial(self._finished_views, views, self._rendered(views, read))
         if self._tier is not None:
             batch.images = self._gathered(self._tier, rows)
@@ -259,7 +259,9 @@ class BatchWorker:
         """Returns the rows at places of the view that a collate has drawn."""
         return self._settings.view.ids(places)
 
-    def _prepared(self, batch: Batch, rows: Numbers, epoch: int, tiles: Tiles | None = None) -> Sequence[PreparedBatch]:
+    def _prepared(
+        self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
+    ) -> Sequence[PreparedBatch]:
         """Draws for a batch without images, once per view."""
         if self._images is None or not isinstance(self._collate, Collate | Views):
             raise RuntimeError("no images are read, or a collate has no draws")
@@ -275,6 +277,7 @@ class BatchWorker:
                 batch,
                 (channels, height, width),
                 source=spec.torch_dtype,
+                seeds=seeds,
                 sizes=sizes,
                 masks=masks,
                 framed=self._settings.framed,
@@ -403,15 +406,15 @@ def read_masks(masks: HostTier, rows: Numbers, sizes: Numbers) -> OwnMasks:
     return OwnMasks(_joined(masks, rows, lengths), np.cumsum(lengths) - lengths)
 
 
-def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers, out: npt.NDArray[Any]) -> None:
-    """Reads lists into ``out`` [B, *row shape], with padding behind each.
+def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers) -> npt.NDArray[Any]:
+    """Reads lists, [B, *row shape], with padding behind each.
 
     Raises:
         DamagedError, StoreError: as :meth:`~mmload.loader.tiers.MappedTier.parts`.
     """
     lengths = lists.lengths(rows)
     filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file
-    lists.pad(_joined(tier, filled, lengths[lengths > 0]), lengths, out)
+    return lists.padded(_joined(tier, filled, lengths[lengths > 0]), np.cumsum(lengths) - lengths, lengths)
 
 
 def _joined(tier: HostTier, rows: Numbers, lengths: Numbers) -> Bytes:

@@ -224,11 +224,12 @@ class ListedSplit(ABC, Generic[T]):
 
     def revision(self, index: int) -> str:
         """Returns text that changes when what :meth:`read` gives does."""
-        return self.items[index].revision
+        return str(self.items[index].revision)
 
     def files(self, index: int) -> Sequence[str]:
         """Returns the names of a sample's files in the order in which they are read, its image first."""
-        return self.items[index].files
+        files: Sequence[str] = self.items[index].files
+        return files
 
     def place_of(self, index: int) -> Place:
         """Returns where the files of a sample are: by default in :attr:`place`."""

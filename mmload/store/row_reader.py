@@ -185,12 +185,12 @@ class RowReader:
         if name in self._columns:
             return self._columns[name][rows]
         spec, field = self._fixed(name), self.field(name)
-        out = _array_of(spec, len(rows))
         if field.spec.is_list:
-            self.lists(name).read_into(rows, out)
-            self.check_parts(name, rows, out)
-        else:
-            read(field, rows, bytes_of(out))
+            values = self.lists(name).array(rows)
+            self.check_parts(name, rows, values)
+            return values
+        out = _array_of(spec, len(rows))
+        read(field, rows, bytes_of(out))
         return out
 
     def check_parts(self, name: str, rows: Numbers, values: npt.NDArray[Any]) -> None:
@@ -320,11 +320,12 @@ class PaddedLists:
     """
 
     def __init__(self, name: str, field: Rows) -> None:
-        self._field, self._fill = field, PADDING.get(name, 0)
+        self._field = field
         self._offsets = field.offsets()
         self._element = field.spec.padded(1).row_bytes
         most = int(np.diff(self._offsets).max(initial=0)) // self._element
         self.spec = field.spec.padded(most)
+        self._blank = np.full(self.spec.shape, PADDING.get(name, 0), self.spec.dtype).tobytes()
         self.is_column = int(self._offsets[-1]) <= COLUMN_BYTES
 
     def lengths(self, rows: Numbers) -> Numbers:
@@ -336,30 +337,26 @@ class PaddedLists:
         """Returns the number of elements of the lists of rows, int64 [B]."""
         return self.lengths(rows) // self._element
 
-    def read_into(self, rows: Numbers, out: npt.NDArray[Any]) -> None:
-        """Reads rows, int64 [B], into ``out`` [B, *spec.shape].
+    def array(self, rows: Numbers) -> npt.NDArray[Any]:
+        """Reads rows, int64 [B], as [B, *spec.shape].
 
         Raises:
             DamagedError, StoreError: as :func:`mmload.store.row_reader.read_rows`.
         """
         lengths = self.lengths(rows)
         if self.is_column:
-            self._pad(self._column, self._offsets[rows], lengths, out)
-            return
+            return self.padded(self._column, self._offsets[rows], lengths)
         memory = np.empty(int(lengths.sum()), np.uint8)
         read(self._field, rows, memory.data)
-        self.pad(memory, lengths, out)
+        return self.padded(memory, np.cumsum(lengths) - lengths, lengths)
 
-    def pad(self, memory: npt.NDArray[np.uint8], lengths: Numbers, out: npt.NDArray[Any]) -> None:
-        """Writes lists of these bytes, int64 [B], which follow each other in memory, into ``out`` [B, *spec.shape]."""
-        self._pad(memory, np.cumsum(lengths) - lengths, lengths, out)
-
-    def _pad(self, memory: npt.NDArray[np.uint8], begins: Numbers, lengths: Numbers, out: npt.NDArray[Any]) -> None:
-        values = memory.view(out.dtype).reshape(-1, *self.spec.shape[1:])
-        places = np.arange(self.spec.shape[0])
-        is_real = places < (lengths // self._element)[:, None]
-        out[...] = self._fill
-        out[is_real] = values[((begins // self._element)[:, None] + places)[is_real]]
+    def padded(self, memory: npt.NDArray[np.uint8], begins: Numbers, lengths: Numbers) -> npt.NDArray[Any]:
+        """Returns lists that begin at these bytes of memory and have these bytes, int64 [B], as [B, *spec.shape]."""
+        made = bytearray(self._blank) * len(begins)  # to fill an array by NumPy would give the interpreter lock away
+        source, target, at = memory.data, memoryview(made), range(0, len(made), len(self._blank))
+        for place, begin, length in zip(at, begins.tolist(), lengths.tolist(), strict=True):
+            target[place : place + length] = source[begin : begin + length]
+        return np.frombuffer(made, self.spec.dtype).reshape(len(begins), *self.spec.shape)
 
     @lazy_property
     def _column(self) -> npt.NDArray[np.uint8]:

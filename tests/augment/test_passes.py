@@ -48,7 +48,9 @@ def test_a_later_pass_is_refused_before_the_first_is_rendered(place: int) -> Non
     with pytest.raises(ValueError, match=message):
         Collate(FIRST, augment.Resize((20, 20)), step).prepare(rows(), (3, 40, 40))
     with pytest.raises(ValueError, match=message):
-        Views(Collate(FIRST), Collate(FIRST, augment.Resize((20, 20)), step)).prepare(rows(), (3, 40, 40))
+        Views(Collate(FIRST), Collate(FIRST, augment.Resize((20, 20)), step)).prepare(
+            rows(), (3, 40, 40), seeds=np.arange(4)
+        )
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4])
