@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-from contextlib import suppress
 
 import pytest
 import torch
 from building import make_pictures, recipe
 from conftest import contents
+from small_disks import fill, small_disk_at
 
 import mmload
 from mmload.builder.pipeline import build, update
@@ -73,14 +72,7 @@ def test_kept_versions_can_be_opened(made):
 
 @pytest.mark.parametrize("has_working_folder", [False, True])
 def test_a_full_disk_is_no_obstacle(source, tmp_path, has_working_folder):
-    place = tmp_path / "disk"
-    place.mkdir()
-    if (
-        shutil.which("mount") is None
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "x", place]).returncode
-    ):
-        pytest.skip("a small file system cannot be mounted here")
-    try:
+    with small_disk_at(tmp_path / "disk", "2m") as place:
         made = recipe(source, place / "out")
         build(made)
         sorted(source.rglob("*.*"))[0].unlink()
@@ -88,16 +80,12 @@ def test_a_full_disk_is_no_obstacle(source, tmp_path, has_working_folder):
         if has_working_folder:
             Staging(made.out).__exit__(None, None, None)
         rows = rows_of(made.out)
-        with suppress(OSError), open(place / "hog", "wb", buffering=0) as hog:
-            while True:
-                hog.write(bytes(4096))
+        fill(place / "hog")
         assert remove_unused(made.out).versions == (1,)
         assert verify(made.out) == []
         assert rows_of(made.out) == rows
         assert {path.name for path in place.iterdir()} == {"out", "hog"}
         assert not (made.out / "versions").exists()
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_dry_run_removes_nothing(made):
