@@ -37,27 +37,19 @@ def spent(pool: ThreadPoolExecutor) -> tuple[float, float]:
     return pool.submit(work).result()
 
 
-def test_operations_in_the_pool_use_one_thread(two_threads: None) -> None:
-    with single_op_pool(2, "test") as pool:
+@pytest.mark.usefixtures("two_threads")
+def test_operations_in_the_pool_use_one_thread_and_the_caller_and_later_threads_keep_their_own() -> None:
+    with single_op_pool(2, "test") as pool, ThreadPoolExecutor(1) as later:
         own, whole = spent(pool)
         assert whole < 1.3 * own
         assert list(pool.map(lambda _: torch.get_num_threads(), range(8))) == [1] * 8
+        assert torch.get_num_threads() == later.submit(torch.get_num_threads).result() == 2
 
 
-def test_the_caller_and_later_threads_keep_their_own(two_threads: None) -> None:
-    with single_op_pool(3, "test"):
-        assert torch.get_num_threads() == 2
-        seen: list[int] = []
-        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        later.start()
-        later.join()
-        assert seen == [2]
-
-
-def test_single_op_threads_each_run_the_work_with_one_thread(two_threads: None) -> None:
+@pytest.mark.usefixtures("two_threads")
+def test_single_op_threads_each_run_the_work_with_one_thread() -> None:
     numbers: list[int] = []
-    threads = single_op_threads(3, "test", lambda: numbers.append(torch.get_num_threads()))
-    for thread in threads:
+    for thread in single_op_threads(3, "test", lambda: numbers.append(torch.get_num_threads())):
         thread.join()
     assert numbers == [1] * 3
     assert torch.get_num_threads() == 2
@@ -67,25 +59,6 @@ def test_single_op_threads_each_run_the_work_with_one_thread(two_threads: None) 
 def test_check_threads_invalid_number_raises(number: object) -> None:
     with pytest.raises(UsageError, match=f"threads is {number!r}; use 1 to 1024"):
         check_threads(number)  # type: ignore[arg-type]  # that is the point
-
-
-def test_threads_that_cannot_be_started_are_an_error_and_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = 0
-    start = threading.Thread.start
-
-    def few(thread: threading.Thread) -> None:
-        nonlocal started
-        if thread.name.startswith("few"):
-            started += 1
-            if started > 3:
-                raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", few)
-    before = torch.get_num_threads()
-    with pytest.raises(UsageError, match="8 threads cannot be started here"):
-        single_op_pool(8, "few")
-    assert torch.get_num_threads() == before
 
 
 def test_parts_are_made_in_order_and_few_ahead() -> None:
@@ -119,16 +92,33 @@ def test_what_a_part_raises_ends_the_others_and_so_does_a_break() -> None:
 
 @pytest.mark.parametrize("make", [single_op_pool, lambda size, name: single_op_threads(size, name, lambda: None)])
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_an_interrupt_while_threads_start_leaves_none(monkeypatch: pytest.MonkeyPatch, make: Any, number: int) -> None:
+@pytest.mark.parametrize(
+    ("fault", "raised", "message"),
+    [
+        (RuntimeError("can't start new thread"), UsageError, "4 threads cannot be started here"),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    ],
+    ids=["too many", "interrupt"],
+)
+def test_a_fault_while_threads_start_is_an_error_and_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    number: int,
+    fault: BaseException,
+    raised: type[BaseException],
+    message: str | None,
+) -> None:
     start, before = threading.Thread.start, torch.get_num_threads()
 
-    def interrupted(thread: threading.Thread) -> None:
-        start(thread)
-        if thread.name == f"few_{number}":
-            raise KeyboardInterrupt
+    def faulty(thread: threading.Thread) -> None:
+        is_last = thread.name == f"few_{number}"
+        if not (is_last and raised is UsageError):
+            start(thread)
+        if is_last:
+            raise fault
 
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(threading.Thread, "start", faulty)
+    with pytest.raises(raised, match=message):
         make(4, "few")
     for thread in threading.enumerate():
         if thread.name.startswith("few"):
