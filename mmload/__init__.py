@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from mmload.augment.returns import Returns
     from mmload.batch import Batch
     from mmload.builder.columns import add_field, remove_field
+    from mmload.builder.dataset_change import remove_subset, save_subset
     from mmload.builder.pipeline import build
     from mmload.builder.recipe import BuildRecipe
-    from mmload.builder.subsets import remove_subset, save_subset
     from mmload.interop.torchvision import torchvision_equivalent
     from mmload.loader import Loader
     from mmload.remote.opening import open as open
@@ -30,8 +30,8 @@ _HOMES = {
     "open": "mmload.remote.opening",
     "add_field": "mmload.builder.columns",
     "remove_field": "mmload.builder.columns",
-    "save_subset": "mmload.builder.subsets",
-    "remove_subset": "mmload.builder.subsets",
+    "save_subset": "mmload.builder.dataset_change",
+    "remove_subset": "mmload.builder.dataset_change",
     "Batch": "mmload.batch",
     "Collate": "mmload.augment.collate",
     "Loader": "mmload.loader.loader",

@@ -27,12 +27,10 @@ from torture_builds import DifferenceError
 
 import mmload
 from mmload.builder.columns import add_field, remove_field
-from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build, update
+from mmload.builder.dataset_change import compact, remove_subset, remove_unused, save_subset
+from mmload.builder.pipeline import LocalEngine, build, update
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.subsets import remove_subset, save_subset
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset, Split

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from bounds import BOUNDS_CHECK, check_bounds
 from building import make_pictures, recipe
 from cached_datasets import CHUNK_BYTES, end_all
 from devkit import Devkit
@@ -28,6 +29,7 @@ from hypothesis import settings
 from parity_stores import boxed_split, make_photos
 from PIL import Image
 from s3_server import Bucket, Running, running
+from threads import one_thread
 from updating import make_old
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
@@ -44,6 +46,9 @@ from mmload.store.dataset import Dataset, Split
 settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeat")
+
+if BOUNDS_CHECK:
+    check_bounds()
 
 os.environ["MMLOAD_QUIET"] = "1"  # a busy machine would add lines to what tests compare
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.1  # for each worker after an error, not 5 s
@@ -232,8 +237,8 @@ def deviation(counts: np.ndarray) -> float:
 def quick_processes() -> None:
     """Start the processes of builds and benches from a server that has imported torch: 6 s of processor time each."""
     if "forkserver" in multiprocessing.get_all_start_methods():
-        preloaded = ["mmload.bench.contender_process", "mmload.builder.engines", "torchvision.transforms.v2"]
-        preloaded += ["mmload.loader", "mmload.builder.row_statistics"]
+        preloaded = ["mmload.bench.contender_process", "mmload.builder.pipeline", "torchvision.transforms.v2"]
+        preloaded += ["mmload.loader", "mmload.builder.shards"]
         multiprocessing.set_forkserver_preload(preloaded)
         multiprocessing.set_forkserver_preload = lambda names: None  # a bench names fewer
         processes.START_METHOD = "forkserver"
@@ -278,6 +283,13 @@ def mmload(*words: object) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def ran(*words: object) -> Done:
+    """A command that has to succeed."""
+    done = mmload(*words)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def complaint(done: Done, code: int) -> str:
     """The one line of an error; nothing else is said, but what a build writes, and the exit code is as expected."""
     assert done.returncode == code, done.stderr
@@ -300,10 +312,8 @@ def script(name: str) -> Iterator[ModuleType]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     loader.exec_module(module)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        yield module
+        with one_thread():
+            yield module
     finally:
-        torch.set_num_threads(threads)
         sys.path.remove(str(path.parent))

@@ -5,6 +5,7 @@ Numbers are Python's, and numpy's and torch's scalars. Booleans and strings are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -30,12 +31,12 @@ def argument_error(name: str, value: object, expected: str) -> ValueError:
 
 
 def number(
-    name: str, value: object, *, least: float = -LARGEST, greatest: float = LARGEST, expected: str = "a finite number"
+    name: str, value: object, *, least: float = -LARGEST, greatest: float = LARGEST, unit: str = "a number"
 ) -> float:
-    """Checks a number from ``least`` to ``greatest`` and returns it as a float."""
+    """Checks a number from ``least`` to ``greatest`` and returns it as a float; messages name it by its unit."""
     plain = _scalar(value)
     if isinstance(plain, bool) or not isinstance(plain, int | float) or not least <= plain <= greatest:
-        raise argument_error(name, value, expected)
+        raise argument_error(name, value, unit + _range(least, greatest))
     return float(plain)
 
 
@@ -43,17 +44,21 @@ def integer(
     name: str,
     value: object,
     *,
-    least: int | None = None,
-    greatest: int | None = None,
-    expected: str = "an integer",
+    least: float = -math.inf,
+    greatest: float = math.inf,
+    unit: str = "an integer",
 ) -> int:
-    """Checks an integer from ``least`` to ``greatest`` and returns it; None: without that bound."""
+    """Checks an integer from ``least`` to ``greatest`` and returns it; messages name it by its unit."""
     plain = _scalar(value)
-    if isinstance(plain, bool) or not isinstance(plain, int):
-        raise argument_error(name, value, expected)
-    if (least is not None and plain < least) or (greatest is not None and plain > greatest):
-        raise argument_error(name, value, expected)
+    if isinstance(plain, bool) or not isinstance(plain, int) or not least <= plain <= greatest:
+        raise argument_error(name, value, unit + _range(least, greatest))
     return plain
+
+
+def _range(least: float, greatest: float) -> str:
+    """Returns the words for a range, without the ends that only catch typing errors."""
+    start = f" from {least:.12g}" if least > -LARGEST else ""
+    return start + (f" to {greatest:.12g}" if greatest < LARGEST else "")
 
 
 def numbers(
@@ -91,39 +96,37 @@ def per_channel(name: str, values: object) -> tuple[float, ...]:
     """Checks one number, or one per channel, and returns them as a tuple."""
     expected = "a finite number, or one per channel"
     if elements(values) is None:
-        return (number(name, values, expected=expected),)
+        return (number(name, values, unit=expected),)
     return numbers(name, values, expected=expected)
 
 
 def chance(p: object) -> float:
     """Checks a probability and returns it."""
-    return number("p", p, least=0.0, greatest=1.0, expected="a probability from 0 to 1")
+    return number("p", p, least=0.0, greatest=1.0, unit="a probability")
 
 
 def span(
-    name: str, values: object, *, least: float = 0.0, greatest: float = LARGEST, bounds: str = "from 0"
+    name: str, values: object, *, least: float = 0.0, greatest: float = LARGEST, unit: str = "finite numbers"
 ) -> tuple[float, float]:
     """Checks a range (least, greatest) and returns it."""
-    expected = f"(least, greatest), {bounds}"
+    expected = f"(least, greatest), {unit}{_range(least, greatest)}"
     low, high = numbers(name, values, least=least, greatest=greatest, count=2, expected=expected)
     if low > high:
         raise argument_error(name, values, expected)
     return low, high
 
 
-def around(
-    name: str, values: object, center: float, *, least: float, reach: float, expected: str, bounds: str
-) -> tuple[float, float]:
+def around(name: str, values: object, center: float, *, least: float, reach: float, unit: str) -> tuple[float, float]:
     """Checks a range (least, greatest), or how far it goes from its center to either side, and returns it."""
     if elements(values) is None:
-        far = number(name, values, least=0.0, greatest=reach, expected=f"{expected}, or (least, greatest)")
+        far = number(name, values, least=0.0, greatest=reach, unit=f"(least, greatest), or {unit}")
         return max(least, center - far), center + far
-    return span(name, values, least=least, greatest=center + reach, bounds=bounds)
+    return span(name, values, least=least, greatest=center + reach)
 
 
 def shares(values: object) -> tuple[float, float]:
     """Checks a range of shares of an image's area and returns it; some are above 0 and at most 1."""
-    ends = span("scale", values, bounds="shares of the area from 0, finite numbers")
+    ends = span("scale", values, unit="shares of the area")
     if ends[0] > 1 or ends[1] <= 0:
         raise argument_error(
             "scale", values, "(least, greatest), shares of the area of which some are above 0 and at most 1"
@@ -133,7 +136,7 @@ def shares(values: object) -> tuple[float, float]:
 
 def ratios(values: object) -> tuple[float, float]:
     """Checks a range of aspect ratios and returns it."""
-    return span("ratio", values, least=1 / LARGEST, bounds="above 0, finite numbers")
+    return span("ratio", values, least=1 / LARGEST)
 
 
 def pair(size: object, name: str = "size") -> tuple[int, int]:
@@ -152,8 +155,7 @@ def borders(padding: object) -> tuple[int, int, int, int]:
 
 def mask_level(mask_fill: object) -> int:
     """Checks the class that masks are filled with and returns it."""
-    expected = "an integer from 0 to 255, of which 255 is void"
-    return integer("mask_fill", mask_fill, least=0, greatest=255, expected=expected)
+    return integer("mask_fill", mask_fill, least=0, greatest=255, unit="a class or 255, which is void,")
 
 
 def mode_of(interpolation: object, modes: Iterable[str] = MODES) -> str:

@@ -17,10 +17,10 @@ from mmload.augment.step import Step
 from mmload.render.motion import Boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding
-from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import Signature, inlined
-from mmload.runtime.host_arrays import copied, zeros
-from mmload.runtime.numba_compile import numba_compiled, variant
+from mmload.runtime.declarations import inlined
+from mmload.runtime.host_memory import copied, zeros
+from mmload.runtime.intrinsics import Arena, carve
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ROUNDS = 50
@@ -40,7 +40,6 @@ class RandomZoomOut(Step):
         ValueError: if an argument is out of range.
     """
 
-    takes_sizes = True
     is_drop_in = False  # a step that gives one size must follow, torchvision's need none
 
     def __init__(
@@ -52,13 +51,9 @@ class RandomZoomOut(Step):
     ) -> None:
         super().__init__()
         self.fill = per_channel("fill", fill)
-        self.side_range = span("side_range", side_range, least=1.0, greatest=100.0, bounds="factors from 1 to 100")
+        self.side_range = span("side_range", side_range, least=1.0, greatest=100.0, unit="factors")
         self.p = chance(p)
         self.mask_fill = mask_level(mask_fill)
-
-    def fits(self, plan: Plan) -> bool:
-        # The canvas must be around the whole image.
-        return plan.fits_padding()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws per sample whether it is changed, a factor and a place."""
@@ -96,7 +91,6 @@ class RandomIoUCrop(Step):
     """
 
     needs_boxes = "for detection"
-    takes_sizes = True
     is_drop_in = False  # a step that gives one size must follow, torchvision's need none
 
     def __init__(
@@ -109,21 +103,17 @@ class RandomIoUCrop(Step):
         trials: int = 40,
     ) -> None:
         super().__init__()
-        self.min_scale = number("min_scale", min_scale, least=1e-3, greatest=1.0, expected="a share from 0.001 to 1")
-        self.max_scale = number("max_scale", max_scale, least=1e-3, greatest=1.0, expected="a share from 0.001 to 1")
-        self.min_aspect_ratio = number("min_aspect_ratio", min_aspect_ratio, least=0.0, expected="a ratio from 0")
-        self.max_aspect_ratio = number("max_aspect_ratio", max_aspect_ratio, least=1e-9, expected="a ratio above 0")
+        self.min_scale = number("min_scale", min_scale, least=1e-3, greatest=1.0, unit="a share")
+        self.max_scale = number("max_scale", max_scale, least=1e-3, greatest=1.0, unit="a share")
+        self.min_aspect_ratio = number("min_aspect_ratio", min_aspect_ratio, least=0.0, unit="a ratio")
+        self.max_aspect_ratio = number("max_aspect_ratio", max_aspect_ratio, least=1e-9, unit="a ratio")
         for name in ("scale", "aspect_ratio"):
             ends = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
             if ends[0] > ends[1]:
                 raise argument_error(f"(min_{name}, max_{name})", ends, "the smaller one first")
         given = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if sampler_options is None else sampler_options
         self.sampler_options = numbers("sampler_options", given, least=0.0, expected="overlaps from 0, one at least")
-        self.trials = integer("trials", trials, least=1, greatest=10_000, expected="an integer from 1 to 10000")
-
-    def fits(self, plan: Plan) -> bool:
-        # A window fits before a resize.
-        return plan.fits_variable_windows()
+        self.trials = integer("trials", trials, least=1, greatest=10_000)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""
@@ -141,23 +131,13 @@ class RandomIoUCrop(Step):
             overlaps = options[option]
             settled |= overlaps >= 1
             words = draws.bits(4 * self.trials).view(np.uint64)
-            variant(_try_windows, _WINDOWS[trail.boxes.dtype.name])(
+            _TRY_WINDOWS[trail.boxes.dtype.name](
                 words, bounds, overlaps, trail.boxes, counts, trail.dropped, settled, windows, dropped
             )
         top, left, rows, cols = windows
         return plan.windowed((top, left, rows, cols), dropped=dropped)
 
 
-_WINDOWS = {
-    kind: Signature.parsed(
-        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
-        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena)"
-    )
-    for kind in ("float32", "float64")
-}
-
-
-@numba_compiled(*_WINDOWS.values(), nogil=False)
 def _try_windows(
     words: Words,
     bounds: Floats,
@@ -209,6 +189,16 @@ def _try_windows(
                 break
             for n in range(counts[k]):
                 dropped[k, n] = before[k, n]
+
+
+_TRY_WINDOWS = {
+    kind: numba_compiled(
+        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
+        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena)",
+        nogil=False,
+    )(_try_windows)
+    for kind in ("float32", "float64")
+}
 
 
 @inlined

@@ -27,9 +27,8 @@ from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.declarations import Signature, void
-from mmload.runtime.host_arrays import copied, taken, zeros
-from mmload.runtime.numba_compile import numba_compiled, variant
+from mmload.runtime.host_memory import copied, taken, zeros
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers
 
 KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
@@ -64,12 +63,12 @@ class BoxRule:
     max_aspect: float = math.inf
 
     def __post_init__(self) -> None:
-        size = number("min_size", self.min_size, least=0, expected="pixels from 0")
-        share = number("min_visible", self.min_visible, least=0, greatest=1, expected="a share from 0 to 1")
+        size = number("min_size", self.min_size, least=0, unit="pixels")
+        share = number("min_visible", self.min_visible, least=0, greatest=1, unit="a share")
         object.__setattr__(self, "min_size", size)
         object.__setattr__(self, "min_visible", share)
         if self.max_aspect != math.inf:
-            aspect = number("max_aspect", self.max_aspect, least=1, expected="a quotient from 1")
+            aspect = number("max_aspect", self.max_aspect, least=1, unit="a quotient")
             object.__setattr__(self, "max_aspect", aspect)
 
     def permits(self, boxes: Boxes) -> Flags:
@@ -143,7 +142,7 @@ class Trail(NamedTuple):
         sizes = np.array([plan.source[1:]]) if plan.sizes is None else np.ascontiguousarray(plan.sizes)
         edges = zeros((count, most + 1), np.bool_), np.empty((count, most + 1), kind)
         trail = cls(np.empty((count, most + 1, 4), kind), *edges, zeros((count, most), np.bool_))
-        variant(_begin_trail, _begin(kind.name))(given, sizes, trail.boxes, trail.share)
+        _BEGIN_TRAIL[kind.name](given, sizes, trail.boxes, trail.share)
         return trail
 
     def moved(self, plan: Plan) -> Trail:
@@ -153,11 +152,6 @@ class Trail(NamedTuple):
         return Trail(boxes, cut, share, self.dropped if plan.dropped is None else self.dropped | plan.dropped)
 
 
-def _begin(kind: str) -> Signature:
-    return void(f"{kind}[:, :, ::1]", "int64[:, ::1]", f"{kind}[:, :, ::1]", f"{kind}[:, ::1]")
-
-
-@numba_compiled(_begin("float32"), _begin("float64"), nogil=False)
 def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> None:
     """Writes boxes and behind them the edges of images, whose sizes, int64 [B, 2] or [1, 2], are given."""
     most = given.shape[1]
@@ -167,6 +161,14 @@ def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> No
             for side in range(4):
                 boxes[k, n, side] = given[k, n, side] if n < most else 0
         boxes[k, most, 2], boxes[k, most, 3] = sizes[k % len(sizes), 1], sizes[k % len(sizes), 0]
+
+
+_BEGIN_TRAIL = {
+    kind: numba_compiled(f"void({kind}[:, :, ::1], int64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1])", nogil=False)(
+        _begin_trail
+    )
+    for kind in ("float32", "float64")
+}
 
 
 def move_fields(
@@ -305,19 +307,10 @@ def drop_boxes(fields: Fields, trail: Trail | None, rule: BoxRule) -> Fields:
     counts, shape, kind = _counts_of(fields, trail), trail.dropped.shape, trail.boxes.dtype
     packed, order, real = zeros((*shape, 4), kind), zeros(shape, np.int64), zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
-    variant(_keep_boxes, _keep(kind.name))(limits, counts, *trail, packed, order, real)
+    _KEEP_BOXES[kind.name](limits, counts, *trail, packed, order, real)
     return with_boxes_of(fields, packed, order, real)
 
 
-def _keep(kind: str) -> Signature:
-    """Returns the signature of :func:`_keep_boxes` for boxes of a dtype."""
-    boxes, flags = f"{kind}[:, :, ::1]", "boolean[:, ::1]"
-    return void(
-        f"{kind}[::1]", "int64[::1]", boxes, flags, f"{kind}[:, ::1]", flags, boxes, "int64[:, ::1]", flags
-    )  # fmt: skip
-
-
-@numba_compiled(_keep("float32"), _keep("float64"), nogil=False)
 def _keep_boxes(
     limits: Array,
     counts: Numbers,
@@ -344,6 +337,16 @@ def _keep_boxes(
                 packed[k, found, 0], packed[k, found, 1], packed[k, found, 2], packed[k, found, 3] = x0, y0, x1, y1
                 order[k, found], real[k, found] = place, True
                 found += 1
+
+
+_KEEP_BOXES = {
+    kind: numba_compiled(
+        f"void({kind}[::1], int64[::1], {kind}[:, :, ::1], boolean[:, ::1], {kind}[:, ::1], boolean[:, ::1], "
+        f"{kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1])",
+        nogil=False,
+    )(_keep_boxes)
+    for kind in ("float32", "float64")
+}
 
 
 def with_boxes_of(fields: Fields, boxes: Boxes, sources: Numbers, real: Flags) -> Fields:

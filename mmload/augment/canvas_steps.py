@@ -42,10 +42,6 @@ class PlacedStep(ResizingStep):
         self.fill = per_channel("fill", fill)
         self.mask_fill = mask_level(mask_fill)
 
-    def fits(self, plan: Plan) -> bool:
-        # It must come before padding, and what changes the fill.
-        return plan.fits_placement(self.interpolation)
-
     def placed(
         self, plan: Plan, canvas: tuple[int, int], size: tuple[Numbers, Numbers], start: tuple[Numbers, Numbers] | None
     ) -> Plan:
@@ -89,7 +85,7 @@ class ScaleJitter(PlacedStep):
         if len(elements(target_size) or ()) != 2:
             raise argument_error("target_size", target_size, "(height, width)")
         self.target_size = pair(target_size, "target_size")
-        self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3, bounds="from 0.001 to 1000")
+        self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws two numbers per sample: the factor, and the place of the crop."""

@@ -18,7 +18,7 @@ from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.foreign_modules import check_foreign, moves
 from mmload.augment.mosaic import Mosaic
-from mmload.augment.step import AfterStep, DeclaredStep, LevelStep, Step, check_dtype, check_shape, sees_fields
+from mmload.augment.step import AfterStep, DeclaredStep, LevelStep, Step, check_dtype, check_shape
 from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.pictures.instance_masks import segment_fields
@@ -48,7 +48,7 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
             raise ValueError("Mosaic comes after other steps; put it first, as it composes rows as they are stored")
         if not isinstance(step, DeclaredStep):
             check_foreign(step)
-        if dtype == torch.uint8 and isinstance(step, Step | AfterStep) and step.makes_floats:
+        if dtype == torch.uint8 and isinstance(step, Step) and step.makes_floats:
             raise ValueError(f"{name} makes floats, but dtype is torch.uint8; give the collate a floating dtype")
         if normalized and isinstance(step, LevelStep):
             raise ValueError(
@@ -164,7 +164,7 @@ def check_output(
             f"{name} gave {images.dtype}, but dtype is {dtype}; give uint8, or floats in a collate of a floating dtype"
         )
     has_geometry = "boxes" in fields or "masks" in fields
-    if images.shape[2:] != before.shape[2:] and has_geometry and not sees_fields(step):
+    if images.shape[2:] != before.shape[2:] and has_geometry and not isinstance(step, AfterStep):
         raise ValueError(
             f"{name} resized images {tuple(before.shape)} to {tuple(images.shape)} but not their boxes or masks; use "
             "PerSample with a torchvision v2 transform"

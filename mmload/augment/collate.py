@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,14 +30,14 @@ from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seed
 from mmload.augment.given_samples import Given, given_samples, on_device
 from mmload.augment.mix import mixed_fields
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, sees_fields, white
+from mmload.augment.step import AfterStep, LevelStep, Step, plan_for, white
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.render.kernel_arguments import ImageLines
-from mmload.render.plan import Plan
+from mmload.render.plan import DoesNotFit, Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -152,13 +152,7 @@ class Collate(nn.Module):
         Raises:
             ValueError: if it is no integer from 0.
         """
-        self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1, expected="an integer from 0"))
-
-    @overload
-    def forward(self, batch: Tensor | np.ndarray[Any, Any], generator: torch.Generator | None = None) -> Tensor: ...
-
-    @overload
-    def forward(self, batch: Batch | Sequence[Any], generator: torch.Generator | None = None) -> Batch: ...
+        self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1))
 
     # It runs as it is: there is nothing in it that torch could compile on a CPU. Compile the model alone: of a compiled
     # nn.Sequential with a collate in it torch compiles nothing, as it skips loops that it cannot trace.
@@ -355,7 +349,7 @@ class PreparedBatch:
             passes.append(rendering)
             shape, dtype = rendering.plan.shape, rendering.dtype
         self._next = at
-        if at == len(self._steps) or sees_fields(self._steps[at]):
+        if at == len(self._steps) or isinstance(self._steps[at], AfterStep):
             self._fields, self._trail = drop_boxes(self._fields, self._trail, self._collate.box_rule), None
         if at < len(self._steps):  # such a module may move pixels
             self._fields = {name: value for name, value in self._fields.items() if name != "image_sizes"}
@@ -363,9 +357,8 @@ class PreparedBatch:
 
     def _changed(self, step: nn.Module, images: Tensor) -> Tensor:
         """Runs a module that needs pixels on rendered images, and perhaps on the batch."""
-        if not (isinstance(step, AfterStep) and step.takes_uint8):
-            images = self._converted(images)
         if not isinstance(step, AfterStep):
+            images = self._converted(images)
             return check_output(step, step(images), images, self._collate.dtype, self._fields)
         batch = self._batch_on(images.device).replace(images=images)
         changed = step.changed(batch, self._draws(self._next), self._collate.box_rule)
@@ -406,16 +399,17 @@ class PreparedBatch:
         """
         while at < len(self._steps):
             step = self._steps[at]
-            if not isinstance(step, Step) or not step.fits(plan):
+            if not isinstance(step, Step):
                 break
             if plan.is_variable_size and not step.takes_sizes:
                 if self._framed:
                     plan = plan.framed()
-                    continue
-                keeps_places = isinstance(step, LevelStep) and not step.moves_pixels
-                if not keeps_places or plan.top is not None or not plan.fits_variable_windows():
+                elif not isinstance(step, LevelStep):
                     break
-            plan = step.describe(plan, self._draws(at))
+            try:
+                plan = step.describe(plan, self._draws(at))
+            except DoesNotFit:
+                break
             at += 1
         if self._framed and plan.is_variable_size and not (at < len(self._steps) and _takes_sizes(self._steps[at])):
             plan = plan.framed()
@@ -463,5 +457,4 @@ def _dtype_before(
     if plan.shift is not None or plan.blends or source != torch.uint8 or at == len(steps):
         return dtype
     step = steps[at]
-    keeps = isinstance(step, Step) or (isinstance(step, AfterStep) and step.takes_uint8)
-    return source if keeps else dtype
+    return source if isinstance(step, Step | AfterStep) else dtype

@@ -40,7 +40,6 @@ class Normalize(Step):
             integers and a mean is above 1.
     """
 
-    takes_sizes = True
     makes_floats = True
     is_random = False
 
@@ -62,10 +61,6 @@ class Normalize(Step):
     def cifar10(cls) -> Self:
         """CIFAR-10's mean and std over the training images."""
         return cls((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-
-    def fits(self, plan: Plan) -> bool:
-        # One channel map after another is a channel map.
-        return not plan.ends
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Adds the color map of the values as they are stored; nothing is drawn."""
@@ -108,17 +103,12 @@ class RandomGrayscale(Step):
         ValueError: if ``p`` is no probability, or (when run) the images have neither one nor three channels.
     """
 
-    takes_sizes = True
     channels = (1, 3)
     operation = GRAY
 
     def __init__(self, p: float = 0.1) -> None:
         super().__init__()
         self.p = chance(p)
-
-    def fits(self, plan: Plan) -> bool:
-        # The luma is that of the image's own colors.
-        return plan.fits_levels()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         self.check_images(plan)
@@ -172,8 +162,7 @@ class ColorJitter(LevelStep):
         self.contrast = _factor("contrast", contrast)
         self.saturation = _factor("saturation", saturation)
         hue = 0.0 if hue is None else hue
-        rotation = "a rotation from 0 to 0.5"
-        turned = around("hue", hue, 0.0, least=-0.5, reach=0.5, expected=rotation, bounds="rotations within 0.5 of 0")
+        turned = around("hue", hue, 0.0, least=-0.5, reach=0.5, unit="a rotation")
         self.hue = turned if any(turned) else None
 
     @property
@@ -223,9 +212,9 @@ class RandomHSV(LevelStep):
 
     def __init__(self, hue: float = 0.015, saturation: float = 0.7, value: float = 0.4) -> None:
         super().__init__()
-        self.hue = number("hue", hue, least=0.0, greatest=0.5, expected="a rotation from 0 to 0.5")
-        self.saturation = number("saturation", saturation, least=0.0, greatest=1.0, expected="a gain from 0 to 1")
-        self.value = number("value", value, least=0.0, greatest=1.0, expected="a gain from 0 to 1")
+        self.hue = number("hue", hue, least=0.0, greatest=0.5, unit="a rotation")
+        self.saturation = number("saturation", saturation, least=0.0, greatest=1.0, unit="a gain")
+        self.value = number("value", value, least=0.0, greatest=1.0, unit="a gain")
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a rotation and two factors per sample."""
@@ -239,6 +228,5 @@ def _factor(name: str, value: float | Sequence[float] | None) -> tuple[float, fl
     """Checks factors and returns a range around 1; None if it would change nothing."""
     if value is None:
         return None
-    bounds = "finite numbers from 0"
-    ends = around(name, value, 1.0, least=0.0, reach=LARGEST, expected="a number from 0", bounds=bounds)
+    ends = around(name, value, 1.0, least=0.0, reach=LARGEST, unit="a number")
     return None if ends == (1.0, 1.0) else ends

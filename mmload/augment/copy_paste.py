@@ -7,19 +7,16 @@ before it with draws of its own. It pastes chosen objects of the partners and re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from mmload.augment.arguments import chance
-from mmload.augment.boxes import BoxRule
+from mmload.augment.boxes import BoxRule, Fields, following_fields, padded, with_following
 from mmload.augment.draws import Draws, Flags, branch_seeds, whole_numbers
 from mmload.augment.step import AfterStep
-from mmload.batch import Batch, fields_of, with_fields
+from mmload.batch import Batch, fields_of
 from mmload.pictures.instance_masks import (
     ALL_SEGMENTS,
     SEGMENTS,
@@ -30,10 +27,8 @@ from mmload.pictures.instance_masks import (
     without_padding,
 )
 from mmload.records import PADDING, PER_BOX
+from mmload.render.plan_parts import Array
 from mmload.runtime.random_words import Numbers
-
-Array = npt.NDArray[Any]
-Fields = dict[str, Array]
 
 _PARTNER = 1 << 20
 """Number of the view whose seeds partners are drawn with; the branches of a step's draws have smaller numbers."""
@@ -65,10 +60,9 @@ class CopyPaste(AfterStep):
 
     Raises:
         ValueError: if ``p`` is no probability, or (when run) samples have no boxes, counts or masks of instances, have
-            corners of rotated boxes, which cannot be cut, or a bfloat16 field of objects, or are not on a CPU.
+            corners of rotated boxes, which cannot be cut, or are not on a CPU.
     """
 
-    takes_uint8 = True
     needs_boxes = "with task instances"
 
     def __init__(self, p: float = 1.0) -> None:
@@ -88,9 +82,6 @@ class CopyPaste(AfterStep):
             raise ValueError("CopyPaste needs counts, to tell objects from padding; leave counts in fields")
         if "corners" in names:
             raise ValueError("CopyPaste cuts boxes, and not the corners of rotated ones; leave corners out of fields")
-        for name in names:
-            if fields[name].dtype == torch.bfloat16:
-                raise ValueError(f"CopyPaste pastes no {name} of torch.bfloat16; store torch.float32, or leave it out")
 
     def partners(self, draws: Draws, total: int, ids: Callable[[Numbers], Numbers]) -> tuple[Numbers, Numbers]:
         """Draws which samples are pasted into, and a partner of each of these.
@@ -121,12 +112,12 @@ class CopyPaste(AfterStep):
 
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
         """Pastes objects of the partners in a batch into the samples before them, and returns these."""
-        fields = fields_of(batch)
         if batch.images.device.type != "cpu":
             raise ValueError(f"CopyPaste runs on a CPU, and the images are on {batch.images.device}")
+        stored = fields_of(batch)
+        fields, names, size = following_fields(stored), _names(stored), batch.images.shape[2:]
         applied, chosen = self.applied(draws), draws.uniform(fields["boxes"].shape[1])
-        names, size = _names(fields), batch.images.shape[2:]
-        rows = [{name: fields[name][k].numpy() for name in names} for k in range(len(batch))]
+        rows = [{name: fields[name][k] for name in names} for k in range(len(batch))]
         count, place = len(applied), len(applied) - 1
         made = []
         for k, is_applied in enumerate(applied.tolist()):
@@ -147,9 +138,9 @@ class CopyPaste(AfterStep):
                         pixels[k][part] = torch.where(where, pixels[place][part], pixels[k][part])
                 own.hide(hidden, box_rule)
             made.append(_joined(own.chosen(own.remaining), partner.chosen(pasted)))
-        first: Batch = batch[:count]
-        padded = _padded(made)
-        return with_fields(first, {name: _like(fields.get(name), value) for name, value in padded.items()})
+        first = {name: value[:count] for name, value in fields.items()}
+        first_batch: Batch = batch[:count]
+        return with_following(first_batch, first | _padded(made, fields), first)
 
 
 def _names(fields: Mapping[str, Tensor]) -> list[str]:
@@ -258,17 +249,10 @@ def _joined(first: _Chosen, second: _Chosen) -> Fields:
     return joined
 
 
-def _like(before: Tensor | None, value: Tensor) -> Tensor:
-    """Returns values in the dtype that the field has in the batch, if it is there."""
-    return value if before is None else value.to(before.dtype)
-
-
-def _padded(images: list[Fields]) -> dict[str, Tensor]:
-    """Pads the fields of images to the most elements, one at least: [B, M, ...]."""
-    padded = {"counts": torch.tensor([len(fields["boxes"]) for fields in images], dtype=torch.int64, device="cpu")}
+def _padded(images: list[Fields], before: Fields) -> Fields:
+    """Pads the fields of images to the most elements, one at least: [B, M, ...], in the dtypes that they had."""
+    made: Fields = {"counts": np.array([len(fields["boxes"]) for fields in images], np.int64)}
     for name in images[0] if images else ():
-        values = [torch.from_numpy(fields[name]) for fields in images]
-        rows = pad_sequence(values, batch_first=True, padding_value=PADDING.get(name, 0))
-        room = rows.new_full((len(images), 1, *rows.shape[2:]), PADDING.get(name, 0))
-        padded[name] = rows if rows.shape[1] else room
-    return padded
+        rows = padded([fields[name] for fields in images], PADDING.get(name, 0))
+        made[name] = rows.astype(before[name].dtype, copy=False) if name in before else rows
+    return made

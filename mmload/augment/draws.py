@@ -27,7 +27,7 @@ from torch import Tensor
 from mmload.augment.arguments import integer
 from mmload.render.plan import Plan
 from mmload.runtime.exact_math import exp
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.numba_compile import filled, numba_compiled
 from mmload.runtime.random_words import (
     GOLDEN,
     Numbers,
@@ -260,7 +260,7 @@ def _log_gamma(draws: Draws, alpha: float) -> Floats:
     return log_gammas(draws.bits(3 * _TRIES + 1).view(np.uint64), alpha)
 
 
-def log_gammas(words: Words, alpha: float) -> npt.NDArray[np.float64]:
+def log_gammas(words: Words, alpha: float) -> Floats:
     """Returns logarithms of Gamma(alpha), float64 [B].
 
     Args:
@@ -268,9 +268,7 @@ def log_gammas(words: Words, alpha: float) -> npt.NDArray[np.float64]:
             rejects it, radii first; and the draw that makes alpha of alpha + 1.
         alpha: above 0.
     """
-    out = np.empty(len(words))
-    _write_log_gammas(words, alpha, out)
-    return out
+    return filled(_write_log_gammas, len(words), np.float64, words, alpha)
 
 
 @numba_compiled("void(uint64[:, ::1], float64, float64[::1])", nogil=False)

@@ -29,6 +29,8 @@ class RandomErasing(Step):
         ValueError: if an argument is out of range, or (when run) there is not one value per channel.
     """
 
+    takes_sizes = False
+
     def __init__(
         self,
         p: float = 0.5,
@@ -43,10 +45,6 @@ class RandomErasing(Step):
             raise argument_error("scale", scale, "shares of the area, at most 1")
         self.ratio = ratios(ratio)
         self.value = _value(value)
-
-    def fits(self, plan: Plan) -> bool:
-        # Only holes and a mixing of samples follow a hole in a pass.
-        return plan.mixing is None
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws one rectangle per sample: the first of ten that is smaller than the image, else none."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,15 +102,6 @@ def _fault(part: nn.Module) -> str | None:
 _one_at_a_time = threading.RLock()
 
 
-class _ChangedSample(NamedTuple):
-    """One sample after the module: its image, its boxes, the indices of these among the boxes before, and its mask."""
-
-    image: Tensor
-    boxes: Tensor | None = None
-    remaining: Tensor | None = None
-    mask: Tensor | None = None
-
-
 class PerSample(AfterStep):
     """A transform of another package, run sample by sample: slow, with equal pixels for any batch and threads.
 
@@ -127,8 +118,6 @@ class PerSample(AfterStep):
         ValueError: (when run) if samples come out in different sizes or dtypes, boxes or masks cannot follow, or boxes
             are moved and the collate's ``box_rule.min_visible`` asks for shares that the module does not give.
     """
-
-    takes_uint8 = True
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -167,28 +156,32 @@ class PerSample(AfterStep):
         before = following_fields(fields_of(host))
         with _one_at_a_time, _borrowed_generators(device):
             samples = [self._run(batch, k, key, bool(points_in(before))) for k, key in enumerate(keys)]
-        images = self._stacked("an image", [sample.image for sample in samples])
+        images = self._stacked("an image", [sample["images"] for sample in samples])
         if "boxes" in before:
             boxes = with_boxes_of(before, *self._remaining(before["boxes"], samples, box_rule))
             host = with_following(host, boxes, before)
         changed: Batch = on_device(host, device).replace(images=images)
         if batch.masks is None:
             return changed
-        changed.masks = self._stacked("a mask", [sample.mask for sample in samples])
+        changed.masks = self._stacked("a mask", [sample.get("masks") for sample in samples])
         if changed.masks.shape[-2:] != images.shape[-2:]:
             raise ValueError(
                 f"{self._name} made masks {tuple(changed.masks.shape)} unlike the images; resize both alike"
             )
         return changed
 
-    def _run(self, batch: Batch, k: int, key: int, has_points: bool) -> _ChangedSample:
-        """Runs the module on sample ``k``, with all generators seeded by ``key``."""
+    def _run(self, batch: Batch, k: int, key: int, has_points: bool) -> dict[str, Any]:
+        """Runs the module on sample ``k``, with all generators seeded by ``key``.
+
+        Returns:
+            ``images``, the image that it gives, and perhaps ``boxes`` and ``masks``, and as ``labels`` the indices of
+            the boxes among those before.
+        """
         _seed(key, batch.images.device)
         if not takes_boxes(self.module):
             image = self.module(batch.images[k])
-            return _ChangedSample(
-                image[0] if isinstance(image, Tensor) and image.dim() == 4 and len(image) == 1 else image
-            )
+            is_batch = isinstance(image, Tensor) and image.dim() == 4 and len(image) == 1
+            return {"images": image[0] if is_batch else image}
         from torchvision import tv_tensors
 
         sample: dict[str, Any] = {"images": tv_tensors.Image(batch.images[k])}
@@ -208,11 +201,10 @@ class PerSample(AfterStep):
                 f"PerSample({self._name}) would not move keypoints, corners and polygons; use steps of mmload.augment, "
                 "or leave these fields out of fields="
             )
-        parts = [changed["images"], boxes, changed.get("labels"), changed.get("masks")]
-        return _ChangedSample(*(part.as_subclass(Tensor) if isinstance(part, Tensor) else part for part in parts))
+        return {name: part.as_subclass(Tensor) if isinstance(part, Tensor) else part for name, part in changed.items()}
 
     def _remaining(
-        self, before: Boxes, samples: Sequence[_ChangedSample], rule: BoxRule
+        self, before: Boxes, samples: Sequence[Mapping[str, Any]], rule: BoxRule
     ) -> tuple[Boxes, Numbers, Flags]:
         """Returns the boxes that remain, at the front, the index of each among those before, and which are real.
 
@@ -220,9 +212,10 @@ class PerSample(AfterStep):
         """
         boxes, sources = np.zeros_like(before), np.full(before.shape[:2], -1)
         for k, sample in enumerate(samples):
-            if sample.boxes is None or sample.remaining is None or len(sample.boxes) != len(sample.remaining):
+            after, labels = sample.get("boxes"), sample.get("labels")
+            if after is None or labels is None or len(after) != len(labels):
                 raise ValueError(f"{self._name} gave different numbers of boxes and labels; make it drop them together")
-            moved, index = sample.boxes.cpu().numpy(), sample.remaining.cpu().numpy()
+            moved, index = after.cpu().numpy(), labels.cpu().numpy()
             same = (moved == before[k, index]).all(1)
             if rule.min_visible and not same.all():
                 raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,24 +16,7 @@ from mmload.render.plan_parts import PADDING_MODES, Padding
 from mmload.runtime.random_words import Numbers
 
 
-class _Crop(Step):
-    """Base of both crops, which may pad."""
-
-    takes_sizes = True
-    padding_mode = "constant"
-
-    def fits(self, plan: Plan) -> bool:
-        # Padding must be around the whole image; a crop inside it always fits.
-        if not any(self._margin(plan)):
-            return plan.fits_window()
-        return plan.fits_padding() or (plan.fits_canvas() and self.padding_mode == "constant")
-
-    @abstractmethod
-    def _margin(self, plan: Plan) -> tuple[int, int]:
-        """Returns upper bounds on the padded rows and columns, on either side."""
-
-
-class RandomCrop(_Crop):
+class RandomCrop(Step):
     """A crop at a random place of the image, which can be padded first.
 
     Args:
@@ -82,14 +64,10 @@ class RandomCrop(_Crop):
                 "with their padding: make it smaller, or set padding or pad_if_needed"
             )
         tops, lefts = draws.integers((-top, down - top), (-left, across - left))
-        margin = self._margin(plan)
+        # Equal on both sides, because an earlier flip swaps them.
+        margin = max(_greatest(top), _greatest(bottom)), max(_greatest(left), _greatest(right))
         around = Padding(mode=self.padding_mode, fill=self.fill, mask_fill=self.mask_fill, margin=margin)
         return plan.cropped(tops, lefts, height, width, around if any(margin) else None)
-
-    def _margin(self, plan: Plan) -> tuple[int, int]:
-        """Returns the widest padding of all samples, equal on both sides, because an earlier flip swaps them."""
-        left, top, right, bottom = map(_greatest, self._padding_for(plan))
-        return max(top, bottom), max(left, right)
 
     def _padding_for(self, plan: Plan) -> tuple[Numbers | int, Numbers | int, Numbers | int, Numbers | int]:
         """Returns left, top, right and bottom; ``pad_if_needed`` pads both sides by what is missing, as torchvision."""
@@ -102,7 +80,7 @@ class RandomCrop(_Crop):
         return left + cols, top + rows, right + cols, bottom + rows
 
 
-class CenterCrop(_Crop):
+class CenterCrop(Step):
     """The middle of the image; an image smaller than the crop is padded with zeros, its mask with 255 (void).
 
     Args:
@@ -118,28 +96,17 @@ class CenterCrop(_Crop):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Crops the middle of every sample; halves are rounded as torchvision rounds them. Nothing is drawn."""
         high, wide = (plan.per_sample(side) for side in plan.frame)
-        margin = self._margin(plan)
+        margin = _greatest(self.size[0] - high), _greatest(self.size[1] - wide)
         around = Padding(margin=margin) if any(margin) else None
         return plan.cropped(_center(high, self.size[0]), _center(wide, self.size[1]), *self.size, around)
 
-    def _margin(self, plan: Plan) -> tuple[int, int]:
-        """Returns upper bounds on the missing rows and columns."""
-        high, wide = plan.frame
-        return _greatest(self.size[0] - high), _greatest(self.size[1] - wide)
-
 
 class _RandomFlip(Step):
-    """Base of both flips: their probability, and the passes that they can join."""
-
-    takes_sizes = True
+    """Base of both flips: their probability."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         self.p = chance(p)
-
-    def fits(self, plan: Plan) -> bool:
-        # A flip can join a pass only before its holes.
-        return plan.fits_flip()
 
 
 class RandomHorizontalFlip(_RandomFlip):
@@ -173,15 +140,9 @@ class AlternatingHorizontalFlip(Step):
         ValueError: if ``seed`` is no integer, or (when run) epoch or ids are not known.
     """
 
-    takes_sizes = True
-
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = integer("seed", seed)
-
-    def fits(self, plan: Plan) -> bool:
-        # A flip can join a pass only before its holes.
-        return plan.fits_flip()
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Flips by the last bit of hash + epoch; nothing is drawn."""

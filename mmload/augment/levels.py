@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mmload.augment.arguments import LARGEST, argument_error, chance, elements, integer, integers, number, span
+from mmload.augment.arguments import argument_error, chance, elements, integer, integers, number, span
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.resize import size_with_least
@@ -29,17 +29,15 @@ class _WithProbability(LevelStep):
     """One operation with probability ``p``, drawn per sample."""
 
     operation = levels.NONE
+    numbers: tuple[float, ...] = ()
+    """Numbers of the operation, the same for all samples."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
-        return Program.single_operation(self.operation, plan.count, *self.numbers(), apply_mask=draws.chance(self.p))
-
-    def numbers(self) -> tuple[float, ...]:
-        """Returns the numbers of the operation, the same for all samples."""
-        return ()
+        return Program.single_operation(self.operation, plan.count, *self.numbers, apply_mask=draws.chance(self.p))
 
 
 class RandomInvert(_WithProbability):
@@ -78,10 +76,8 @@ class RandomPosterize(_WithProbability):
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
-        self.bits = integer("bits", bits, least=0, greatest=8, expected="an integer from 0 to 8")
-
-    def numbers(self) -> tuple[float, ...]:
-        return (float(self.bits),)
+        self.bits = integer("bits", bits, least=0, greatest=8)
+        self.numbers = (float(self.bits),)
 
 
 class RandomSolarize(_WithProbability):
@@ -100,7 +96,8 @@ class RandomSolarize(_WithProbability):
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
-        self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, expected="a level from 0 to 255")
+        self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, unit="a level")
+        self.numbers = (self.threshold,)
 
     def check_images(self, plan: Plan) -> None:
         super().check_images(plan)
@@ -109,9 +106,6 @@ class RandomSolarize(_WithProbability):
                 f"threshold is {self.threshold:g} and the images are floats from 0 to 1: give a threshold from 0 to 1, "
                 "or put the step before what makes floats"
             )
-
-    def numbers(self) -> tuple[float, ...]:
-        return (self.threshold,)
 
 
 class RandomAdjustSharpness(_WithProbability):
@@ -129,12 +123,8 @@ class RandomAdjustSharpness(_WithProbability):
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         super().__init__(p)
-        self.sharpness_factor = number(
-            "sharpness_factor", sharpness_factor, least=0.0, greatest=LARGEST, expected="a number from 0"
-        )
-
-    def numbers(self) -> tuple[float, ...]:
-        return self.sharpness_factor, 1.0 - self.sharpness_factor
+        self.sharpness_factor = number("sharpness_factor", sharpness_factor, least=0.0)
+        self.numbers = self.sharpness_factor, 1.0 - self.sharpness_factor
 
 
 class GaussianBlur(LevelStep):
@@ -154,7 +144,7 @@ class GaussianBlur(LevelStep):
         super().__init__()
         self.kernel_size = _kernel(kernel_size)
         ends = (sigma, sigma) if elements(sigma) is None else sigma
-        self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, bounds="standard deviations above 0, in pixels")
+        self.sigma = span("sigma", ends, least=1e-3, greatest=1e4, unit="pixels")
 
     def check_images(self, plan: Plan) -> None:
         (wide, high), (height, width) = self.kernel_size, plan.frame
@@ -209,10 +199,8 @@ class RandomPhotometricDistort(LevelStep):
     ) -> None:
         super().__init__()
         factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-        self.brightness, self.contrast, self.saturation = (
-            span(name, ends, bounds="finite numbers from 0") for name, ends in factors.items()
-        )
-        self.hue = span("hue", hue, least=-0.5, greatest=0.5, bounds="rotations within 0.5 of 0")
+        self.brightness, self.contrast, self.saturation = (span(name, ends) for name, ends in factors.items())
+        self.hue = span("hue", hue, least=-0.5, greatest=0.5, unit="rotations")
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:

@@ -24,13 +24,11 @@ from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array, Mixing
 from mmload.render.rendering import Rendering
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 _MOST_CLASSES = 1_000_000
 """Upper bound that catches typing errors: one-hot targets of a batch of 256 then take 1 GB."""
-
-_CLASSES = f"an integer from 1 to {_MOST_CLASSES}, or None"
 
 _PER = ("sample", "batch")
 
@@ -43,13 +41,9 @@ class MixStep(TargetStep, Step):
         per: ``"sample"``, or ``"batch"`` if it is drawn once per batch, from the first sample's seed.
     """
 
+    takes_sizes = False
     num_classes: int | None
     per: str
-
-    def fits(self, plan: Plan) -> bool:
-        """Returns whether nothing is mixed in the pass so far, and no holes are to be written into uint8 images."""
-        uint8_holes = bool(plan.holes) and plan.peak > 1 and plan.shift is None and not self.makes_floats
-        return plan.mixing is None and not uint8_holes
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.mixed(replace(self.mixing(plan, draws), classes=self.num_classes))
@@ -74,10 +68,10 @@ class _Mix(MixStep):
 
     def __init__(self, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0, per: str = "sample") -> None:
         super().__init__()
-        self.alpha = number("alpha", alpha, least=1e-12, greatest=1e12, expected="a positive number, 1e-12 to 1e12")
+        self.alpha = number("alpha", alpha, least=1e-12, greatest=1e12)
         self.num_classes: int | None = None
         if num_classes is not None:
-            self.num_classes = integer("num_classes", num_classes, least=1, greatest=_MOST_CLASSES, expected=_CLASSES)
+            self.num_classes = integer("num_classes", num_classes, least=1, greatest=_MOST_CLASSES)
         self.p = chance(p)
         self.per = choice("per", per, _PER)
 

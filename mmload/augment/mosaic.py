@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
+from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import Fields, Trail, check_counts, following_fields
 from mmload.augment.draws import Draws, beta, whole_numbers
 from mmload.augment.step import DeclaredStep
@@ -124,19 +124,17 @@ class Mosaic(DeclaredStep):
         self.size = pair(size)
         if min(self.size) < _LEAST_SIDE:
             raise argument_error("size", size, f"{_LEAST_SIDE} pixels or more; the number of images is tiles")
-        self.tiles = integer("tiles", tiles, least=4, greatest=9, expected="4 or 9")
+        self.tiles = integer("tiles", tiles)
         if self.tiles not in _LAYOUTS:
             raise argument_error("tiles", tiles, "4 or 9")
         self.p = chance(p)
-        self.degrees = number("degrees", degrees, least=0.0, greatest=360.0, expected="degrees from 0 to 360")
-        self.translate = number("translate", translate, least=0.0, greatest=1.0, expected="a share from 0 to 1")
-        self.scale = number("scale", scale, least=0.0, greatest=0.999, expected="a number from 0, below 1")
-        self.shear = number("shear", shear, least=0.0, greatest=89.0, expected="degrees from 0, below 90")
-        self.perspective = number(
-            "perspective", perspective, least=0.0, greatest=0.001, expected="a number from 0 to 0.001"
-        )
-        self.mixup = number("mixup", mixup, least=0.0, greatest=1.0, expected="a probability, 0 to 1")
-        self.alpha = number("alpha", alpha, least=1e-12, greatest=LARGEST, expected="a positive number")
+        self.degrees = number("degrees", degrees, least=0.0, greatest=360.0, unit="degrees")
+        self.translate = number("translate", translate, least=0.0, greatest=1.0, unit="a share")
+        self.scale = number("scale", scale, least=0.0, greatest=0.999)
+        self.shear = number("shear", shear, least=0.0, greatest=89.0, unit="degrees")
+        self.perspective = number("perspective", perspective, least=0.0, greatest=0.001)
+        self.mixup = number("mixup", mixup, least=0.0, greatest=1.0, unit="a probability")
+        self.alpha = number("alpha", alpha, least=1e-12)
         self.fill = per_channel("fill", fill)
         self.stop_epoch = None if stop_epoch is None else integer("stop_epoch", stop_epoch, least=0)
 

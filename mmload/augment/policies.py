@@ -192,11 +192,10 @@ class RandAugment(_Policy):
         fill: float | Sequence[float] | None = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self.num_ops = integer("num_ops", num_ops, least=0, greatest=_MOST_OPERATIONS, expected=_OPERATIONS)
-        self.num_magnitude_bins = _bins(num_magnitude_bins)
+        self.num_ops = integer("num_ops", num_ops, least=0, greatest=_MOST_OPERATIONS)
+        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, least=2, greatest=_MOST_BINS)
         last = self.num_magnitude_bins - 1
-        expected = f"a bin from 0 to {last}, as num_magnitude_bins is {last + 1}"
-        self.magnitude = integer("magnitude", magnitude, least=0, greatest=last, expected=expected)
+        self.magnitude = integer("magnitude", magnitude, least=0, greatest=last, unit="a bin")
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a change and a sign per operation and sample."""
@@ -227,7 +226,7 @@ class TrivialAugmentWide(_Policy):
         fill: float | Sequence[float] | None = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self.num_magnitude_bins = _bins(num_magnitude_bins)
+        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, least=2, greatest=_MOST_BINS)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a magnitude, a change and a sign per sample."""
@@ -350,10 +349,10 @@ class AugMix(_Policy):
         fill: float | Sequence[float] | None = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self.severity = integer("severity", severity, least=1, greatest=10, expected="an integer from 1 to 10")
+        self.severity = integer("severity", severity, least=1, greatest=10)
         self.mixture_width = integer("mixture_width", mixture_width, least=1, greatest=_MOST_OPERATIONS)
         self.chain_depth = integer("chain_depth", chain_depth, greatest=_MOST_OPERATIONS)
-        self.alpha = number("alpha", alpha, least=1e-3, greatest=1e6, expected="a number above 0")
+        self.alpha = number("alpha", alpha, least=1e-3, greatest=1e6)
         self.all_ops = flag("all_ops", all_ops)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
@@ -371,13 +370,6 @@ class AugMix(_Policy):
                 parts.append(part if depth is None else part.masked(depth > place))
             parts.append(Program.single_operation(levels.MIX_ADD, plan.count, shares[:, row]))
         return chain([*parts, Program.single_operation(levels.MIX_END, plan.count)])
-
-
-_OPERATIONS = f"an integer from 0 to {_MOST_OPERATIONS}"
-
-
-def _bins(bins: object) -> int:
-    return integer("num_magnitude_bins", bins, least=2, greatest=_MOST_BINS, expected=f"2 to {_MOST_BINS} bins")
 
 
 _SHARE = 150.0 / 331.0

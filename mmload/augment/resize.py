@@ -46,16 +46,10 @@ Size = int | Sequence[int] | SizeOfEpoch
 class ResizingStep(Step):
     """Base of all steps that resize: the interpolation, and a ``size`` that may follow the epoch."""
 
-    takes_sizes = True
-
     def __init__(self, interpolation: Any, antialias: bool | None) -> None:
         super().__init__()
         self.interpolation = mode_of(interpolation)
         self.antialias = antialias is not None and flag("antialias", antialias)
-
-    def fits(self, plan: Plan) -> bool:
-        # Only one resize fits into a pass.
-        return plan.fits_resize(self.interpolation)
 
     def at_epoch(self, epoch: int) -> Self:
         size = getattr(self, "size", None)
@@ -174,7 +168,7 @@ class Resize(ResizingStep):
 
     def _longest(self, max_size: object) -> int:
         """Checks the upper bound of the longer side, which must leave room for the size, and returns it."""
-        longest = integer("max_size", max_size, least=1, greatest=LONGEST_SIDE, expected="a positive integer")
+        longest = integer("max_size", max_size, least=1, greatest=LONGEST_SIDE)
         if isinstance(self.size, tuple):
             raise ValueError(f"max_size is {longest}, but size {self.size} already sets both sides; leave max_size out")
         if isinstance(self.size, int) and longest <= self.size:
@@ -295,9 +289,8 @@ class ProgressiveSize:
 
     def __post_init__(self) -> None:
         for name, least in (("min_size", 1), ("max_size", 1), ("multiple", 1), ("start_epoch", 0), ("end_epoch", 0)):
-            greatest = None if name.endswith("epoch") else LONGEST_SIDE
-            expected = f"an integer from {least}" + (f" to {LONGEST_SIDE}" if greatest else "")
-            checked = integer(name, getattr(self, name), least=least, greatest=greatest, expected=expected)
+            greatest = math.inf if name.endswith("epoch") else LONGEST_SIDE
+            checked = integer(name, getattr(self, name), least=least, greatest=greatest)
             object.__setattr__(self, name, checked)
         for first, last in (("min_size", "max_size"), ("start_epoch", "end_epoch")):
             ends = getattr(self, first), getattr(self, last)

@@ -9,7 +9,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,8 @@ class DeclaredStep(nn.Module):
 class Step(DeclaredStep, ABC):
     """Step that can be described: geometry, linear color, holes.
 
-    A subclass decides whether it still fits into a description (``fits``) and adds itself to it (``describe``).
+    A subclass adds itself to a description (``describe``), by methods of the plan, which raise
+    :class:`~mmload.render.plan.DoesNotFit` where another pass must begin.
 
     Attributes:
         takes_sizes: whether it can be done to variable-size images.
@@ -73,7 +74,7 @@ class Step(DeclaredStep, ABC):
             None: it is none.
     """
 
-    takes_sizes = False
+    takes_sizes = True
     is_drop_in = True
     makes_floats = False
     channels: tuple[int, ...] | None = None
@@ -81,12 +82,12 @@ class Step(DeclaredStep, ABC):
     operation: int | None = None
 
     @abstractmethod
-    def fits(self, plan: Plan) -> bool:
-        """Returns whether the step can be rendered in the same pass as the steps that ``plan`` describes so far."""
-
-    @abstractmethod
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        """Adds this step to a plan; draws depend on seeds and shapes, never on pixels."""
+        """Adds this step to a plan; draws depend on seeds and shapes, never on pixels.
+
+        Raises:
+            DoesNotFit: if it cannot be rendered in the same pass as the steps that the plan describes so far.
+        """
 
     def at_epoch(self, epoch: int) -> Step:
         """Returns the step with the settings of an epoch; itself if no setting depends on the epoch."""
@@ -132,29 +133,11 @@ class TargetStep(DeclaredStep):
         makes_floats: whether it takes floating images alone.
     """
 
-    makes_floats: bool
+    makes_floats = False
 
     @abstractmethod
     def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
         """Changes images [B, C, H, W] and targets; it must draw in the same order for every batch."""
-
-    @overload
-    def forward(
-        self,
-        images: Tensor,
-        targets: None = None,
-        seeds: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor: ...
-
-    @overload
-    def forward(
-        self,
-        images: Tensor,
-        targets: Tensor,
-        seeds: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Tensor, Tensor]: ...
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
     def forward(
@@ -186,30 +169,17 @@ class TargetStep(DeclaredStep):
 
 
 class AfterStep(TargetStep, ABC):
-    """Step that needs pixels, or several samples at once: it runs on the rendered batch.
+    """Step that needs pixels, or several samples at once: it runs on the rendered batch, uint8 before Normalize."""
 
-    Attributes:
-        takes_uint8: whether it works on uint8 images before Normalize; else they are converted first.
-    """
-
-    takes_uint8 = False
-
-    @property
-    def makes_floats(self) -> bool:  # type: ignore[override]  # a class sets takes_uint8 alone
-        """Whether the step takes floating-point images only."""
-        return not self.takes_uint8
-
+    @abstractmethod
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
-        """Changes a batch; to be overridden if more than images and targets change.
+        """Changes a batch.
 
         Args:
             batch: with all its fields.
             draws: the step's.
             box_rule: the collate's, for steps that move boxes.
         """
-        images, targets = self.change(batch.images, batch.targets, draws)
-        changed: Batch = batch.replace(images=images, targets=targets)
-        return changed
 
 
 def arguments_of(step: nn.Module) -> dict[str, Any]:
@@ -220,11 +190,6 @@ def arguments_of(step: nn.Module) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _parameters(kind: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kind).parameters)
-
-
-def sees_fields(step: nn.Module) -> bool:
-    """Returns whether a step gets the whole batch, boxes and masks included, and not images and targets alone."""
-    return isinstance(step, AfterStep) and type(step).changed is not AfterStep.changed
 
 
 def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Numbers:
@@ -278,15 +243,12 @@ class LevelStep(Step):
     """Step whose effect is a :class:`~mmload.render.level_program.Program`, which a subclass draws."""
 
     channels: tuple[int, ...] | None = (1, 3)
-
-    def fits(self, plan: Plan) -> bool:
-        # Levels change before colors are mapped.
-        return plan.fits_levels()
+    takes_sizes = False
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
+        plan.check_levels(moves=self.moves_pixels)
         self.check_images(plan)
-        program = self.program(plan, draws)
-        return plan.changed_first(program) if plan.is_variable_size else plan.followed_by(program)
+        return plan.followed_by(self.program(plan, draws))
 
     @abstractmethod
     def program(self, plan: Plan, draws: Draws) -> Program:

@@ -20,7 +20,7 @@ from mmload.render.kernel_arguments import NEAR, Numbers
 from mmload.render.motion import move_boxes
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
-from mmload.runtime.host_arrays import taken, zeros
+from mmload.runtime.host_memory import taken, zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 

@@ -8,7 +8,7 @@ so the results do not depend on the processor. The kernels keep the interpreter 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.render.motion import SCALE, SHIFT, VIEW, Motion, Move
-from mmload.runtime.declarations import RecordArray, Signature, called, inlined, tuple_type, void
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.declarations import RecordArray, Signature, called, inlined, void
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 Doubles = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class TileRows(NamedTuple):
     samples: Numbers
     layers: Numbers
     places: Numbers
-    alone: Flags
+    alone: Annotated[Flags, "boolean[::1]"]
 
 
 class MapRanges(NamedTuple):
@@ -83,10 +83,10 @@ class MovingTiles(NamedTuple):
 
     samples: Numbers
     heights: Numbers
-    factors: Doubles
-    corners: Doubles
-    canvas: Doubles
-    maps: Doubles
+    factors: Annotated[Doubles, "float64[:, ::1]"]
+    corners: Annotated[Doubles, "float64[:, ::1]"]
+    canvas: Annotated[Doubles, "float64[:, ::1]"]
+    maps: Annotated[Doubles, "float64[:, :, ::1]"]
 
     def motion(self, height: int, width: int) -> Motion:
         """Returns the motion of points from the tiles' images to the output, whose size is given."""
@@ -98,13 +98,9 @@ class MovingTiles(NamedTuple):
         return Motion.of_moves(len(self.samples), moves)
 
 
-_NUMBERS, _PAIRS = "int64[::1]", "float64[:, ::1]"
-_RANGES = tuple_type(MapRanges, "int64", "int64", *["float64"] * 5)
-_MOVING = tuple_type(MovingTiles, _NUMBERS, _NUMBERS, _PAIRS, _PAIRS, _PAIRS, "float64[:, :, ::1]")
-_ROWS = tuple_type(TileRows, *[_NUMBERS] * 4, "boolean[::1]")
-_LIST = Signature("int64", ("int64[:, :, ::1]", "boolean[:, ::1]", "boolean[:, ::1]", _ROWS))
+_LIST = Signature("int64", ("int64[:, :, ::1]", "boolean[:, ::1]", "boolean[:, ::1]", TileRows))
 _PLACE = void(
-    _ROWS, "int64[:, ::1]", "float64[:, :, ::1]", _RANGES, "int64[:, :, ::1]", _MOVING, RecordArray(TILE),
+    TileRows, "int64[:, ::1]", "float64[:, :, ::1]", MapRanges, "int64[:, :, ::1]", MovingTiles, RecordArray(TILE),
     RecordArray(NEEDED),
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ never read files: a :class:`mmload.loader.Loader` reads each row once and render
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from mmload.augment.foreign_modules import PerSample
 from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch
 from mmload.errors import shown
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
 
@@ -69,14 +69,6 @@ class Views(nn.Module):
         """Sets the epoch of the next batches in the collate of every view."""
         for view in self.collates:
             view.set_epoch(epoch)
-
-    @overload
-    def forward(
-        self, batch: Tensor | np.ndarray[Any, Any], generator: torch.Generator | None = None
-    ) -> tuple[Tensor, ...]: ...
-
-    @overload
-    def forward(self, batch: Batch | Sequence[Any], generator: torch.Generator | None = None) -> tuple[Batch, ...]: ...
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
     def forward(

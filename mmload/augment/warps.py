@@ -156,7 +156,7 @@ class RandomAffine(_Warp):
         if translate is not None:
             expected = "two shares of width and height, from 0 to 1"
             self.translate = numbers("translate", translate, least=0.0, greatest=1.0, count=2, expected=expected)
-        self.scale = None if scale is None else span("scale", scale, least=1e-3, greatest=1e3, bounds="above 0")
+        self.scale = None if scale is None else span("scale", scale, least=1e-3, greatest=1e3)
         self.shear = None if shear is None else _shears(shear)
         self.center = _center(center)
 
@@ -197,9 +197,7 @@ class RandomPerspective(_Warp):
         mask_fill: int = 255,
     ) -> None:
         super().__init__(interpolation, fill, mask_fill)
-        self.distortion_scale = number(
-            "distortion_scale", distortion_scale, least=0.0, greatest=1.0, expected="a share from 0 to 1"
-        )
+        self.distortion_scale = number("distortion_scale", distortion_scale, least=0.0, greatest=1.0, unit="a share")
         self.p = chance(p)
 
     def program(self, plan: Plan, draws: Draws) -> Program:
@@ -230,7 +228,7 @@ def _between(ends: Sequence[float], uniform: Floats) -> Floats:
 
 def _angles(name: str, degrees: object) -> tuple[float, float]:
     """Checks angles and returns (least, greatest) in degrees."""
-    return around(name, degrees, 0.0, least=-1e6, reach=1e6, expected="degrees from 0", bounds="in degrees")
+    return around(name, degrees, 0.0, least=-1e6, reach=1e6, unit="degrees")
 
 
 def _shears(shear: object) -> tuple[float, float, float, float]:

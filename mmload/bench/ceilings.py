@@ -7,10 +7,10 @@ copying its stored rows, sending them to the device, reading them from a cold di
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -19,9 +19,9 @@ from torch import Tensor
 from mmload.bench.contenders import Contender, ContenderEntry
 from mmload.bench.task import Task
 from mmload.errors import counted
-from mmload.runtime.memory_pool import past_caches
+from mmload.runtime.host_memory import past_caches
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.resources import single_op_pool
+from mmload.runtime.resources import in_threads
 from mmload.store.shard_table import BYTES
 
 FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"
@@ -137,28 +137,20 @@ class Cached:
 
 
 class Threads:
-    """Threads with their own buffers: each cycles through three, as many as a loader with two batches ahead holds."""
+    """Threads with buffers: three for each thread, as many as a loader with two batches ahead holds."""
 
     def __init__(self, task: Task, empty: partial[Tensor], work: Callable[[Tensor], Tensor]) -> None:
-        self._empty, self._do = empty, work
-        self._batches = _batches(task)
-        self._pool = single_op_pool(task.threads, "mmload-bench")
-        self._local = threading.local()
+        self._work, self._threads, self._batches = work, task.threads, _batches(task)
+        self._buffers = [empty() for _ in range(3 * task.threads)]
         self._labels = torch.zeros(task.shape[0], dtype=torch.int64)
 
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the buffers, with placeholder labels."""
-        return ((buffer, self._labels) for buffer in self._pool.map(self._turn, range(self._batches)))
-
-    def _turn(self, number: int) -> Tensor:
-        if not hasattr(self._local, "buffers"):
-            self._local.buffers = [self._empty() for _ in range(3)]
-        buffers: list[Tensor] = self._local.buffers
-        buffers.append(buffers.pop(0))
-        return self._do(buffers[0])
+        in_turn = islice(cycle(self._buffers), self._batches)
+        return ((buffer, self._labels) for buffer in in_threads(in_turn, self._work, self._threads))
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        pass
 
 
 def _past_caches(task: Task) -> bool:

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from mmload.builder.dataset_change import changed, commit_version, only_split, open_to_change
-from mmload.builder.missing_values import is_on_missing_values
+from mmload.builder.previous_version import is_on_missing_values
 from mmload.builder.shard_job import write_shard
 from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, Chunk, ShardPlan
 from mmload.builder.staging import Staging, has_finished_shards
 from mmload.errors import UsageError, choices, counted
+from mmload.lazy import lazy_property
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
-from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import check_no_links
-from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name, shard_name
+from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name
 from mmload.store.shard_table import ShardTable, file_name, files_of
 from mmload.store.versions import next_version
 
@@ -134,7 +133,6 @@ class _Column:
     def write(self, staging: Staging) -> ShardTable:
         """Writes the shards that are not finished; returns the table of all."""
         paths, name, table = staging.paths, self.split.name, self.split.record.shards
-        check_no_links(self.split.path, (f"{name}/{shard_name(number)}" for number in table.folder_numbers.tolist()))
         ends = np.cumsum(table.rows)
         plans = [
             ShardPlan(split=name, index=number, start=start, stop=stop)
@@ -143,8 +141,7 @@ class _Column:
         if not self._gives(next(plan for plan in plans if plan.stop > plan.start), paths):
             staging.clear()
         summaries = [
-            paths.sealed(name, plan.index)
-            or write_shard(paths, plan, {self.name: self.spec}, self._chunks(plan), lambda done, skipped: None)
+            paths.sealed(name, plan.index) or write_shard(paths, plan, {self.name: self.spec}, self._chunks(plan))
             for plan in plans
         ]
         return ShardTable.from_records([summary.record for summary in summaries])

@@ -1,4 +1,4 @@
-"""Builds or updates a dataset, or builds a part of one.
+"""Builds or updates a dataset, or builds a part of one; engines run the jobs that build its shards.
 
 Takes a checked recipe and returns a report on the dataset's folder. The bytes depend on the source and the recipe
 alone, never on threads, processes or interruptions: a build that was killed continues from its finished shards. Never
@@ -7,25 +7,37 @@ prints.
 Several processes can build a part each, such as the tasks of a Slurm array. They share nothing but a file system: they
 may run in any order, at once, and again. The one that finds all shards sealed commits the dataset. A build by one
 process is part 1 of 1, and holds the lock of the working folder alone.
+
+An engine takes a picklable function that builds one shard from its plan, and the plans; it decides only where a shard
+is built, never its content. That of this machine runs in threads of this process, or in several processes on machines
+with many cores; a worker that dies ends the run at once.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from mmload.builder.engines import Engine, LocalEngine
+from msgspec import Meta
+
 from mmload.builder.planned_build import PlannedBuild, Progress
 from mmload.builder.previous_version import Previous, UpdateOptions
-from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
+from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, check_values, recipe_of
+from mmload.builder.shard_job import Engine, OnProgress, ShardJob
+from mmload.builder.shards import ShardPlan
 from mmload.builder.staging import listed
-from mmload.errors import BuildError, UsageError, counted, did_you_mean
+from mmload.errors import BuildError, MmloadError, UsageError, counted, did_you_mean
 from mmload.runtime.numba_compile import compile_seconds
+from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
+from mmload.runtime.resources import MOST_THREADS, available_cores
 from mmload.store.manifest import Manifest, shard_name
 
 _MOST_PARTS = 10**6
@@ -91,7 +103,6 @@ class UpdateReport(BuildReport):
         added: number of new samples.
         changed: number of changed samples.
         removed: number of rows whose samples are gone.
-        version_before: number of the version before.
         gone: splits and subsets of that version of which the new one has no row.
         needed: whether there was anything to do.
         dry_run: whether nothing was written.
@@ -100,7 +111,6 @@ class UpdateReport(BuildReport):
     added: int
     changed: int
     removed: int
-    version_before: int
     gone: tuple[str, ...] = ()
     needed: bool = True
     dry_run: bool = False
@@ -283,7 +293,6 @@ def update(
         added=added,
         changed=changed,
         removed=removed,
-        version_before=previous.manifest.version,
         gone=tuple(name for name in previous.manifest.splits if name not in manifest.splits),
         needed=found is None or found.version != previous.manifest.version,
         dry_run=options.dry_run,
@@ -324,8 +333,8 @@ def _with_engine(
         engine = LocalEngine(threads=threads, processes=processes)
     elif threads is not None or processes is not None:
         raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
-    is_name = recipe.kind == "huggingface" and isinstance(recipe.root, Path) and not recipe.root.exists()  # of a hub
-    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and not is_name:
+    # A path that is not there may be the name of a dataset of a hub.
+    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and recipe.root.exists():
         recipe = replace(recipe, root=Path(os.path.abspath(recipe.root)))
     return recipe, engine
 
@@ -366,3 +375,144 @@ def _shards_of_part(text: str) -> slice:
     if not 1 <= number <= parts <= _MOST_PARTS:
         raise UsageError(f"part is {text!r}; write K/N with K from 1 to N, as in 3/16")
     return slice(number - 1, None, parts)
+
+
+# Engines.
+
+
+CORES_A_PROCESS = 8
+"""Threads share one interpreter lock: a row holds it for about 0.1 ms of the 2 ms it takes, so one process saturates
+8 cores and more; a machine with more cores runs more processes."""
+
+
+Count = Annotated[
+    Annotated[int, Meta(ge=1, le=MOST_THREADS)] | None,
+    Meta(description=f"1 to {MOST_THREADS}, or leave it out for the cores available"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalEngine:
+    """Runs on this machine: ``processes`` over shards, each with ``threads``. With one process, runs in this one.
+
+    Attributes:
+        threads: decoding threads of each process; None divides the available cores.
+        processes: None starts one per 8 cores.
+
+    Raises:
+        UsageError: if a number is invalid.
+    """
+
+    threads: Count = None
+    processes: Count = None
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Builds the shards; see :class:`Engine`.
+
+        Raises:
+            BuildError: if a worker process dies, or the job cannot be pickled.
+            MmloadError: any error of the job.
+        """
+        cores = available_cores()
+        processes = min(self.processes or -(-cores // CORES_A_PROCESS), len(plans))
+        threads = self.threads or max(1, cores // max(1, processes))
+        if processes > 1:
+            _WorkerPool(job, plans, on_progress).build_all(processes, threads)
+        else:
+            for plan in plans:
+                job(plan, threads, on_progress)
+
+
+class _WorkerPool:
+    """Worker processes, and the plans that wait for one."""
+
+    def __init__(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        self.job, self.on_progress = job, on_progress
+        self.waiting = list(reversed(plans))
+        self.workers: dict[Connection, BaseProcess] = {}
+        self.busy: set[Connection] = set()
+
+    def build_all(self, processes: int, threads: int) -> None:
+        """Builds all shards; kills every worker at the end: unfinished shards are rebuilt anyway."""
+        try:
+            job_bytes = pickled(self.job.without_samples())
+            for _ in range(processes):
+                worker, pipe = start_process(_work, threads, daemon=True)
+                self.workers[pipe] = worker
+            for pipe in self.workers:  # after all were started: each reads it only after importing torch
+                self._send(pipe, job_bytes)
+                self._send_plan(pipe)
+            del job_bytes
+            while self.busy:
+                for ready in wait(list(self.busy)):
+                    self._receive(ready)  # type: ignore[arg-type]  # it waits only for these pipes
+        finally:
+            for pipe, worker in self.workers.items():
+                worker.kill()
+                worker.join()
+                worker.close()
+                pipe.close()
+
+    def _send(self, pipe: Connection, content: bytes) -> None:
+        try:
+            pipe.send_bytes(content)
+        except OSError as error:
+            raise self._death(pipe) from error
+
+    def _send_plan(self, pipe: Connection) -> None:
+        """Sends a worker its next plan, if any, with its samples: those of all plans of a million would be 80 MB."""
+        self.busy.discard(pipe)
+        if self.waiting:
+            plan = self.waiting.pop()
+            self._send(pipe, pickled((plan, self.job.samples(plan))))
+            self.busy.add(pipe)
+
+    def _receive(self, pipe: Connection) -> None:
+        try:
+            kind, *body = pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._death(pipe) from error
+        if kind == "progress":
+            self.on_progress(*body)
+        elif kind == "failed":
+            raise body[0]
+        else:
+            self._send_plan(pipe)
+
+    def _death(self, pipe: Connection) -> BuildError:
+        cause = cause_of_death(self.workers[pipe])
+        return BuildError(
+            f"a build worker died ({cause}); run the same command again to continue from the finished shards"
+        )
+
+
+def pickled(message: object) -> bytes:
+    """Returns a message to a worker.
+
+    Raises:
+        BuildError: if it holds something that cannot be sent.
+    """
+    try:
+        return pickle.dumps(message)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise BuildError(f"the source cannot be sent to worker processes ({error}); build with 1 process") from error
+
+
+def _work(pipe: Connection, threads: int) -> None:
+    """Receives plans and builds their shards in a worker process, until it is killed or its build ends."""
+    depend_on_parent(lambda: os._exit(1))
+    try:
+        job: ShardJob = pickle.loads(pipe.recv_bytes())
+        while True:
+            plan, samples = pickle.loads(pipe.recv_bytes())
+            job(plan, threads, lambda *counts: pipe.send(("progress", *counts)), samples)
+            pipe.send(("finished",))
+    except (EOFError, BrokenPipeError):
+        os._exit(1)
+    except MmloadError as error:
+        pipe.send(("failed", error))
+    except Exception as error:
+        pipe.send(("failed", BuildError(f"a build worker failed ({type(error).__name__}: {error})")))

@@ -21,10 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from mmload.builder.engines import Engine
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, objects_of
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
 from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
-from mmload.builder.shard_job import ChunkAssembly, ShardJob, TriedSamples, row_bytes, samples_checksum
+from mmload.builder.shard_job import (
+    ChunkAssembly,
+    Engine,
+    ShardJob,
+    TriedSamples,
+    objects_of,
+    row_bytes,
+    samples_checksum,
+)
 from mmload.builder.shards import (
     UNNAMED,
     UPDATES,
@@ -255,8 +262,12 @@ class PlannedBuild:
         split, variable, most = self.splits.get(name), self.recipe.variable_layout, self.recipe.shard_bytes
         kept = None if self.previous is None else self.previous.splits[name].kept_split
         if split is None:
-            return None if kept is None else SplitLayout(kept.record.built_fields, 0, kept.record.shard_samples, [])
-        fields = kept.record.built_fields if kept else fields_of(split, self.chain, self.skip, variable, self._tried)
+            return None if kept is None else SplitLayout(kept.record.fields, 0, kept.record.shard_samples, [])
+        if kept is not None:
+            fields = kept.record.fields
+        else:
+            fields = fields_of(split, self.chain, self.skip, variable, self._tried)
+            fields = fields if self.previous is None else self.previous.splits[name].with_added(fields)
         size = row_size(split, self.chain, fields, variable, self._tried)
         if kept is not None:
             samples = kept.record.shard_samples
@@ -376,7 +387,10 @@ class PlannedBuild:
                 made = self.previous.splits[name].new_split(layout, summaries, paths, self.first_listed(paths))
             records |= made.records
             counts += made.counts
-            card["notes"][name] = split_notes(split, made.statistics)
+            card["notes"][name] = [
+                *(split.notes() if isinstance(split, HasNotes) else ()),
+                *loss_notes(made.statistics),
+            ]
             card["warnings"][name] = [*split_warnings(made.statistics, made.records[name].rows), *made.warnings]
         told = {kind: {name: lines for name, lines in each.items() if lines} for kind, each in card.items()}
         body = {
@@ -510,10 +524,8 @@ def row_size(
         return row_bytes(fields)
     assembly = ChunkAssembly(fields, SAMPLES_OF_ESTIMATE, variable_layout)
     for index in probes(len(split)):
-        try:
+        with suppress(SampleError):  # its shard reports it
             assembly.add(tried(split, index, chain))
-        except SampleError as error:
-            assembly.skip(error)
     chunk = assembly.finish()
     if not chunk.samples:
         return 1
@@ -566,9 +578,9 @@ def some_sizes(splits: Mapping[str, SourceSplit]) -> list[tuple[int, int] | None
 
 
 def _read_size(split: SourceSplit, index: int) -> tuple[int, int] | None:
-    images = split.read(index).fields.get("images")
-    is_image = images is not None and images.ndim == 3 and dtype_name(images.dtype) == "uint8"
-    return (images.shape[1], images.shape[2]) if is_image and images is not None else None
+    sample = split.read(index)
+    is_image = "images" in sample.fields and dtype_name(sample.fields["images"].dtype) == "uint8"
+    return sample.size if is_image else None
 
 
 def remaining_splits(
@@ -634,12 +646,6 @@ def _most_skipped(most: int | str, samples: int, skip: bool) -> int:
 # What the source and the transforms have left out.
 
 
-def split_notes(split: SourceSplit, statistics: Statistics) -> list[str]:
-    """Returns the source's notes on a split, and sentences on the losses of the build."""
-    notes = split.notes() if isinstance(split, HasNotes) else ()
-    return [*notes, *loss_sentences(statistics.losses, statistics.first)]
-
-
 def split_warnings(statistics: Statistics, images: int) -> list[str]:
     """Returns warnings about what the transforms dropped of a split; empty if nothing is lost."""
     losses = statistics.losses
@@ -655,16 +661,18 @@ def split_warnings(statistics: Statistics, images: int) -> list[str]:
     ]
 
 
-def loss_sentences(losses: Mapping[str, int], first: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """Returns notes on what a split lost or what looks wrong, with the first samples; empty if there is nothing."""
-    known = {
-        CLIPPED: "reached over the edge of the image and {were} cut there (clip_boxes)",
-        BOXES_CUT: "{were} cut: the transforms keep only a part of the object",
-    }
-    boxes, notes = counted(losses.get(BOXES, 0), "box", "boxes"), list[str]()
-    for loss, text in known.items():
-        if count := losses.get(loss, 0):
-            notes.append(f"{count:,} of {boxes} {text.format(were='was' if count == 1 else 'were')}")
-    others = (loss for loss in sorted(losses) if loss not in UNNAMED)
-    notes += [finding_note(loss, losses[loss], first.get(loss, [])) for loss in others]
-    return tuple(notes)
+_OF_BOXES = {
+    CLIPPED: "reached over the edge of the image and {were} cut there (clip_boxes)",
+    BOXES_CUT: "{were} cut: the transforms keep only a part of the object",
+}
+
+
+def loss_notes(statistics: Statistics) -> Iterator[str]:
+    """Yields notes on what a split lost or what looks wrong, with the first samples."""
+    losses, boxes = statistics.losses, counted(statistics.losses.get(BOXES, 0), "box", "boxes")
+    for loss in sorted(losses, key=lambda loss: (loss not in _OF_BOXES, loss)):
+        if loss in _OF_BOXES:
+            text = _OF_BOXES[loss].format(were="was" if losses[loss] == 1 else "were")
+            yield f"{losses[loss]:,} of {boxes} {text}"
+        elif loss not in UNNAMED:
+            yield finding_note(loss, losses[loss], statistics.first.get(loss, []))

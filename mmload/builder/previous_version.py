@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.recipe import BuildRecipe
-from mmload.builder.shard_job import row_order
+from mmload.builder.shard_job import fill_value, objects_of, row_order
 from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
@@ -43,7 +43,7 @@ from mmload.builder.staging import dataset_at, is_up_to_date
 from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular
-from mmload.sources import TIME_MARK, HasChecksums, HasObjects, SourceSplit
+from mmload.sources import TIME_MARK, HasChecksums, SourceSplit
 from mmload.sources.exclusion import Excluded, only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
@@ -57,7 +57,6 @@ from mmload.store.manifest import (
     Manifest,
     RowOrder,
     SplitRecord,
-    shard_name,
     versioned_name,
 )
 from mmload.store.row_reader import read_rows
@@ -98,11 +97,6 @@ class UpdateOptions:
 
 
 # What a source says of its splits.
-
-
-def objects_of(split: SourceSplit) -> ObjectsRecord | None:
-    """Returns the description of the objects in a split's images; None if it has none."""
-    return split.objects() if isinstance(split, HasObjects) else None
 
 
 def _has_classes(fields: Mapping[str, FieldSpec]) -> bool:
@@ -176,17 +170,9 @@ class VersionRows:
     @property
     def statistics(self) -> Statistics:
         """Statistics of the rows, as far as their origins have them."""
-        summed = [origin for origin in self.origins if origin.sums]
-        found = Statistics(
-            sums=[sum(column) for column in zip(*(origin.sums for origin in summed), strict=True)],
-            squares=[sum(column) for column in zip(*(origin.squares for origin in summed), strict=True)],
-            pixels=sum(origin.pixels for origin in summed),
-            class_counts=dict(Counter(self.targets.tolist())),
+        return Statistics.of_rows(
+            self.origins.tolist(), lambda row: json.loads(self.samples[row])["id"], self.targets.tolist()
         )
-        for line, origin in zip(self.samples, self.origins, strict=False):
-            if origin.losses:
-                found.add_losses(json.loads(line)["id"], origin.losses)
-        return found
 
     def record(
         self,
@@ -201,7 +187,8 @@ class VersionRows:
         Args:
             write: writes a list.
             version: number of the version.
-            kind: what the rows share, as :func:`kind_of` returns it.
+            kind: what the rows share: the entries of the record that do not depend on the rows, and mean and deviation,
+                which are those of rows without origins.
             of: the split that a subset is of; None: it is no subset.
             skipped: id and reason of the samples that were left out.
         """
@@ -225,15 +212,6 @@ class VersionRows:
                 shards_of=of,
             ),
         )
-
-
-def kind_of(record: SplitRecord, shards: ShardTable) -> dict[str, Any]:
-    """Returns what the rows of a split share, over other shards: entries of :class:`SplitRecord`.
-
-    Mean and deviation are those of rows without origins.
-    """
-    names = ("fields", "classes", "shard_samples", "objects", "mean", "std")
-    return {**{name: getattr(record, name) for name in names}, "shards": shards}
 
 
 def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
@@ -432,11 +410,9 @@ class SplitUpdate:
         Raises:
             BuildError: if no row is left, or writing fails.
         """
-        from mmload.builder.missing_values import is_on_missing_values, missing_values  # a build has imported torch
-
         name, manifest = self._name, self._dataset.manifest
-        version, added = next_version(manifest), self._added_fields(layout)
-        rows, places, shards = self._all_rows(zip(layout.plans, summaries, strict=True), added, paths)
+        version = next_version(manifest)
+        rows, places, shards = self._all_rows([*zip(layout.plans, summaries, strict=True)], paths)
         order = self.order[places[self.order] >= 0]
         if not len(order):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
@@ -444,7 +420,7 @@ class SplitUpdate:
         shards, moved = in_use(shards, rows.shard_rows)
         rows = replace(rows, shard_rows=moved[rows.shard_rows])
         kind: dict[str, Any] = {
-            "fields": {**layout.fields, **added},
+            "fields": layout.fields,
             "classes": self.listed.classes,
             "shard_samples": layout.shard_samples,
             "shards": shards,
@@ -453,7 +429,7 @@ class SplitUpdate:
         skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans]))
         records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
         warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
-        warnings += missing_values(kind["fields"], int((places[self.built] >= 0).sum()), version)
+        warnings += _missing_values(layout.fields, int((places[self.built] >= 0).sum()), version)
         for subset, chosen in self._subset_rows(self.rows[order]):
             if len(chosen):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
@@ -462,63 +438,54 @@ class SplitUpdate:
         return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
 
     def _all_rows(
-        self, built: Iterable[tuple[ShardPlan, ShardSummary]], added: Mapping[str, FieldSpec], paths: BuildPaths
+        self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
     ) -> tuple[VersionRows, Numbers, ShardTable]:
-        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards.
-
-        Writes the files of fields that were ``added`` before for the new shards.
-        """
-        from mmload.builder.missing_values import filled_files
-
-        shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
-        places, count = np.where(self.kept, self.rows, -1), 0
-        if (old := self.kept_split) is not None:
-            parts.append(replace(self._stored, targets=classes_of(old)))
-            shards, folders, count = list(old.record.shards), old.record.shards.folder_numbers.tolist(), len(old)
-        first = sum(record.rows for record in shards)
+        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
+        old, before, shards, folders = self.kept_split, _NO_ROWS, list[ShardRecord](), list[int]()
+        if old is not None:
+            before = replace(self._stored, targets=classes_of(old))
+            shards, folders = list(old.record.shards), old.record.shards.folder_numbers.tolist()
+        samples, rows = self._built_rows(built, paths, first=sum(record.rows for record in shards))
+        places = np.where(self.kept, self.rows, -1)
+        places[samples] = np.arange(len(before.samples), len(before.samples) + len(samples))
         for plan, summary in built:
-            samples, rows = self._built_rows(plan, summary, paths, first)
-            places[samples] = np.arange(count, count + len(samples))
-            if len(samples):
-                parts.append(rows)
-                folder, record = f"{plan.split}/{shard_name(plan.index)}", summary.record
-                files = filled_files(paths, folder, record.rows, added)
-                shards.append(ShardRecord(rows=record.rows, files={**record.files, **files}))
+            if summary.record.rows:
+                shards.append(summary.record)
                 folders.append(plan.index)
-            count, first = count + len(samples), first + len(samples)
-        joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(_NO_ROWS)}
+        joined = {name: np.concatenate([values, vars(rows)[name]]) for name, values in vars(before).items()}
         return VersionRows(**joined), places, ShardTable.from_records(shards, folders)
 
     def _built_rows(
-        self, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, first: int
+        self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths, first: int
     ) -> tuple[Numbers, VersionRows]:
-        """Returns the samples that a new shard has rows of, in their order, and the rows, numbered from ``first`` on.
+        """Returns the samples that the new shards have rows of, in their order, and the rows, numbered from ``first``.
 
         Raises:
-            BuildError: if it was made of other samples.
+            BuildError: if they were made of other samples.
         """
-        wanted, samples = self.built[plan.start : plan.stop], list[int]()
-        files = [paths.list_file(plan.split, plan.index, name) for name in (SAMPLES_NAME, ORIGINS_NAME)]
-        lines, origins = (file.read_bytes().splitlines(keepends=True) for file in files)
-        targets = paths.shard(plan.split, plan.index) / "targets.memmap"
-        classes = np.fromfile(targets, np.int64) if summary.statistics.class_counts else np.empty(0, np.int64)
+        lines, origins, classes = list[bytes](), list[bytes](), [np.empty(0, np.int64)]
+        for plan, summary in built:
+            lines += paths.list_file(plan.split, plan.index, SAMPLES_NAME).read_bytes().splitlines(keepends=True)
+            origins += paths.list_file(plan.split, plan.index, ORIGINS_NAME).read_bytes().splitlines()
+            if summary.statistics.class_counts:
+                classes.append(np.fromfile(paths.shard(plan.split, plan.index) / "targets.memmap", np.int64))
         numbers = np.arange(first, first + len(lines))
-        rows = VersionRows.of_lines(lines, parsed_lines(origins, SampleOrigin), numbers, classes)
-        ids = rows.ids
-        for sample in wanted.tolist():  # rows and left out samples are in the order of the samples
+        rows = VersionRows.of_lines(lines, parsed_lines(origins, SampleOrigin), numbers, np.concatenate(classes))
+        ids, samples = rows.ids, list[int]()
+        for sample in self.built.tolist():  # rows and left out samples are in the order of the samples
             if len(samples) < len(ids) and ids[len(samples)] == self.listed.id(sample):
                 samples.append(sample)
-        if len(samples) != len(ids) or len(samples) + summary.skipped != len(wanted):
+        skipped = sum(summary.skipped for _, summary in built)
+        if len(samples) != len(ids) or len(samples) + skipped != len(self.built):
             raise BuildError(
-                f"{paths.shard(plan.split, plan.index)} was made of other samples; remove {paths.folder}, then run the "
-                "update again"
+                f"shards in {paths.folder} were made of other samples; remove that folder, then run the update again"
             )
         return np.array(samples, np.int64), rows
 
-    def _added_fields(self, layout: SplitLayout) -> dict[str, FieldSpec]:
-        """Returns the fields that were added to the split, without those that its samples have now."""
-        fields = {} if self._old is None else self._old.record.fields
-        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields}
+    def with_added(self, fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
+        """Returns the fields of samples, and those that were added to the split before and no sample has."""
+        before = {} if self._old is None else self._old.record.fields
+        return {**fields, **{name: spec for name, spec in before.items() if spec.version and name not in fields}}
 
     def _subset_rows(self, before: Numbers) -> Iterator[tuple[str, Numbers]]:
         """Yields the subsets of the split, and the rows of each of which the samples are still there.
@@ -537,6 +504,24 @@ class SplitUpdate:
 _NO_ROWS = VersionRows.of_lines([], [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
+_WITHOUT = " without a value of "  # in each warning of :func:`_missing_values`
+
+
+def _missing_values(fields: Mapping[str, FieldSpec], rows: int, version: int) -> list[str]:
+    """Returns a warning for each added field of which new rows of a version have no values yet."""
+    new = counted(rows, "new row")
+    return [
+        f"{new} of version {version}{_WITHOUT}{name} ({fill_value(spec):g}); add this field again"
+        for name, spec in fields.items()
+        if spec.version and rows
+    ]
+
+
+def is_on_missing_values(warning: str, field: str | None = None) -> bool:
+    """Returns whether a warning is on rows of an update that have no value of an added field: of one, or of any."""
+    return (_WITHOUT if field is None else f"{_WITHOUT}{field} (") in warning
+
+
 def origin_now(
     split: SourceSplit, index: int, stored: SampleOrigin, listed: int, checksum: bool
 ) -> SampleOrigin | None:
@@ -545,9 +530,11 @@ def origin_now(
     With ``checksum`` the content of its files is compared in any case, not only where times leave doubts.
     """
     revision = split.revision(index)
-    if revision == stored.revision and not checksum and not _is_recent(revision, listed):
+    times, others = _words(revision)
+    # A file that was new when it was listed may have been written once more, unseen.
+    if revision == stored.revision and not checksum and max(times, default=0) < listed - RECENT_NS:
         return stored
-    if _without_times(revision) != _without_times(stored.revision):
+    if others != _words(stored.revision)[1]:
         return None
     if not stored.checksum or not isinstance(split, HasChecksums):
         return stored if revision == stored.revision else None
@@ -558,17 +545,11 @@ def origin_now(
     return msgspec.structs.replace(stored, revision=revision) if is_same else None
 
 
-def _is_recent(revision: str, listed: int) -> bool:
-    """Returns whether a file was so new when it was listed that it may have been written once more, unseen."""
-    return any(int(word[1:]) >= listed - RECENT_NS for word in revision.split() if _is_time(word))
-
-
-def _is_time(word: str) -> bool:
-    return word.startswith(TIME_MARK) and word[1:].isdecimal()
-
-
-def _without_times(revision: str) -> list[str]:
-    return [word for word in revision.split() if not _is_time(word)]
+def _words(revision: str) -> tuple[list[int], list[str]]:
+    """Returns the times of files in a revision, in nanoseconds, and its other words."""
+    words = revision.split()
+    times = [word for word in words if word.startswith(TIME_MARK) and word[1:].isdecimal()]
+    return [int(time[1:]) for time in times], [word for word in words if word not in times]
 
 
 class Previous:

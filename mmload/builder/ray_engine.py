@@ -21,12 +21,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mmload.builder.engines import pickled
-from mmload.builder.shard_job import OnProgress, ShardJob, private_paths, row_order, samples_checksum
+from mmload.builder.pipeline import pickled
+from mmload.builder.shard_job import OnProgress, ShardJob, private_paths, samples_checksum
 from mmload.builder.shards import BuildPaths, ShardPlan, ShardSummary, made_by
 from mmload.errors import BuildError, MmloadError, UsageError, counted
 from mmload.runtime.resources import available_cores, check_threads
-from mmload.sources import SourceSplit
 
 EXTRA = "--engine ray needs ray; in a clone of mmload run: pip install '.[ray]'"
 _LOCAL = "local"
@@ -79,7 +78,7 @@ class RayEngine:
         return f"builds on the Ray cluster at {self.chosen}{'' if self.address else ', from RAY_ADDRESS'}"
 
     def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
-        """Builds the shards; see :class:`mmload.builder.engines.Engine`.
+        """Builds the shards; see :class:`mmload.builder.shard_job.Engine`.
 
         Raises:
             BuildError: if the cluster cannot be reached, one of its machines lacks what the build needs, or a shard
@@ -244,16 +243,8 @@ def _work_of(job: ShardJob, plan: ShardPlan, folder: Path) -> _Work:
         job=pickled(job.without_samples()),
         plan=few,
         samples=pickled(samples),
-        crc=_checksum(job, few, samples),
+        crc=samples_checksum(*job.rows_of(few, samples), job.chain),
     )
-
-
-def _checksum(job: ShardJob, plan: ShardPlan, samples: SourceSplit | None) -> int:
-    """Returns the checksum of the samples of a plan, which come alone or are in the job's split."""
-    if samples is not None:
-        return samples_checksum(samples, range(len(samples)), job.chain)
-    split = job.splits[plan.split]
-    return samples_checksum(split, row_order(plan.start, plan.stop, len(split), job.shuffle_seed), job.chain)
 
 
 def _checked_job(work: _Work) -> ShardJob:
@@ -268,7 +259,7 @@ def _checked_job(work: _Work) -> ShardJob:
         raise BuildError(f"does not see {missing[0]}; mount the same file system there, at the same path")
     try:
         job: ShardJob = pickle.loads(work.job)
-        crc = _checksum(job, work.plan, pickle.loads(work.samples))
+        crc = samples_checksum(*job.rows_of(work.plan, pickle.loads(work.samples)), job.chain)
     except Exception as error:  # whatever an import of the source's own code raises
         raise BuildError(f"cannot load the source ({type(error).__name__}: {error}); install its code there") from error
     if crc != work.crc:
@@ -303,9 +294,7 @@ def build_shard(
             _jobs[name] = _checked_job(ray.get(shared[0]))
         except BuildError as error:
             return BuildError(f"Ray node {socket.gethostname()} {error}")
-    job, part = _jobs[name], pickle.loads(samples)
     try:
-        work = job if part is None else job.with_samples(plan, part)
-        return work(plan, threads, lambda samples, skipped: None)
+        return _jobs[name](plan, threads, lambda samples, skipped: None, pickle.loads(samples))
     except MmloadError as error:
         return error

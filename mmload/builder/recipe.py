@@ -48,8 +48,7 @@ class Declaration:
     Attributes:
         help: the help text of its flag.
         flag: its flag; "": it is a key of recipe files alone, or an argument without a name.
-        table: the table of recipe files that it is in; "": recipes do not have it.
-        key: its key there.
+        table: the table of recipe files that has a key of its name; "": recipes do not have it.
         metavar: how the help shows its value; "": as its type.
         group: heading of the help that it stands under; "": Options.
     """
@@ -57,13 +56,12 @@ class Declaration:
     help: str
     flag: str
     table: str = ""
-    key: str = ""
     metavar: str = ""
     group: str = ""
 
 
 def option(help: str, default: Any = None, **more: str) -> Any:
-    """Returns a field with its declaration; flag and key are the field's name, unless ``more`` says otherwise."""
+    """Returns a field with its declaration; the flag is the field's name, unless ``more`` says otherwise."""
     return field(default=default, metadata={"help": help, **more})
 
 
@@ -195,9 +193,7 @@ class BuildOptions(RunOptions):
 
     def table(self, name: str) -> dict[str, Any]:
         """Returns the given keys of a table of recipe files, "source", "decode" or "store", with their values."""
-        values = {
-            its.key: getattr(self, option) for option, its in declarations(BuildOptions).items() if its.table == name
-        }
+        values = {key: getattr(self, key) for key in recipe_keys(name)}
         return {key: value for key, value in values.items() if value is not None and value is not False}
 
     def _check_layout(self) -> None:
@@ -215,17 +211,15 @@ class BuildOptions(RunOptions):
 def declarations(options: type[Any]) -> dict[str, Declaration]:
     """Returns the name of each declared option of a dataclass -> its declaration."""
     return {
-        option.name: Declaration(
-            **{"flag": f"--{option.name.replace('_', '-')}", "key": option.name, **option.metadata}
-        )
+        option.name: Declaration(**{"flag": f"--{option.name.replace('_', '-')}", **option.metadata})
         for option in fields(options)
         if option.metadata
     }
 
 
-def recipe_keys(table: str) -> set[str]:
+def recipe_keys(table: str) -> list[str]:
     """Returns the keys that a table of recipe files may have; ``[source]`` has those of its kind in addition."""
-    return {its.key for its in declarations(BuildOptions).values() if its.table == table}
+    return [name for name, its in declarations(BuildOptions).items() if its.table == table]
 
 
 # A recipe.
@@ -623,7 +617,7 @@ def with_tables(
     )
 
 
-def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
+def _known(table: Mapping[str, Any], names: Collection[str], where: str) -> None:
     for key in table:
         if key not in names:
             raise RecipeError(f"{where} has no key {key!r}; it has {choices(names)}")

@@ -1,7 +1,7 @@
 """Builds one shard: reads, decodes and transforms samples of a split, and writes them in order.
 
 Takes a plan and returns the summary of the finished shard, whose bytes do not depend on the number of threads. Engines
-decide where it runs (:mod:`mmload.builder.engines`). A job is independent of other shards. It cuts its plan into
+decide where it runs (:class:`Engine`). A job is independent of other shards. It cuts its plan into
 chunks, each of which a thread assembles from its samples.
 
 Several processes may write the same shard at the same time: each writes it in a folder of its own, then moves it in one
@@ -18,16 +18,14 @@ import math
 import secrets
 import shutil
 import threading
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -42,8 +40,9 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     ShardWriter,
-    Statistics,
     bytes_of,
+    copy_and_sum,
+    no_sums,
     reported,
 )
 from mmload.builder.transforms import Pixels, TransformChain
@@ -56,20 +55,21 @@ from mmload.records import (
     ONLY_VOID,
     VOID,
     FieldSpec,
+    ObjectsRecord,
     Sample,
     has_images,
 )
 from mmload.remote.urls import Location
 from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
 from mmload.runtime.resources import in_threads
-from mmload.sources import FetchesAhead, HasChecksums, ReadsBlocks, SourceSplit, Splittable
+from mmload.sources import FetchesAhead, HasChecksums, HasObjects, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import crc32, file_crc32
 from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mmload.runtime.memory_pool import MemoryPool
+    from mmload.runtime.host_memory import MemoryPool
 
 OnProgress = Callable[[int, int], None]
 """Called with (samples done, of which skipped) after each chunk; an exception that it raises aborts the shard."""
@@ -121,12 +121,11 @@ class ShardJob:
 
     Attributes:
         splits: the splits to read samples from.
-        fields: for each split, the fields of a row.
+        fields: for each split, the fields of a row: those of its samples, and of an update those that were added.
         chain: the transforms.
         paths: the paths of shards.
         shuffle_seed: None, or the key of the permutation of samples over rows.
         skip: skip unreadable samples instead of aborting the build.
-        alone: the splits contain only the samples of one plan, in the order of its rows.
         variable_layout: storage of variable-size images; None: all rows have one size.
         root: root of the source.
         tried: samples that were read before, which are not read again in this process.
@@ -138,7 +137,6 @@ class ShardJob:
     paths: BuildPaths
     shuffle_seed: int | None = None
     skip: bool = False
-    alone: bool = False
     variable_layout: VariableLayout | None = None
     root: Path | Location | None = None
     tried: TriedSamples = field(default_factory=TriedSamples)
@@ -153,43 +151,44 @@ class ShardJob:
         split = self.splits[plan.split]
         if not isinstance(split, Splittable):
             return None
-        return split.part(row_order(plan.start, plan.stop, len(split), self.shuffle_seed))
+        return split.part(self.rows_of(plan)[1])
 
-    def with_samples(self, plan: ShardPlan, samples: SourceSplit) -> ShardJob:
-        """Returns the job for this plan alone, over the samples that :meth:`samples` returned for it."""
-        return replace(self, splits={plan.split: samples}, alone=True)
+    def rows_of(self, plan: ShardPlan, samples: SourceSplit | None = None) -> tuple[SourceSplit, Sequence[int]]:
+        """Returns a split and the numbers of its samples in the order of a plan's rows.
+
+        ``samples`` are those of :meth:`samples`, if the job came without them.
+        """
+        if samples is not None:
+            return samples, range(len(samples))
+        split = self.splits[plan.split]
+        return split, row_order(plan.start, plan.stop, len(split), self.shuffle_seed)
 
     def folders(self) -> tuple[Path, ...]:
         """Returns the folders that must be there on every machine that builds a shard."""
         return (self.root, self.paths.folder) if isinstance(self.root, Path) else (self.paths.folder,)
 
-    def __call__(self, plan: ShardPlan, threads: int, on_progress: OnProgress) -> ShardSummary:
+    def __call__(
+        self, plan: ShardPlan, threads: int, on_progress: OnProgress, samples: SourceSplit | None = None
+    ) -> ShardSummary:
         """Builds one shard in a folder of its own, and moves it to its place.
 
-        At most twice as many chunks as threads are in flight, which bounds the memory.
+        At most twice as many chunks as threads are in flight, which bounds the memory. ``samples`` are those of
+        :meth:`samples`, if the job came without them.
 
         Raises:
             SampleError: if a sample is unreadable and must not be skipped.
             RecipeError: if a sample's fields or shapes differ from those of the others.
             BuildError: if writing fails.
         """
-        return write_shard(self.paths, plan, self.fields[plan.split], self.chunks(plan, threads), on_progress)
+        chunks = self.chunks(plan, threads, samples)
+        return write_shard(self.paths, plan, self.fields[plan.split], chunks, on_progress)
 
-    def chunks(self, plan: ShardPlan, threads: int) -> Generator[Chunk]:
+    def chunks(self, plan: ShardPlan, threads: int, samples: SourceSplit | None = None) -> Generator[Chunk]:
         """Returns the rows of a shard in order, decoded but not written."""
-        stopped = threading.Event()
-        make = partial(self._chunk, self.splits[plan.split], self.fields[plan.split], stopped)
-        return in_threads(self._samples_of_chunks(plan), make, threads, stopped)
-
-    def _samples_of_chunks(self, plan: ShardPlan) -> Iterator[Sequence[int]]:
-        split, rows = self.splits[plan.split], chunk_rows(self.fields[plan.split])
-        for start in range(plan.start, plan.stop, rows):
-            stop = min(start + rows, plan.stop)
-            numbers = range(start - plan.start, stop - plan.start)
-            indices = numbers if self.alone else row_order(start, stop, len(split), self.shuffle_seed)
-            if isinstance(split, FetchesAhead):
-                split.fetch_ahead(indices)
-            yield indices
+        stopped, fields = threading.Event(), self.fields[plan.split]
+        split, order = self.rows_of(plan, samples)
+        make = partial(self._chunk, split, fields, stopped)
+        return in_threads(_parts(split, order, chunk_rows(fields)), make, threads, stopped)
 
     def _chunk(
         self, split: SourceSplit, fields: Mapping[str, FieldSpec], stopped: threading.Event, indices: Sequence[int]
@@ -205,7 +204,7 @@ class ShardJob:
             try:
                 sample = self.tried.kept(split, index)
                 sample = sample or finished(split, index, self.chain, assembly.next_image())
-                assembly.add(sample, _origin(split, index, sample.checksum))
+                assembly.add(sample, *_origin(split, index, sample.checksum))
             except SampleError as error:
                 if not self.skip:
                     raise
@@ -213,14 +212,40 @@ class ShardJob:
         return assembly.finish()
 
 
-def _origin(split: SourceSplit, index: int, checksum: str) -> SampleOrigin | None:
-    """Returns what an update must know about a sample; None if its source cannot tell what has changed.
+class Engine(Protocol):
+    """Runs shards. Duties: run every plan once, in any order and place; leave nothing running on return.
+
+    A shard may be begun again while a worker that was given up still writes it: each is written apart.
+    """
+
+    def build_shards(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Builds the shards.
+
+        ``on_progress`` is called in this thread with the progress; an exception that it raises ends the run.
+        """
+
+
+def _parts(split: SourceSplit, order: Sequence[int], rows: int) -> Iterator[Sequence[int]]:
+    """Yields the samples of each chunk; those that take long to come are fetched from then on."""
+    for start in range(0, len(order), rows):
+        if isinstance(split, FetchesAhead):
+            split.fetch_ahead(order[start : start + rows])
+        yield order[start : start + rows]
+
+
+def _origin(split: SourceSplit, index: int, checksum: str) -> tuple[str, str]:
+    """Returns revision and checksum of a sample; "" if its source cannot tell what has changed.
 
     ``checksum`` is that of :attr:`Sample.checksum`; without it, the sample's files are read once more.
     """
     if not isinstance(split, HasChecksums):
-        return None
-    return SampleOrigin(revision=split.revision(index), checksum=checksum or split.checksum(index))
+        return "", ""
+    return split.revision(index), checksum or split.checksum(index)
+
+
+def objects_of(split: SourceSplit) -> ObjectsRecord | None:
+    """Returns the description of the objects in a split's images; None if it has none."""
+    return split.objects() if isinstance(split, HasObjects) else None
 
 
 def row_order(start: int, stop: int, count: int, shuffle_seed: int | None) -> Sequence[int]:
@@ -245,38 +270,48 @@ def chunk_rows(fields: Mapping[str, FieldSpec]) -> int:
 @cache
 def _memory() -> MemoryPool:
     """Returns the pool of chunks, as the page faults of a fresh chunk cost more than its copies."""
-    from mmload.runtime.memory_pool import MemoryPool
+    from mmload.runtime.host_memory import MemoryPool
 
     return MemoryPool(spare=64)
+
+
+def fill_value(spec: FieldSpec) -> float:
+    """Returns the value of an added field in new rows: NaN, -1 of signed integers, 0 of others."""
+    dtype = spec.torch_dtype
+    if dtype.is_floating_point:
+        return math.nan
+    return -1 if dtype.is_signed and spec.dtype != "bool" else 0
 
 
 class ChunkAssembly:
     """The rows of a chunk under construction, at most ``capacity``."""
 
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
-        self._fields, self._variable_layout = fields, variable_layout
-        alike = {name: spec for name, spec in fields.items() if spec.encoding is None}
-        self._variable: dict[str, list[_VariableRow]] = {name: [] for name in fields if name not in alike}
+        self._fields = {name: spec for name, spec in fields.items() if not spec.version}
+        alike = {name: spec for name, spec in self._fields.items() if spec.encoding is None}
+        self._variable: dict[str, list[_VariableRow]] = {name: [] for name in self._fields if name not in alike}
         self._tensors = {name: _memory().empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
         self._arrays = {name: _array(rows) for name, rows in self._tensors.items()}
         self._images = self._arrays.pop("images") if has_images(alike) else None
         self._channels = fields["images"].channels if has_images(fields) else 0
-        self._chunk = Chunk(fields={})
+        for name in fields.keys() - self._fields:  # added ones, of which new rows have no values yet
+            self._tensors[name] = _memory().empty((capacity, *fields[name].shape), fields[name].torch_dtype)
+            self._tensors[name].fill_(fill_value(fields[name]))
+        self._chunk, self._variable_layout = Chunk(fields={}), variable_layout
 
     def next_image(self) -> Pixels | None:
         """Returns the memory for the next image, uint8 [C, H, W]: a transform that writes to it saves a copy."""
         return None if self._images is None else self._images[len(self._chunk.samples)]
 
-    def add(self, sample: Sample, origin: SampleOrigin | None = None) -> None:
-        """Appends a sample as the next row; its origin, if given, is recorded with its statistics.
+    def add(self, sample: Sample, revision: str = "", checksum: str = "") -> None:
+        """Appends a sample as the next row.
 
         Raises:
             RecipeError: if its fields or shapes differ from those of the others.
             SampleError: if its image cannot be encoded.
         """
         self._check(sample)
-        found, encoded_image = self._add_image(sample)  # first: it may fail
-        found.add_losses(sample.id, sample.losses)
+        sums, encoded_image = self._add_image(sample)  # first: it may fail
         for name in (*self._arrays, *self._variable):
             values = _array(sample.fields[name])
             if name in self._arrays:
@@ -286,11 +321,9 @@ class ChunkAssembly:
             else:
                 size = (0, 0) if self._fields[name].is_list else (values.shape[-2], values.shape[-1])
                 self._variable[name].append((np.ascontiguousarray(values).reshape(-1).view(np.uint8), RAW, size))
-        self._chunk.statistics.add(found)
         self._chunk.samples.append((sample.id, sample.size))
-        if origin is not None:
-            known = {key: getattr(found, key) for key in ("sums", "squares", "pixels", "losses")}
-            self._chunk.origins.append(msgspec.structs.replace(origin, **known))
+        losses = {loss: count for loss, count in sample.losses.items() if count}
+        self._chunk.origins.append(SampleOrigin(revision=revision, checksum=checksum, losses=losses, **sums))
 
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
@@ -300,12 +333,10 @@ class ChunkAssembly:
             if tensor is None or not fits or tuple(tensor.shape[own]) != spec.fixed_shape:
                 raise _misfit(sample, name, spec)
 
-    def _add_image(self, sample: Sample) -> tuple[Statistics, _VariableRow | None]:
+    def _add_image(self, sample: Sample) -> tuple[dict[str, Any], _VariableRow | None]:
         """Copies an image to its row, or encodes one of its own size; returns its sums, without a border, and that."""
         if not self._channels:
-            return Statistics(), None
-        from mmload.builder.row_statistics import copy_and_sum, no_sums  # imports numba
-
+            return {}, None
         image, sums, layout = _array(sample.fields["images"]), no_sums(self._channels), self._variable_layout
         height, width = image.shape[-2:]
         inside = sample.inside or (0, 0, height, width)
@@ -313,7 +344,7 @@ class ChunkAssembly:
         if row is None:
             row = np.empty((height, self._channels, width), np.uint8)
         copy_and_sum(image, row, sums, layout is not None, *inside)
-        found = Statistics(sums=sums[0].tolist(), squares=sums[1].tolist(), pixels=inside[2] * inside[3])
+        found = {"sums": sums[0].tolist(), "squares": sums[1].tolist(), "pixels": inside[2] * inside[3]}
         return found, None if layout is None else (*encoded(sample, row, layout), (height, width))
 
     def skip(self, error: SampleError) -> None:
@@ -323,7 +354,6 @@ class ChunkAssembly:
     def finish(self) -> Chunk:
         """Returns the chunk of all appended rows."""
         rows = {name: tensor[: len(self._chunk.samples)] for name, tensor in self._tensors.items()}
-        self._chunk.statistics.class_counts = _class_counts(rows)
         variable = {}
         for name, own in self._variable.items():
             sizes, encodings = [size for *_, size in own], [encoding for _, encoding, _ in own]
@@ -442,30 +472,17 @@ def chunk_of_block(
     Raises:
         BuildError: if they differ from the samples that the source returned individually.
     """
-    from mmload.builder.row_statistics import copy_and_sum, no_sums
-
     for name, spec in fields.items():
         if block[name].shape != (len(indices), *spec.shape) or block[name].dtype != spec.torch_dtype:
             raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
     size: Any = tuple(fields["images"].shape[-2:]) if "images" in fields else None
-    rows = {name: block[name].contiguous() for name in fields}
-    statistics = Statistics(class_counts=_class_counts(rows))
-    if has_images(fields):
-        sums = no_sums(fields["images"].channels)
-        for image in rows["images"].numpy():
-            copy_and_sum(image, image, sums, False, 0, 0, *size)
-        statistics.sums, statistics.squares = sums.tolist()
-        statistics.pixels = len(indices) * math.prod(size)
-    return Chunk(fields=rows, samples=[(split.id(index), size) for index in indices], statistics=statistics)
-
-
-def _class_counts(rows: Mapping[str, Tensor]) -> dict[int, int]:
-    import torch
-
-    targets = rows.get("targets")
-    if targets is None or targets.ndim != 1 or targets.dtype != torch.int64:
-        return {}
-    return dict(Counter(targets.tolist()))
+    rows, origins = {name: block[name].contiguous() for name in fields}, list[SampleOrigin]()
+    for image in rows["images"].numpy() if has_images(fields) else ():
+        sums = no_sums(len(image))
+        copy_and_sum(image, image, sums, False, 0, 0, *size)
+        own, squares = sums.tolist()
+        origins.append(SampleOrigin(revision="", sums=own, squares=squares, pixels=math.prod(size)))
+    return Chunk(fields=rows, samples=[(split.id(index), size) for index in indices], origins=origins)
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
@@ -498,7 +515,7 @@ def write_shard(
     plan: ShardPlan,
     fields: Mapping[str, FieldSpec],
     chunks: Generator[Chunk],
-    on_progress: OnProgress,
+    on_progress: OnProgress = lambda samples, skipped: None,
 ) -> ShardSummary:
     """Writes one shard in a folder of its own, and moves it to its place.
 

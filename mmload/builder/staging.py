@@ -28,7 +28,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -55,7 +55,7 @@ from mmload.runtime.durable_files import (
 from mmload.runtime.regular_files import is_same, is_within, read_regular
 from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
-from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, is_staging_folder, staging_folder, unfinished_plan
+from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, staging_folder, unfinished_plan
 from mmload.store.versions import kept_manifests, versions_of
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
@@ -175,15 +175,11 @@ class Staging:
                 check_made_by_build(folder)
                 if links := sorted(entry.name for entry in os.scandir(folder) if entry.is_symlink()):
                     raise BuildError(f"{folder} holds {listed(links)}, a link that no build made; remove it")
-                file = open_lock(folder / MARK_NAME)
-                try:
-                    usable = self._is_usable(file)
-                except BaseException:
-                    file.close()
-                    raise
-                if usable:
-                    return file
-                file.close()
+                with ExitStack() as stack:
+                    file = stack.enter_context(open_lock(folder / MARK_NAME))
+                    if self._is_usable(file):
+                        stack.pop_all()
+                        return file
         raise BuildError(f"{folder} appears and disappears; look which builds of {self.out} run at once")
 
     def _create(self) -> None:
@@ -234,26 +230,17 @@ class Staging:
         self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if self.committed or all(begun.get(key) == value for key, value in plan.items() if key != COMMAND):
             return True
-        if self.shared or not (self._overwrite or self._is_worthless(begun, plan)):
+        is_gone = UPDATES in begun and (COLUMN not in {*begun, *plan} or begun[UPDATES] != plan.get(UPDATES))
+        if self.shared or not (self._overwrite or is_gone or not has_finished_shards(self.paths)):
             raise BuildError(f"{self.paths.folder} holds an unfinished {self._unlike(begun, plan)}")
         return False
 
-    def _is_worthless(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-        """Returns whether other work has no finished shard, or is of a state of things that has gone."""
-        if COLUMN in begun:
-            is_stale = begun[UPDATES] != plan.get(UPDATES, begun[UPDATES])
-        else:
-            is_update = UPDATES in plan or not (self.out / FILE_NAME).exists()
-            is_stale = UPDATES in begun and is_update and COLUMN not in plan
-        return is_stale or not has_finished_shards(self.paths)
-
     def _unlike(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
         """Formats what is unfinished, how it differs from this build, and what to do."""
-        if COLUMN in begun or COLUMN in plan:
+        if COLUMN in {*begun, *plan}:
             return unfinished_advice(begun)
-        if self.shared:
-            return f"{_difference(begun, plan, 'remove that folder')}; no part removes the shards of others"
-        return _difference(begun, plan, "add --overwrite")
+        advice = "remove that folder" if self.shared else "add --overwrite"  # no part removes the shards of others
+        return f"build {_difference(begun, plan)}; {advice} to drop it"
 
     def _remove(self, file: BinaryIO) -> None:
         """Renames the folder, if the lock file still belongs to it; removes it, and those that others have renamed."""
@@ -494,27 +481,20 @@ def has_same_recipe(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 
 def unfinished_advice(begun: Mapping[str, Any]) -> str:
     """Formats what is unfinished, a field or a build, and how to proceed."""
-    if COLUMN not in begun:
-        return "build; run it again, or remove that folder"
-    name = begun[COLUMN].get("name")
-    return f"field {name}; add the field again, which goes on with it, or remove that folder"
+    if COLUMN in begun:
+        return f"field {begun[COLUMN].get('name')}; add the field again, which goes on with it, or remove that folder"
+    return "build; run it again, or remove that folder"
 
 
-def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any], advice: str) -> str:
-    """Formats how an unfinished build differs from this one, and what to do; ``advice`` says how to drop it."""
+def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """Formats how an unfinished build differs from this one."""
     if begun["recipe"] != plan["recipe"]:
-        return f"build of another recipe ({unlike(begun['recipe'], plan['recipe'])}); {advice} to drop it"
+        return f"of another recipe ({unlike(begun['recipe'], plan['recipe'])})"
     if begun["fingerprint"] != plan["fingerprint"]:
-        return f"build of a source that has changed since; {advice} to drop it"
+        return "of a source that has changed since"
     if begun["versions"] != plan["versions"]:
-        return (
-            f"build by other packages ({unlike(begun['versions'], plan['versions'])}), which may make other pixels; "
-            f"continue with those versions, or {advice} to drop it and start again"
-        )
-    return (
-        "build of a source with other pixels in files of equal names, sizes and times; "
-        f"continue with that source, or {advice} to drop it"
-    )
+        return f"by other packages ({unlike(begun['versions'], plan['versions'])}), which may make other pixels"
+    return "of a source with other pixels in files of equal names, sizes and times"
 
 
 # The destination: what is there, and which files are a dataset's own: those of its manifests. No other is removed.
@@ -536,13 +516,9 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
         raise UsageError(f"cannot find {root} or {out} ({error}); check their links") from error
     advice = "choose a place apart from the source"
-    for folder in (place, staging_folder(place)):
-        if source is not None and is_within(source, folder):
-            what = "is" if is_same(source, folder) else "lies in"
-            raise UsageError(f"the source {root} {what} {folder}, where the build would write; {advice}")
-    for folder in place.parents:
-        if is_staging_folder(folder):
-            raise UsageError(f"OUT {out} lies in {folder}, which another build empties; {advice}")
+    if source is not None and is_within(source, place):
+        what = "is" if is_same(source, place) else "lies in"
+        raise UsageError(f"the source {root} {what} {place}, where the build would write; {advice}")
     if source is not None and kind != "python" and is_within(place, source):
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
 

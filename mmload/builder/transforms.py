@@ -147,13 +147,10 @@ def _resize_part(images: Tensor, framing: Framing, part: Window, out: Pixels | N
 
     from mmload.render.antialiased_resize import REACHES, resize_part
 
-    top, left, height, width = part
-    pixels = images.numpy().transpose(1, 2, 0)
-    planes = pixels[None] if pixels.flags.c_contiguous else images.contiguous().numpy()[..., None]
-    if out is None or out.shape != (len(images), height, width):
-        out = np.empty((len(images), height, width), np.uint8)
-    reach = REACHES[framing.interpolation]
-    resize_part(planes, *framing.size, top, left, reach, out.reshape(len(planes), -1, height, width))
+    shape = len(images), *part[2:]
+    if out is None or out.shape != shape:
+        out = np.empty(shape, np.uint8)
+    resize_part(images.numpy(), framing.size, part, REACHES[framing.interpolation], out)
     return torch.from_numpy(out)
 
 
@@ -189,9 +186,7 @@ def _move_targets(fields: dict[str, Tensor], have: Size, framing: Framing, sampl
     """
     if "boxes" not in fields and not sample.lists:
         return sample.cut
-    import torch
-
-    from mmload.render.motion import SCALE, SHIFT, Motion, moved_points
+    from mmload.render.motion import SCALE, SHIFT, Motion
 
     top, left, height, width = framing.pixels
     factors = (framing.size[1] / have[1], framing.size[0] / have[0])
@@ -200,10 +195,7 @@ def _move_targets(fields: dict[str, Tensor], have: Size, framing: Framing, sampl
         moves.append((SHIFT, (left, top), (width, height)))
     motion = Motion.of_moves(1, moves)
     for name in sample.lists.intersection(("keypoints", "corners", "polygons")):
-        points = fields[name].to(torch.promote_types(fields[name].dtype, torch.float32))
-        places, inside = moved_points(points[None, ..., :2].numpy(), motion)
-        moved = _with_places(points, torch.from_numpy(places[0]), torch.from_numpy(inside[0]))
-        fields[name] = moved.to(fields[name].dtype)
+        fields[name] = _moved_points(fields[name], motion)
     _change_runs(fields, have, framing)
     if "boxes" not in fields:
         return sample.cut
@@ -231,14 +223,17 @@ def _move_boxes(
     return torch.from_numpy(is_cut[0])
 
 
-def _with_places(points: Tensor, places: Tensor, inside: Tensor) -> Tensor:
-    """Returns points at other places; keypoints that are outside or were not labeled are 0, 0 and not labeled."""
+def _moved_points(points: Tensor, motion: Motion) -> Tensor:
+    """Moves points [..., 2], or keypoints [..., 3], which are 0, 0 and not labeled if they are outside or were not."""
     import torch
 
-    if points.shape[-1] == 2:
-        return places
-    labels = points[..., 2:] * inside[..., None]
-    return torch.cat([places * (labels > 0), labels], -1)
+    from mmload.render.motion import moved_points
+
+    exact = points.to(torch.promote_types(points.dtype, torch.float32))
+    places, inside = map(torch.from_numpy, moved_points(exact[..., :2].numpy()[None], motion))
+    labels = exact[..., 2:] * inside[0, ..., None]
+    is_shown = labels > 0 if labels.shape[-1] else 1
+    return torch.cat([places[0] * is_shown, labels], -1).to(points.dtype)
 
 
 def _change_runs(fields: dict[str, Tensor], have: Size, framing: Framing) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mmload.builder.engines import LocalEngine
+from mmload.builder.pipeline import LocalEngine
 from mmload.builder.planned_build import plan_shards, splits_of
 from mmload.builder.previous_version import stored_fields
 from mmload.builder.recipe import BuildRecipe

@@ -19,15 +19,51 @@ from mmload.cli.bench import bench
 from mmload.cli.build import build
 from mmload.cli.change import add_field, subset
 from mmload.cli.copies import export, pull, push
-from mmload.cli.habits import HABITS
 from mmload.cli.info import doctor, info
-from mmload.cli.interrupt import interruptible
 from mmload.cli.parity import parity
-from mmload.cli.terminal import last_resort, show
+from mmload.cli.terminal import interruptible, last_resort, show
 from mmload.cli.update import update
 from mmload.cli.verify import gc, verify
 from mmload.cli.view import browse, preview, report
 from mmload.errors import UsageError
+
+HABITS = {
+    "ls": "mmload info DATASET",
+    "list": "mmload info DATASET, or mmload build list ROOT OUT to build from a list of files",
+    "show": "mmload info DATASET",
+    "stats": "mmload info DATASET, or mmload report DATASET for a page",
+    "log": "mmload info DATASET --versions",
+    "versions": "mmload info DATASET --versions",
+    "where": "mmload info DATASET --row N, or --file PATH",
+    "view": "mmload browse DATASET, or mmload preview DATASET for a picture",
+    "check": "mmload verify DATASET",
+    "repair": "mmload verify DATASET --repair --source ROOT",
+    "delete": "rm -r DATASET, as it is a folder; mmload gc DATASET frees the space of earlier versions",
+    "rm": "rm -r DATASET, as it is a folder; mmload gc DATASET frees the space of earlier versions",
+    "csv": "mmload build list ROOT OUT --set file=FILE.csv",
+    "convert": "mmload build KIND ROOT OUT, or mmload export DATASET OUT for other programs",
+    "create": "mmload build KIND ROOT OUT",
+    "upload": "mmload push DATASET URL",
+    "download": "mmload pull URL OUT",
+    "benchmark": "mmload bench DATASET --source ROOT",
+    "bench build": "mmload bench DATASET --source ROOT --build",
+    "train": "mmload.Loader in your training script; mmload build shows the line when it is done",
+    "--update": "mmload update OUT ROOT",
+    "--append": "mmload update OUT ROOT --append",
+    "--checksum": "mmload update OUT ROOT --checksum",
+    "--dry-run": "mmload update OUT ROOT --dry-run",
+    "--workers": "--threads N",
+    "--num-workers": "--threads N",
+    "--jobs": "--threads N",
+    "--val-split": "--val-fraction SHARE, such as 0.1",
+    "--force": "--overwrite",
+    "--resize": "--size PIXELS",
+    "--image-size": "--size PIXELS",
+    "--recipe": "--augment NAME, or --steps NAME of mmload bench",
+    "--format": "--to FORMAT",
+    "--rows": "--row N, once for each row",
+}
+"""A command or an option that does not exist -> what to type in its place."""
 
 
 class _Commands(TyperGroup):

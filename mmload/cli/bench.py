@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 from mmload.bench.options import BenchOptions
 from mmload.builder.recipe import option
-from mmload.cli.interrupt import fail, interruptible
 from mmload.cli.options import on_a_disk, takes
-from mmload.cli.status import doing
-from mmload.cli.terminal import check_target, show
+from mmload.cli.terminal import check_target, doing, fail, interruptible, show
 from mmload.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
-from mmload.cli.interrupt import interruptible
 from mmload.cli.options import takes
-from mmload.cli.status import progress
-from mmload.cli.terminal import note, show, warn
+from mmload.cli.terminal import interruptible, note, progress, show, warn
 from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
     from mmload.bench.advice import Layout
-    from mmload.builder.engines import Engine
     from mmload.builder.pipeline import PartReport
     from mmload.builder.previous_version import UpdateOptions
+    from mmload.builder.shard_job import Engine
 
 _ADVISED_SIZE = 256
 
@@ -73,7 +71,7 @@ def run(
 def engine_of(options: RunOptions) -> Engine:
     """Returns the engine that the options describe."""
     if options.engine == "local":
-        from mmload.builder.engines import LocalEngine
+        from mmload.builder.pipeline import LocalEngine
 
         return LocalEngine(threads=options.threads, processes=options.processes)
     from mmload.builder.ray_engine import RayEngine

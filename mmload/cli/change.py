@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from mmload.cli import options
-from mmload.cli.interrupt import interruptible
-from mmload.cli.terminal import show
+from mmload.cli.terminal import interruptible, show
 from mmload.errors import UsageError, counted
 
 Key = Annotated[
@@ -35,8 +34,7 @@ def subset(
     """
     if remove == (rows is not None):
         raise UsageError("give --rows FILE or --remove, one of them; see mmload subset --help")
-    from mmload.builder.dataset_change import only_split, open_to_change
-    from mmload.builder.subsets import remove_subset, save_subset
+    from mmload.builder.dataset_change import only_split, open_to_change, remove_subset, save_subset
 
     with interruptible("the dataset is as it was; run the command again"):
         if rows is None:

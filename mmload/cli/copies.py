@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from mmload.cli import options
-from mmload.cli.interrupt import interruptible
-from mmload.cli.status import progress
-from mmload.cli.terminal import show, warn
+from mmload.cli.terminal import interruptible, progress, show, warn
 from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from torch import nn
 
 from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.cli.status import doing
-from mmload.cli.terminal import show
+from mmload.cli.terminal import doing, show
 from mmload.errors import BuildError
 from mmload.loader import Loader
 from mmload.runtime.resources import available_cores
@@ -158,13 +157,10 @@ def _claim(folder: Path) -> None:
     Nothing is removed: the photographs are written again as they are, and the build replaces its own dataset only.
 
     Raises:
-        BuildError: if something else is there, or a link, behind which nothing is written.
+        BuildError: if something else is there.
     """
     mark = folder / _MARK
     if folder.exists() and not (folder.is_dir() and (mark.is_file() or not any(folder.iterdir()))):
         raise BuildError(f"{folder} holds other things; give the demo a folder of its own, as in: mmload demo my-demo")
-    link = next((path for path in folder.rglob("*") if path.is_symlink()), None) if folder.exists() else None
-    if link is not None:
-        raise BuildError(f"{link} is a link, and the demo writes nothing behind links; give it a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
     mark.touch()

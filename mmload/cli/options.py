@@ -52,7 +52,7 @@ def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
 def on_a_disk(place: Path | None) -> Path | None:
     """Rejects a URL for commands that read all of a dataset or a source, or write to it; raises UsageError."""
     if place is not None:
-        check_no_url(place, "copy it there first, a dataset with mmload pull URL FOLDER")
+        check_no_url(place, "copy it to a disk first, a dataset with mmload pull URL FOLDER")
     return place
 
 
@@ -76,10 +76,10 @@ def opened_at(place: str) -> Iterator[tuple[Folder, Manifest]]:
     if is_url(place):
         with dataset_at(place) as dataset:
             yield dataset.folder, dataset.manifest
-        return
-    from mmload.store.dataset_folder import open_folder  # without torch, which takes a second to import
+    else:
+        from mmload.store.dataset_folder import open_folder  # without torch, which takes a second to import
 
-    yield open_folder(place)
+        yield open_folder(place)
 
 
 @contextmanager

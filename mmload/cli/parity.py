@@ -10,9 +10,7 @@ from typing import Annotated
 import typer
 
 from mmload.cli import options
-from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.status import doing, progress
-from mmload.cli.terminal import check_target, show, write_result
+from mmload.cli.terminal import check_target, doing, fail, interruptible, progress, show, write_result
 from mmload.errors import SourceError, UsageError
 
 

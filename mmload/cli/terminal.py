@@ -1,4 +1,17 @@
-"""Terminal output of all commands: results, one-line errors, warnings, files of results."""
+"""What a command shows, and how it ends: results, what it is doing, one-line errors, Ctrl-C, files of results.
+
+What it is doing stands on stderr: after a second, then at once on a terminal, and every ten seconds in a log. A text
+stays until :func:`shown` takes it back, as the user sees a result, a note or an error then. On a terminal it is one
+line that is drawn over, and erased at last; elsewhere it is a line of its own each time. The environment variable
+``MMLOAD_QUIET`` switches these lines off, as for a job whose log should hold results only. tqdm formats counts. It
+would draw when a count changes; these lines also come while nothing counts: during imports, and between two steps of
+which each takes minutes.
+
+Ctrl-C ends the program with one line and exit code 130 at any time; SIGTERM with exit code 143. After
+:func:`exit_on_interrupt` the program exits at once: there is nothing to clean up yet, and a KeyboardInterrupt during
+the import of torch can become a RecursionError or be lost. Inside :func:`interruptible` Ctrl-C raises
+KeyboardInterrupt, so that everything cleans up.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +19,19 @@ import errno
 import io
 import os
 import re
+import shutil
+import signal
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from types import FrameType
+from typing import NoReturn, TextIO
 
-from mmload.cli.interrupt import fail
-from mmload.cli.status import shown
 from mmload.errors import MmloadError, UsageError, bytes_text, one_line
-from mmload.runtime.regular_files import is_within
-from mmload.runtime.resources import address_limit
 
 _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
@@ -67,6 +81,8 @@ def show(*lines: str) -> None:
 
 def _message(error: Exception) -> str:
     """Formats an error as the line that ends the program."""
+    from mmload.runtime.resources import address_limit
+
     if isinstance(error, MmloadError):
         return str(error)
     limit = address_limit()
@@ -110,6 +126,8 @@ def check_target(name: str, path: Path | None, *inputs: str | Path | None, endin
         UsageError: if there is no such folder, the file cannot be written, it lies in one of the inputs, or its name
             has none of the endings.
     """
+    from mmload.runtime.regular_files import is_within
+
     if path is None:
         return
     if endings and path.suffix.lower() not in endings:
@@ -155,3 +173,175 @@ def note(text: str) -> None:
     shown()
     if sys.stderr is not None:
         sys.stderr.write(f"mmload: {one_line(text)}\n")
+
+
+# What the program is doing.
+
+
+_FIRST_S = 1.0
+_AGAIN_S = 10.0
+_REDRAWN_S = 0.1
+
+_lock = threading.RLock()
+_text = ""
+_taken_back: threading.Event | None = None  # of the thread that shows the text; None: there is none
+_is_drawn = False  # whether there is a line to draw over
+
+
+def doing(text: str) -> None:
+    """Sets what the program is doing from now on."""
+    global _text, _taken_back
+    with _lock:
+        _text = text
+        if _taken_back is None:
+            _taken_back = threading.Event()
+            threading.Thread(target=_show, args=(_taken_back,), daemon=True).start()
+
+
+def shown() -> None:
+    """Takes the text back, as the user sees something else now."""
+    global _taken_back, _is_drawn
+    with _lock:
+        if _taken_back is not None:
+            _taken_back.set()
+            _taken_back = None
+        if _is_drawn:
+            _is_drawn = False
+            _write("\r\033[K")
+
+
+def progress(work: str, unit: str = "row") -> Callable[[int, int], None]:
+    """Returns a callback that takes (done, total), of rows or bytes ("B"), and says how much of some work that is."""
+    from tqdm import tqdm
+
+    began: tuple[float, int] | None = None
+
+    def update(done: int, total: int) -> None:
+        nonlocal began
+        began = began or (time.monotonic(), done)  # what is done at first may be of an earlier run
+        doing(
+            tqdm.format_meter(
+                done,
+                total,
+                elapsed=time.monotonic() - began[0],
+                initial=began[1],
+                prefix=work,
+                unit=unit,
+                unit_scale=unit == "B",
+                ascii=getattr(sys.stderr, "encoding", None) != "utf-8",
+            )
+        )
+
+    doing(f"{work}: reading what there is")
+    return update
+
+
+def _show(taken_back: threading.Event) -> None:
+    """Shows the text, whatever it is at the time, again and again until it is taken back."""
+    global _is_drawn
+    pause = _FIRST_S
+    while not taken_back.wait(pause):
+        with _lock:
+            if taken_back.is_set():
+                return
+            _is_drawn = sys.stderr is not None and sys.stderr.isatty()
+            pause = _REDRAWN_S if _is_drawn else _AGAIN_S
+            if _is_drawn:
+                _write(f"\r\033[K{one_line(_text)[: shutil.get_terminal_size().columns - 1]}")
+            else:
+                _write(f"mmload: {one_line(_text)} ...\n")
+
+
+def _write(text: str) -> None:
+    if sys.stderr is not None and not os.environ.get("MMLOAD_QUIET"):
+        with suppress(OSError):  # stderr is full or closed
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+# Ctrl-C.
+
+
+INTERRUPTED = 130  # a shell's exit code for SIGINT
+_ENDED = 143
+_RESENT_S = 0.01
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Ends the program with one line and an exit code; control characters in it are escaped."""
+    shown()
+    with suppress(OSError, AttributeError):  # stderr is full or closed
+        sys.stderr.write(f"mmload: {one_line(message)}\n")
+    sys.exit(code)
+
+
+def exit_on_interrupt() -> None:
+    """Makes Ctrl-C end the program at once, unless SIGINT was ignored at the start."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as nohup and a shell's & have it
+        signal.signal(signal.SIGINT, _end_at_once)
+
+
+def ignore_interrupts() -> None:
+    """Ignores Ctrl-C from now on, so that it cannot change the exit code of a program that is ending.
+
+    Python restores the default handlers before it exits, so a late Ctrl-C would kill it. It also kills itself after a
+    KeyboardInterrupt in an ``exec`` of a string (dataclasses use that) until another ``exec`` has run.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exec("")
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError, AttributeError, ValueError):
+        os.write(sys.stderr.fileno(), b"mmload: interrupted\n")  # the stream itself may be in mid-write
+    os._exit(INTERRUPTED)
+
+
+@contextmanager
+def interruptible(advice: str) -> Iterator[None]:
+    """Ends the program with one line on Ctrl-C or SIGTERM inside, after everything inside has cleaned up."""
+    signals: list[int] = []
+    with _ended_once(signals):
+        try:
+            yield
+        except (KeyboardInterrupt, Exception) as error:
+            if not signals and isinstance(error, Exception):
+                raise
+            ended = signals[:1] == [signal.SIGTERM]  # whatever a library made of the KeyboardInterrupt
+            fail(f"{'ended' if ended else 'interrupted'}; {advice}", _ENDED if ended else INTERRUPTED)
+
+
+@contextmanager
+def _ended_once(signals: list[int]) -> Iterator[None]:
+    """Raises KeyboardInterrupt on the first Ctrl-C or SIGTERM inside; later ones do not interrupt the clean-up."""
+    owner = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a forked worker: Ctrl-C reaches it too, and its parent ends it
+            if number == signal.SIGTERM:
+                os._exit(128 + number)
+            return
+        signals.append(number)
+        if len(signals) == 1:
+            raise KeyboardInterrupt
+
+    report = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        """Sends a signal once more that came while an object was deleted: Python ignores what is raised there."""
+        if signals and issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(_RESENT_S, os.kill, [owner, signals.pop()]).start()  # which also ends a wait of this thread
+        else:
+            report(lost)
+
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    ours = [each for each in handlers if handlers[each] != signal.SIG_IGN]  # as nohup and a shell's & have it
+    try:
+        for each in ours:
+            signal.signal(each, end)
+        sys.unraisablehook = again
+        yield
+    finally:
+        sys.unraisablehook = report
+        for each in ours:
+            signal.signal(each, signal.SIG_IGN if signals else handlers[each])  # the program is on its way out

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.cli import options
-from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.status import progress
-from mmload.cli.terminal import show, warn
+from mmload.cli.terminal import fail, interruptible, progress, show, warn
 from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ def gc(
 
     It removes the shards and lists that no kept version needs.
     """
-    from mmload.builder import unused_files
+    from mmload.builder import dataset_change
     from mmload.store.manifest import read
 
     if compact and dry_run:
@@ -111,11 +109,11 @@ def gc(
     before = read(dataset).version
     with interruptible("run the same command again to continue"):
         if compact:
-            unused_files.compact(dataset)
-        unused = unused_files.remove_unused(dataset, keep=keep, dry_run=dry_run)
+            dataset_change.compact(dataset)
+        unused = dataset_change.remove_unused(dataset, keep=keep, dry_run=dry_run)
     for made in (version for version in read(dataset).versions if version.number > before):
         moved = "rows of mostly removed shards were moved together"
-        done = moved if made.change == unused_files.COMPACT else "the commit of a killed command was completed"
+        done = moved if made.change == dataset_change.COMPACT else "the commit of a killed command was completed"
         show(f"{dataset}: {done}, as version {made.number}")
     versions = f"{counted(len(unused.versions), 'version')} and " if unused.versions else ""
     done = "would be removed" if dry_run else "removed"

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmload.cli import options
-from mmload.cli.interrupt import interruptible
-from mmload.cli.status import doing, progress
-from mmload.cli.terminal import check_target, show, write_result
+from mmload.cli.terminal import check_target, doing, interruptible, progress, show, write_result
 from mmload.errors import UsageError, counted
 
 if TYPE_CHECKING:

@@ -26,10 +26,9 @@ from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, sizes_of, tier_of_files
-from mmload.render.cpu_kernels import KERNEL_DTYPES
-from mmload.render.kernel_arguments import ImageLines, Places
+from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.row_reader import Numbers, PaddedLists, memory_of
 from mmload.store.split_views import View
@@ -42,7 +41,7 @@ Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
 
 
-class Statistics(NamedTuple):
+class LoadingStatistics(NamedTuple):
     """Counters of the threads that make batches.
 
     Attributes:
@@ -126,10 +125,12 @@ class BatchWorker:
 
             self._side_stream = SideStream(settings.device)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> LoadingStatistics:
         """Returns counters since the worker was made."""
         source, times = self._tier or self._device_tier, (self._read_seconds, self._render_seconds)
-        return Statistics(*times, source.hits, source.misses, source.note) if source else Statistics(*times)
+        return (
+            LoadingStatistics(*times, source.hits, source.misses, source.note) if source else LoadingStatistics(*times)
+        )
 
     def make(self, selection: RowSelection, epoch: int) -> Delivery:
         """Does everything for a batch that can run outside the training thread.

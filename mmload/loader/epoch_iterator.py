@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError, shown
-from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
+from mmload.loader.batch_worker import BatchWorker, Delivery, LoadingStatistics
 from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
@@ -354,7 +354,7 @@ class WorkerPool:
         if self.prefetch is not None:
             self.prefetch.close()
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> LoadingStatistics:
         """Returns counters since the pool was made."""
         return self._worker.statistics()
 

@@ -22,6 +22,7 @@ from mmload.augment.step import Step
 from mmload.augment.views import collates_of
 from mmload.batch import Batch, BatchOrViews
 from mmload.errors import counted, shown
+from mmload.lazy import lazy_property
 from mmload.loader.arguments import (
     agreed_seed,
     check_arguments,
@@ -38,7 +39,7 @@ from mmload.loader.arguments import (
     returns_for,
     torch_seed,
 )
-from mmload.loader.batch_worker import BatchSettings, BatchWorker, Statistics
+from mmload.loader.batch_worker import BatchSettings, BatchWorker, LoadingStatistics
 from mmload.loader.epoch_iterator import (
     BatchRows,
     Counts,
@@ -67,7 +68,6 @@ from mmload.loader.order import (
 )
 from mmload.loader.samplers import SamplerOrder
 from mmload.loader.tiers import choose_tier
-from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.resources import threads_of_rank
 from mmload.store.dataset import Dataset, Split
 
@@ -333,7 +333,7 @@ class Loader:
             ``tier_reason``, with how rows are in memory now; ``hits`` and ``misses``, rows that were in memory or
             had to be read; ``threads``, how many there are, and ``threads_reason``.
         """
-        counted = self._pool.statistics() if self._pool and self._pool.usable else Statistics()
+        counted = self._pool.statistics() if self._pool and self._pool.usable else LoadingStatistics()
         return {
             "batches": self._counts.batches,
             "waited_s": self._counts.waited_s,

@@ -19,7 +19,6 @@ from torch import Tensor
 from mmload.errors import DamagedError, bytes_text
 from mmload.render.arrival import arrive, bring
 from mmload.render.kernel_arguments import (
-    ARRIVE,
     LINES,
     NEEDED,
     NOWHERE,
@@ -32,9 +31,8 @@ from mmload.render.kernel_arguments import (
     ImageLines,
 )
 from mmload.runtime.declarations import External
-from mmload.runtime.host_arrays import zeros
-from mmload.runtime.memory_pool import scratch
-from mmload.runtime.numba_compile import address_of, numba_compiled
+from mmload.runtime.host_memory import scratch, zeros
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
@@ -171,7 +169,7 @@ class StoredRows(NamedTuple):
             spare = scratch("strip", (int(self.lengths.max()) + 2,))
         prepared, group = self.prepared, self._group
         arrival = Arrival(
-            address=address_of(arrive, ARRIVE),
+            address=arrive.address,
             ranges=NO_FILES if prepared is None else prepared.map.ranges,
             files=nothing if prepared is None else prepared.files[group],
             absent=nothing if prepared is None else prepared.absent[group],

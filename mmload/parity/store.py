@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -23,7 +22,7 @@ from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
 from mmload.parity.report import Progress, Verdict
 from mmload.runtime.random_words import permuted
 from mmload.runtime.regular_files import read_regular
-from mmload.runtime.resources import available_cores, single_op_pool
+from mmload.runtime.resources import in_threads
 from mmload.sources import SourceSplit
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
 from mmload.store.dataset import Split
@@ -57,15 +56,14 @@ def check_store(
     folder = _class_folder(source, recipe)
     verdicts = [ordered, _check_classes(split, source, folder), *_check_labels(split, source, folder, found)]
     chosen = _chosen(source, found, rows, seed)
-    references, size = ReferenceMaker(source, recipe), threads or available_cores()
-    pool = single_op_pool(size, "mmload-parity")
-    try:
+    references = ReferenceMaker(source, recipe)
+    compared: Iterable[_RowDifferences] = in_threads(
+        chosen, partial(_compare_row, split, references, found, recipe), threads
+    )
+    if progress is not None:
         what = f"comparing rows of {split.name} with the photographs, decoded again"
-        shown = None if progress is None else partial(progress, what)
-        compared = _compared(pool, 4 * size, partial(_compare_row, split, references, found, recipe), chosen, shown)
-        return verdicts + _verdicts(split.name, compared)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        compared = _counted(compared, partial(progress, what), len(chosen))
+    return verdicts + _verdicts(split.name, compared)
 
 
 def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:
@@ -203,19 +201,13 @@ class _RowDifferences:
     differences: tuple[tuple[str, float, float], ...] = ()
 
 
-def _compared(
-    pool: ThreadPoolExecutor,
-    ahead: int,
-    compare: Callable[[int], _RowDifferences],
-    chosen: Sequence[int],
-    progress: Callable[[int, int], None] | None,
+def _counted(
+    compared: Iterable[_RowDifferences], progress: Callable[[int, int], None], total: int
 ) -> Iterator[_RowDifferences]:
-    """Compares rows in the pool, a few ahead, and yields their differences in order."""
-    for start in range(0, len(chosen), ahead):
-        for done, compared in enumerate(pool.map(compare, chosen[start : start + ahead]), start + 1):
-            yield compared
-            if progress is not None:
-                progress(done, len(chosen))
+    """Yields the differences of rows, and reports how many have been compared."""
+    for done, row in enumerate(compared, 1):
+        yield row
+        progress(done, total)
 
 
 def _verdicts(part: str, compared: Iterable[_RowDifferences]) -> list[Verdict]:

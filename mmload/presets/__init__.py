@@ -70,7 +70,7 @@ def _side(name: str, pixels: object, *, least: int = 1, greatest: int = LONGEST_
     Raises:
         ValueError: if it is no integer from ``least`` to ``greatest``.
     """
-    return integer(name, pixels, least=least, greatest=greatest, expected=f"an integer from {least} to {greatest}")
+    return integer(name, pixels, least=least, greatest=greatest)
 
 
 def _normalize(requested: Normalize | None, published: Normalize | None) -> list[Normalize]:
@@ -315,7 +315,7 @@ def simclr(
         ValueError: if an argument is out of range.
     """
     size = _side("size", size, greatest=10_000)
-    strength = number("strength", strength, least=0.0, greatest=2.5, expected="a number from 0 to 2.5")
+    strength = number("strength", strength, least=0.0, greatest=2.5)
     jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     steps = [
         RandomResizedCrop(size, scale=(0.08, 1.0), interpolation="bicubic"),
@@ -358,7 +358,7 @@ def dinov2(
     """
     chances = numbers("blur", blur, least=0.0, greatest=1.0, count=3, expected=_BLURS)
     local_size = _side("local_size", local_size)
-    local_crops = integer("local_crops", local_crops, least=0, greatest=_MOST_CROPS, expected=f"0 to {_MOST_CROPS}")
+    local_crops = integer("local_crops", local_crops, least=0, greatest=_MOST_CROPS)
     first, second, local = (
         [RandomApply([ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8), RandomGrayscale(0.2), _blurred(chance)]
         for chance in chances

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.cache_folder import CHUNKS, INCOMING, PASSING, CacheFolder
-from mmload.remote.chunks import Chunk, Chunks
+from mmload.remote.chunks import Chunks, ChunkSpan
 from mmload.remote.layout import SUFFIX, Sums, parse_checksums
 from mmload.remote.object_store import Objects
 from mmload.runtime.durable_files import lock, open_lock, sync
@@ -43,7 +43,7 @@ class ChunkFiles:
         """Replaces the lock in a forked process, as threads of the parent may hold it."""
         self._lock = threading.Lock()
 
-    def open(self, chunk: Chunk) -> int:
+    def open(self, chunk: ChunkSpan) -> int:
         """Returns the descriptor of a chunk's file.
 
         Raises:
@@ -65,22 +65,22 @@ class ChunkFiles:
                 "folder"
             ) from error
 
-    def end_use(self, chunk: Chunk) -> None:
+    def end_use(self, chunk: ChunkSpan) -> None:
         """Removes the file of a chunk that is not kept."""
         with suppress(OSError):
             os.unlink(self._path(chunk) + PASSING)
 
-    def touch(self, chunk: Chunk) -> None:
+    def touch(self, chunk: ChunkSpan) -> None:
         """Records that a chunk is in use."""
         with suppress(OSError):
             os.utime(self._path(chunk))
 
-    def _path(self, chunk: Chunk) -> str:
+    def _path(self, chunk: ChunkSpan) -> str:
         record, file = self.chunks.record, self.chunks.file
         name = f"{file}-{record.shards.file(chunk.shard, file).crc32}"
         return str(self._root / record.shard_folder(self.chunks.split, chunk.shard) / name / f"{chunk.number}.chunk")
 
-    def _opened(self, path: str, chunk: Chunk) -> int | None:
+    def _opened(self, path: str, chunk: ChunkSpan) -> int | None:
         """Returns the descriptor of a file of the chunk's size, if there is one."""
         for each in (path, path + PASSING):
             with suppress(FileNotFoundError):
@@ -92,7 +92,7 @@ class ChunkFiles:
                 os.close(handle)  # something has truncated it
         return None
 
-    def _fetched(self, path: str, chunk: Chunk) -> int | None:
+    def _fetched(self, path: str, chunk: ChunkSpan) -> int | None:
         """Fetches a chunk and returns the descriptor of its file; None if another process has ended its fetch."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         incoming, until = path + INCOMING, time.monotonic() + _WAIT_S
@@ -118,14 +118,14 @@ class ChunkFiles:
                     os.unlink(incoming)
                 raise
 
-    def _fetched_alone(self, chunk: Chunk) -> int:
+    def _fetched_alone(self, chunk: ChunkSpan) -> int:
         """Fetches a chunk into a file without a name."""
         with TemporaryFile(dir=self.folder.path) as file:
             file.write(bytes(chunk.padding) + self._download(chunk))
             file.flush()
             return os.dup(file.fileno())
 
-    def _download(self, chunk: Chunk) -> memoryview:
+    def _download(self, chunk: ChunkSpan) -> memoryview:
         """Reads a chunk from object storage and compares its checksum."""
         name, expected = self._name(chunk.shard), self._sums_of(chunk.shard)[chunk.number]
         for _ in range(_DOWNLOADS):

@@ -39,7 +39,7 @@ def chunk_starts(size: int, row_bytes: int, offsets: Numbers | None = None) -> N
     return np.array(starts, np.int64)
 
 
-class Chunk(NamedTuple):
+class ChunkSpan(NamedTuple):
     """Part of one shard's file.
 
     Attributes:
@@ -88,7 +88,7 @@ class Chunks:
         sizes, firsts = record.shards.bytes[self.file].tolist(), np.concatenate([[0], np.cumsum(record.shards.rows)])
         unit = spec.row_bytes if offsets is None else 1
         step, end = math.lcm(unit, _PAGE), 0
-        self.each: list[Chunk] = []
+        self.each: list[ChunkSpan] = []
         self.counts: list[int] = []
         for shard, size in enumerate(sizes):
             end = _rounded(end, step)
@@ -96,7 +96,7 @@ class Chunks:
             edges = [*chunk_starts(size, unit, own).tolist(), size]
             self.counts.append(len(edges) - 1)
             for number, (start, stop) in enumerate(pairwise(edges)):
-                self.each.append(Chunk(shard, number, start, stop - start, end))
+                self.each.append(ChunkSpan(shard, number, start, stop - start, end))
                 end = _rounded(_rounded(end + stop - start, _PAGE), unit)
         self.extent = end
         shards, _, self.starts, lengths, self.places = np.array(self.each, np.int64).reshape(-1, 5).T.copy()

@@ -19,20 +19,18 @@ import numpy.typing as npt
 
 from mmload.render.arrival import is_there
 from mmload.render.kernel_arguments import (
-    LINES,
     NEAR,
     PAINT,
     PIXELS,
-    PLANES,
     Bytes,
     ImageLines,
     Numbers,
     Places,
     Records,
     Words,
+    steps_of,
 )
 from mmload.render.warp_kernels import pack_words
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import (
     LINE,
@@ -40,7 +38,10 @@ from mmload.runtime.intrinsics import (
     MEAN_HALF,
     NEAR_WORDS,
     NEIGHBORS,
+    USED,
+    Arena,
     blend_neighbors,
+    carve,
     never_inline,
     pair,
     picks_any_pair,
@@ -430,17 +431,12 @@ def paint(
         if tile.begins:
             _clear(tiles[k:], places[k:], ground, canvas, arena)
         shrink = int(place.shrink)
-        high, wide = (place.height + shrink - 1) // shrink, (place.width + shrink - 1) // shrink
+        wide = (place.width + shrink - 1) // shrink
         top, left, rows, columns = _part_of(tile, place)
         if rows <= 0 or columns <= 0:
             continue
-        if place.layout == PLANES:
-            beside, below, after = high * wide, wide, 1
-        elif place.layout == LINES:
-            beside, below, after = wide, channels * wide, 1
-        else:
-            beside, below, after = 1, channels * wide, channels
         pixels = lines.decoded if place.layout == PIXELS else lines.memory
+        beside, below, after = steps_of(place.layout, place.count, wide, channels)
         steps, part = (beside, below, after), (top - place.first, left, rows, columns)
         shown = top, left, rows, columns
         if _is_straight(tile):

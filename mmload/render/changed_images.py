@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from mmload.render.kernel_arguments import (
-    LINES,
     NEEDED,
     PIXELS,
     PLACE,
@@ -24,13 +23,13 @@ from mmload.render.kernel_arguments import (
     Operations,
     Places,
     Records,
+    steps_of,
 )
 from mmload.render.level_program import Program
-from mmload.runtime.arena import USED, Arena
 from mmload.runtime.declarations import ARENA, CallBy, RecordArray, called, void
-from mmload.runtime.intrinsics import reshaped
-from mmload.runtime.memory_pool import scratch
-from mmload.runtime.numba_compile import address_of, numba_compiled
+from mmload.runtime.host_memory import copied, scratch
+from mmload.runtime.intrinsics import USED, Arena, reshaped
+from mmload.runtime.numba_compile import numba_compiled
 
 _run = CallBy(RUN)
 
@@ -52,20 +51,17 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
         ValueError: if lines of an image are missing, or it is smaller than it was.
     """
     from mmload.render.level_kernels import run_operations
-    from mmload.render.sample_kernels import operations_of
 
     places, samples = lines.places, slice(first, first + len(lines.places))
     if ((places["count"] != places["height"]) | (places["shrink"] != 1)).any():
         raise ValueError("levels change before windows, and lines of an image are missing")
     sizes = places["height"] * places["width"] * channels
-    made = np.empty(len(places), PLACE)
-    for name in PLACE.names or ():
-        made[name] = places[name]
+    made = copied(places)
     made["start"], made["layout"] = np.cumsum(sizes) - sizes, PLANES
     levels = scratch("first_levels", (int(sizes.sum()),))
-    operations = operations_of(program, channels)
+    operations = program.for_kernels(channels)
     own = operations._replace(codes=operations.codes[samples], numbers=operations.numbers[samples])
-    window, address = np.zeros(1, WINDOW), address_of(run_operations, RUN)
+    window, address = np.zeros(1, WINDOW), run_operations.address
     _change(lines.memory, lines.decoded, places, made, own, window, address, channels, levels)
     return ImageLines(levels, made)
 
@@ -74,11 +70,7 @@ def changed_images(program: Program, first: int, lines: ImageLines, channels: in
 def _copy(memory: Bytes, place: Any, image: Bytes) -> None:
     """Copies an image in one of the layouts to planes [C, H, W]."""
     channels, height, width = image.shape
-    of_channel, of_line, of_pixel = height * width, width, 1
-    if place.layout == LINES:
-        of_channel, of_line = width, channels * width
-    elif place.layout == PIXELS:
-        of_channel, of_line, of_pixel = 1, channels * width, channels
+    of_channel, of_line, of_pixel = steps_of(place.layout, height, width, channels)
     for c in range(channels):
         for y in range(height):
             line = place.start + c * of_channel + y * of_line

@@ -1,4 +1,4 @@
-"""Loops over pixels on a CPU, compiled: one call crops, pads, flips, colors and erases samples.
+"""Loops over pixels on a CPU, compiled: crops, which pad, flip, color and erase samples; and samples of all kinds.
 
 They take uint8 images as stored and write pixels into the caller's memory, without the interpreter lock. Subtraction
 and multiplication are separate, in float32, as in torch: no fused multiply-add, so the bits do not depend on the
@@ -10,31 +10,40 @@ being vectorized, which takes twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from mmload.render.arrival import is_there
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
-    BITS,
+    BYTES,
+    COLOR,
     FLIPPED_X,
     FLIPPED_Y,
+    OUTPUTS,
+    PAINT,
+    RENDER,
+    RESIZE,
+    RUN,
     Bytes,
+    Calls,
+    Composed,
     Crops,
     Floats,
+    Holes,
+    ImageLines,
     Numbers,
+    Operations,
+    OutputMemory,
     Paint,
     Pixels,
+    Resizes,
     crop_signature,
-    outputs,
 )
 from mmload.render.plan_parts import PADDING_MODES
-from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import inlined
-from mmload.runtime.intrinsics import LINE, colored, finish_streams, reshaped, stream
+from mmload.runtime.declarations import CallBy, inlined
+from mmload.runtime.intrinsics import LINE, USED, Arena, carve, colored, finish_streams, reshaped, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 Index = int | np.uintp
@@ -142,7 +151,6 @@ def _copy_inside(
             target[at + x] = colored(images[index, c, row, origin + x], less, times, target)
 
 
-@numba_compiled(*map(crop_signature, outputs(4)))
 def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
 
@@ -232,7 +240,6 @@ def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: By
                 line[x * _U(channels) + c] = value
 
 
-@numba_compiled(*map(crop_signature, outputs(3)))
 def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
     images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
@@ -285,28 +292,66 @@ def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> N
         finish_streams()
 
 
-def crop_of(ndim: int) -> Callable[..., None]:
-    """Returns the crop to outputs of so many dimensions."""
-    return crop if ndim == 4 else crop_interleaved
-
-
-KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    torch.float32: np.dtype(np.float32),
-    torch.uint8: np.dtype(np.uint8),
-    torch.float16: np.dtype(np.int16),
-    torch.bfloat16: np.dtype(np.uint16),
+CROPS = {
+    (dtype, ndim): numba_compiled(crop_signature(kind))(crop if ndim == 4 else crop_interleaved)
+    for (dtype, ndim), kind in OUTPUTS.items()
 }
-"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
+"""The crops, by dtype and dimensions of the output."""
 
 
-def written(out: Tensor | Pixels) -> Pixels | None:
-    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
-    if isinstance(out, np.ndarray):
-        return out
-    if out.dtype not in KERNEL_DTYPES:
-        return None
-    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
-    if out.is_contiguous():
-        return bits.numpy()
-    lines = bits.permute(0, 2, 3, 1)
-    return lines.flatten(2).numpy() if lines.is_contiguous() else None
+_color, _cut, _run = CallBy(COLOR), CallBy(crop_signature(OUTPUTS[BYTES])), CallBy(RUN)
+_resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
+
+
+# Samples that arrive, are made of other pixels or change their levels, are rendered by one call: one after the other.
+# Calls from Python for each of these steps, four samples at a time, took 50 us per image where levels change and a
+# tenth of the time of a batch of resized crops, as the loops evict the interpreter from the caches. The levels of one
+# sample stay in the L2 cache. Kernels are called by their addresses, so that none is compiled anew into this loop.
+
+
+@numba_compiled(RENDER)
+def render(
+    lines: ImageLines,
+    resizes: Resizes,
+    composed: Composed,
+    crops: Crops,
+    paint: Paint,
+    operations: Operations,
+    levels: Bytes,
+    calls: Calls,
+    arena: Arena,
+    out: OutputMemory,
+) -> None:
+    """Renders samples until the row of one cannot arrive: makes each, cuts it out, changes its levels, colors it.
+
+    A sample is a row as it is stored, or is resized or painted into the only image of ``crops``; of the next one, the
+    tiles that there are are painted. Without a cut, levels are changed in that image, which ``levels`` are then. Flips
+    that are due after the operations are written into the windows.
+    """
+    begun, count = arena[USED], len(crops.windows)
+    for k in range(count + 1 if calls.paint else count):
+        arena[USED] = begun
+        if calls.paint:
+            begin, end = composed.starts[k], composed.starts[k + 1]
+            tiles, ground, share = composed.tiles[begin:end], composed.ground, composed.shares[k]
+            _paint_tiles(calls.paint, (lines, begin, tiles, ground, composed.canvases, share, arena))
+            if k == count or lines.arrival.failed[0] >= 0:
+                break
+        elif not is_there(lines, k, arena):
+            break
+        if calls.resize:
+            _resize(calls.resize, (lines, k, resizes, crops.images, arena))
+        window = crops.windows[k : k + 1]
+        shown, holes = Crops(crops.images, window, crops.fill, crops.mode), paint.holes
+        if calls.cut:
+            flips, window[0].flips = window[0].flips, 0
+            whole = Paint(paint.shift, paint.scale, Holes(reshaped(holes.sides, (1, 0)), holes.values), False)
+            _cut(calls.cut, (shown, whole, arena, levels))
+            window[0].index, window[0].top, window[0].left, window[0].flips = 0, 0, 0, flips
+        if calls.run:
+            own = Operations(operations.codes[k : k + 1], operations.numbers[k : k + 1], operations.fills)
+            _run(calls.run, (levels, window, own, arena))
+            shown = Crops(levels, window, crops.fill, crops.mode)
+        painted = Paint(paint.shift, paint.scale, Holes(holes.sides[k : k + 1], holes.values), paint.streamed)
+        place = out.address + np.uintp(k * out.step)
+        _color(calls.color, (shown, painted, arena, OutputMemory(place, 1, out.first, out.second, out.third, out.step)))

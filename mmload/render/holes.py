@@ -9,7 +9,6 @@ and cosine are polynomials here, as no two libraries round theirs alike.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.render.kernel_arguments import HOLE, Holes, Pixels
-from mmload.render.plan import Plan
+from mmload.render.kernel_arguments import Holes, Pixels
 from mmload.render.plan_parts import Hole
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import rounded
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.host_memory import constant
+from mmload.runtime.intrinsics import USED, Arena, carve, rounded
 from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
 # Coefficients of Cephes' logf, sinf and cosf, highest power first.
@@ -41,7 +38,6 @@ _ROOT_HALF = 0x3F3504F3
 _EIGHTH = math.pi / 4 * 2.0**-31
 """Radians of a signed 32-bit integer that stands for an eighth of a turn either way."""
 
-_mix = inlined(mix_word)
 _INCREMENT = np.uint64(GOLDEN)
 _ONE, _32, _33 = np.uint64(1), np.uint64(32), np.uint64(33)
 _U, _F, _I = np.uintp, np.float32, np.int32
@@ -69,7 +65,7 @@ def normal_line(key: np.uint64, first: np.uint64, half: Any, line: npt.NDArray[n
     """
     half = _U(half)
     for i in range(half):
-        word = _mix(key + (first + np.uint64(i) + _ONE) * _INCREMENT)
+        word = mix_word(key + (first + np.uint64(i) + _ONE) * _INCREMENT)
         line[i] = _I(np.uint32(word >> _33)).view(np.float32)
         line[half + i] = _I(np.uint32(word)).view(np.float32)
     for i in range(half):
@@ -124,27 +120,6 @@ def _by_horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     for coefficient in coefficients[1:]:
         value = value * x + coefficient
     return value
-
-
-def holes_of(plan: Plan) -> Holes:
-    """Returns the holes of all samples of a plan."""
-    if not plan.holes:
-        return no_holes(plan.count, plan.source[0])
-    sides = np.zeros((plan.count, len(plan.holes)), HOLE)
-    values = np.full((len(plan.holes), plan.source[0]), np.nan, np.float32)
-    for n, hole in enumerate(plan.holes):
-        for name in HOLE.names or ():
-            if (numbers := getattr(hole, name)) is not None:
-                sides[name][:, n] = numbers
-        if hole.value is not None:
-            values[n] = hole.value
-    return Holes(sides, values)
-
-
-@lru_cache(maxsize=64)
-def no_holes(count: int, channels: int) -> Holes:
-    """Returns that no sample has a hole."""
-    return Holes(np.zeros((count, 0), HOLE), np.zeros((0, channels), np.float32))
 
 
 class LineRange(NamedTuple):

@@ -7,26 +7,29 @@ outputs have h rows and w columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.runtime.declarations import ARENA, RecordArray, Signature, Type, tuple_type, void
-from mmload.runtime.numba_compile import variant
-from mmload.runtime.resident_pages import NO_FILES, RANGES, FileRanges
+from mmload.runtime.declarations import ARENA, RecordArray, Signature, inlined, void
+from mmload.runtime.resident_pages import NO_FILES, FileRanges
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.int64]
+Bytes = Annotated[npt.NDArray[np.uint8], "uint8[::1]"]
+Images = Annotated[npt.NDArray[np.uint8], "uint8[:, :, :, ::1]"]
+Flags = Annotated[npt.NDArray[np.bool_], "boolean[::1]"]
+Floats = Annotated[npt.NDArray[np.float32], "float32[::1]"]
+Numbers = Annotated[npt.NDArray[np.int64], "int64[::1]"]
+Addresses = Annotated[npt.NDArray[np.uintp], "uintp[::1]"]
+Address = Annotated[Any, "uintp"]
+"""Types of arguments, for checkers of types and for kernels; other arrays of these have other dimensions."""
+
 Words = npt.NDArray[np.uint32]
 Pixels = npt.NDArray[Any]
 Records = npt.NDArray[np.void]
-Addresses = npt.NDArray[np.uintp]
 Places = npt.NDArray[np.void]
 
 _PLACE = ("start", "first", "count", "height", "width", "layout", "shrink")
@@ -45,6 +48,15 @@ NEEDED = np.dtype([(name, np.int64) for name in ("first", "stop", "shrink")])
 
 PLANES, LINES, PIXELS = range(3)
 """Layouts: [C, H, W] of fixed-size rows; [H, C, W] of variable-size pixels; [H, W, C] of decoded JPEGs."""
+
+
+@inlined
+def steps_of(layout: int, lines: int, width: int, channels: int) -> tuple[int, int, int]:
+    """Returns the bytes from channel to channel, line to line, and pixel to pixel of an image in a layout."""
+    if layout == PLANES:
+        return lines * width, width, 1
+    return (width, channels * width, 1) if layout == LINES else (1, channels * width, channels)
+
 
 UNREADABLE, REFUSED = 1, 2
 """Why a row has not arrived: its file cannot be read; TurboJPEG refuses it."""
@@ -73,14 +85,14 @@ class Arrival(NamedTuple):
             rendered.
     """
 
-    address: int
+    address: Address
     ranges: FileRanges
     files: Numbers
     absent: Numbers
-    jpeg: npt.NDArray[np.bool_]
+    jpeg: Flags
     starts: Numbers
     lengths: Numbers
-    needed: Places
+    needed: Annotated[Places, RecordArray(NEEDED)]
     rooms: Numbers
     channels: int
     spare: Bytes
@@ -120,7 +132,7 @@ class ImageLines(NamedTuple):
     """
 
     memory: Bytes
-    places: Places
+    places: Annotated[Places, RecordArray(PLACE)]
     decoded: Bytes = NOWHERE
     arrival: Arrival = PRESENT
 
@@ -215,8 +227,8 @@ class Crops(NamedTuple):
         mode: padding outside of the image, an index of :data:`~mmload.render.plan_parts.PADDING_MODES`.
     """
 
-    images: Bytes
-    windows: Records
+    images: Images
+    windows: Annotated[Records, RecordArray(WINDOW)]
     fill: Bytes
     mode: int
 
@@ -229,8 +241,8 @@ class Holes(NamedTuple):
         values: float32 [n, C], what they are overwritten with; NaN: noise.
     """
 
-    sides: Records
-    values: Floats
+    sides: Annotated[Records, RecordArray(HOLE, 2)]
+    values: Annotated[npt.NDArray[np.float32], "float32[:, ::1]"]
 
 
 class Paint(NamedTuple):
@@ -258,9 +270,9 @@ class Operations(NamedTuple):
         fills: int64 [K, C], outside of a warped image; -1: none.
     """
 
-    codes: Numbers
-    numbers: Floats
-    fills: Numbers
+    codes: Annotated[npt.NDArray[np.int64], "int64[:, ::1]"]
+    numbers: Annotated[npt.NDArray[np.float32], "float32[:, :, ::1]"]
+    fills: Annotated[npt.NDArray[np.int64], "int64[:, ::1]"]
 
     def part(self, samples: slice) -> Operations:
         """Returns the operations of some samples."""
@@ -268,21 +280,21 @@ class Operations(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """Addresses of the kernels that :func:`~mmload.render.sample_kernels.render` calls for a sample; 0: it does not.
+    """Addresses of the kernels that :func:`~mmload.render.cpu_kernels.render` calls for a sample; 0: it does not.
 
     Attributes:
         color: a crop to the output.
         cut: a crop to bytes.
         run: :func:`~mmload.render.level_kernels.run_operations`.
-        resize: :func:`~mmload.render.resized_windows.resize`.
+        resize: :func:`~mmload.render.antialiased_resize.resize`.
         paint: :func:`~mmload.render.canvas_kernels.paint`.
     """
 
-    color: int
-    cut: int = 0
-    run: int = 0
-    resize: int = 0
-    paint: int = 0
+    color: Address
+    cut: Address = 0
+    run: Address = 0
+    resize: Address = 0
+    paint: Address = 0
 
 
 class Resizes(NamedTuple):
@@ -297,7 +309,7 @@ class Resizes(NamedTuple):
         reach: one of :data:`~mmload.render.antialiased_resize.REACHES`.
     """
 
-    windows: Records
+    windows: Annotated[Records, RecordArray(RESIZED)]
     fill: Bytes
     mode: int
     ground: Bytes
@@ -315,14 +327,14 @@ class Composed(NamedTuple):
         shares: float32 [B + 1], the share of the first of two layers; NaN: there is one.
     """
 
-    tiles: Records
+    tiles: Annotated[Records, RecordArray(TILE)]
     starts: Numbers
     ground: Bytes
-    canvases: Bytes
+    canvases: Images
     shares: Floats
 
 
-class Output(NamedTuple):
+class OutputMemory(NamedTuple):
     """Memory of an output, of any dtype, for kernels that only pass it on: in a record it begins as an array does.
 
     Attributes:
@@ -334,7 +346,7 @@ class Output(NamedTuple):
         step: bytes from sample to sample.
     """
 
-    address: Any
+    address: Address
     samples: int
     first: int
     second: int
@@ -342,7 +354,7 @@ class Output(NamedTuple):
     step: int
 
     @classmethod
-    def of_pixels(cls, pixels: Pixels) -> Output:
+    def of_pixels(cls, pixels: Pixels) -> OutputMemory:
         """Returns the memory of a contiguous array [B, C, h, w] or [B, h, w * C]."""
         count, first, second, third = (*pixels.shape, 0)[:4]
         step = first * second * (third if pixels.ndim == 4 else 1) * pixels.itemsize
@@ -352,7 +364,27 @@ class Output(NamedTuple):
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 """Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
 
-BYTES = "uint8[:, :, :, ::1]"  # type of a contiguous output
+KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.uint8: np.dtype(np.uint8),
+    torch.float16: np.dtype(np.int16),
+    torch.bfloat16: np.dtype(np.uint16),
+}
+"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
+
+
+def written(out: Tensor | Pixels) -> Pixels | None:
+    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
+    if isinstance(out, np.ndarray):
+        return out
+    if out.dtype not in KERNEL_DTYPES:
+        return None
+    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
+    if out.is_contiguous():
+        return bits.numpy()
+    lines = bits.permute(0, 2, 3, 1)
+    return lines.flatten(2).numpy() if lines.is_contiguous() else None
+
 
 OUTPUTS = {
     (np.dtype(kind), ndim): f"{kind}[{':, ' * (ndim - 1)}::1]"
@@ -361,65 +393,20 @@ OUTPUTS = {
 }
 """Types of the outputs that crops write by dtype and dimensions: [B, C, h, w], or [B, h, w * C] of channels_last."""
 
-_BYTES, _FLOATS, _ADDRESSES, _WINDOWS = "uint8[::1]", "float32[::1]", "uintp[::1]", RecordArray(WINDOW)
-_NUMBERS = "int64[::1]"
-_HOLES = tuple_type(Holes, RecordArray(HOLE, 2), "float32[:, ::1]")
-_CROPS = tuple_type(Crops, BYTES, _WINDOWS, _BYTES, "int64")
-_PAINT = tuple_type(Paint, _FLOATS, _FLOATS, _HOLES, "boolean")
-_OPERATIONS = tuple_type(Operations, "int64[:, ::1]", "float32[:, :, ::1]", "int64[:, ::1]")
-_CALLS = tuple_type(Calls, *["uintp"] * len(Calls._fields))
-_OUTPUT = tuple_type(Output, "uintp", *["int64"] * 5)
-_RESIZES = tuple_type(Resizes, RecordArray(RESIZED), _BYTES, "int64", _BYTES, "int64")
-_COMPOSED = tuple_type(Composed, RecordArray(TILE), _NUMBERS, _BYTES, BYTES, _FLOATS)
-_ARRIVAL = tuple_type(
-    Arrival,
-    "uintp",
-    RANGES,
-    _NUMBERS,
-    _NUMBERS,
-    "boolean[::1]",
-    _NUMBERS,
-    _NUMBERS,
-    RecordArray(NEEDED),
-    _NUMBERS,
-    "int64",
-    _BYTES,
-    _ADDRESSES,
-    _NUMBERS,
-)
-_LINES = tuple_type(ImageLines, _BYTES, RecordArray(PLACE), _BYTES, _ARRIVAL)
+BYTES = np.dtype(np.uint8), 4
+"""Output of levels, [B, C, h, w]."""
 
-ARRIVE = BRING = void(_LINES, "int64", ARENA)
-PAINT = void(_LINES, "int64", RecordArray(TILE), _BYTES, BYTES, "float32", ARENA)
-RUN = void(BYTES, _WINDOWS, _OPERATIONS, ARENA)
-RESIZE = void(_LINES, "int64", _RESIZES, BYTES, ARENA)
-COLOR = void(_CROPS, _PAINT, ARENA, _OUTPUT)
-RENDER = void(_LINES, _RESIZES, _COMPOSED, _CROPS, _PAINT, _OPERATIONS, BYTES, _CALLS, ARENA, _OUTPUT)
-
-_Signatures = Callable[[Type], Signature]
+_WINDOWS = RecordArray(WINDOW)
+ARRIVE = BRING = void(ImageLines, "int64", ARENA)
+PAINT = void(ImageLines, "int64", RecordArray(TILE), "uint8[::1]", OUTPUTS[BYTES], "float32", ARENA)
+RUN = void(OUTPUTS[BYTES], _WINDOWS, Operations, ARENA)
+RESIZE = void(ImageLines, "int64", Resizes, OUTPUTS[BYTES], ARENA)
+COLOR = void(Crops, Paint, ARENA, OutputMemory)
+RENDER = void(
+    ImageLines, Resizes, Composed, Crops, Paint, Operations, OUTPUTS[BYTES], Calls, ARENA, OutputMemory
+)  # fmt: skip
 
 
-def compiled_for(out: Pixels, kernel: Callable[..., None], signature: _Signatures) -> Callable[..., None]:
-    """Returns the variant of a kernel for an output; ``signature`` returns the kernel's for the type of an output."""
-    return _compiled_for(out.dtype, out.ndim, kernel, signature)
-
-
-@cache
-def _compiled_for(
-    dtype: np.dtype[Any], ndim: int, kernel: Callable[..., None], signature: _Signatures
-) -> Callable[..., None]:
-    return variant(kernel, signature(OUTPUTS[dtype, ndim]))
-
-
-def _before_output(*arguments: Type) -> _Signatures:
-    """Returns the signatures of kernels with these arguments, working memory, and an output of some type."""
-    return lambda output: void(*arguments, ARENA, output)
-
-
-crop_signature = _before_output(_CROPS, _PAINT)
-mix_signature = _before_output(BYTES, _PAINT, _FLOATS, "int64[:, ::1]")
-
-
-def outputs(ndim: int) -> list[str]:
-    """Returns the types of outputs of so many dimensions."""
-    return [kind for (_, dimensions), kind in OUTPUTS.items() if dimensions == ndim]
+def crop_signature(output: str) -> Signature:
+    """Returns the signature of crops to an output of a type."""
+    return void(Crops, Paint, ARENA, output)

@@ -40,9 +40,8 @@ from mmload.render.level_program import (
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.plan_parts import LUMA_WEIGHTS
 from mmload.render.warp_kernels import flip, warp_bilinear, warp_nearest
-from mmload.runtime.arena import USED, Arena, carve
 from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import fma, reshaped
+from mmload.runtime.intrinsics import USED, Arena, carve, fma, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
@@ -131,12 +130,6 @@ def _gray(red: Bytes, green: Bytes, blue: Bytes) -> None:
     for i in range(_U(red.size)):
         luma = np.uint8(_luma(_F(red[i]), _F(green[i]), _F(blue[i])))
         red[i], green[i], blue[i] = luma, luma, luma
-
-
-@called
-def _invert(levels: Bytes) -> None:
-    for i in range(_U(levels.size)):
-        levels[i] = ~levels[i]
 
 
 @called
@@ -254,7 +247,7 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, arena: Aren
     elif code == GRAY and len(planes) == 3:
         _gray(planes[0], planes[1], planes[2])
     elif code == INVERT:
-        _invert(levels)
+        _solarize(levels, _NOTHING)
     elif code == SOLARIZE:
         _solarize(levels, numbers[0])
     elif code == POSTERIZE:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from mmload.render.kernel_arguments import Operations
 from mmload.render.plan_parts import Array
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
 (
@@ -103,6 +104,14 @@ class Program:
     codes: Array
     numbers: Array
     slots: tuple[OperationSlot, ...]
+
+    def for_kernels(self, channels: int) -> Operations:
+        """Returns the operations as kernels take them; a missing fill is -1."""
+        fills = [
+            (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in self.slots
+        ]
+        codes, numbers = np.ascontiguousarray(self.codes), np.ascontiguousarray(self.numbers)
+        return Operations(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))
 
     @classmethod
     def single_operation(

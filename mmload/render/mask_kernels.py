@@ -11,15 +11,14 @@ import numpy as np
 
 from mmload.render import level_program as levels
 from mmload.render.cpu_kernels import CONSTANT, reflected
-from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers
+from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Flags, Floats, Numbers
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES
 from mmload.render.torch_sampling import Axis, axes_of
 from mmload.render.warp_kernels import flip, warp_nearest
-from mmload.runtime.arena import USED, Arena, carve
-from mmload.runtime.declarations import ARENA, called, inlined, tuple_type, void
-from mmload.runtime.intrinsics import reshaped
+from mmload.runtime.declarations import ARENA, called, inlined, void
+from mmload.runtime.intrinsics import USED, Arena, carve, reshaped
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
@@ -39,8 +38,8 @@ class _Side(NamedTuple):
     size: Numbers
     resized: Numbers
     part: Numbers
-    flip: Any
-    mirror: Any
+    flip: Flags
+    mirror: Flags
 
 
 def moved_masks(memory: Bytes, starts: Numbers, plan: Plan) -> Bytes:
@@ -113,12 +112,9 @@ def _find_sources(side: Any, k: int, mode: int, middle: bool, found: Numbers) ->
         found[number] = _inside(place + side.start[k], side.source[k], mode)
 
 
-_SIDE = tuple_type(_Side, *["int64[::1]"] * 5, "boolean[::1]", "boolean[::1]")
-
-
 @numba_compiled(
     void(
-        "uint8[::1]", "int64[::1]", _SIDE, _SIDE, "int64", "boolean", "int64", "int64", "int64[:, ::1]",
+        "uint8[::1]", "int64[::1]", _Side, _Side, "int64", "boolean", "int64", "int64", "int64[:, ::1]",
         "float32[:, :, ::1]", "int64[::1]", "uint8[:, :, ::1]", ARENA,
     )
 )  # fmt: skip

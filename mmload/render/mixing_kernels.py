@@ -13,10 +13,9 @@ import numpy as np
 
 from mmload.render.cpu_kernels import Index, lines_at_once
 from mmload.render.holes import LineRange, erase, erased_lines
-from mmload.render.kernel_arguments import Bytes, Floats, Numbers, Paint, Pixels, mix_signature, outputs
-from mmload.runtime.arena import Arena, carve
-from mmload.runtime.declarations import called
-from mmload.runtime.intrinsics import finish_streams, reshaped, rounded, stream
+from mmload.render.kernel_arguments import BYTES, OUTPUTS, Bytes, Floats, Numbers, Paint, Pixels
+from mmload.runtime.declarations import ARENA, called, void
+from mmload.runtime.intrinsics import Arena, carve, finish_streams, reshaped, rounded, stream
 from mmload.runtime.numba_compile import numba_compiled
 
 _U = np.uintp
@@ -51,7 +50,6 @@ def _blend(
         target[at + i] = rounded(value * share + partner * rest, target)
 
 
-@numba_compiled(*map(mix_signature, outputs(4)))
 def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Arena, out: Pixels) -> None:
     """Colors and erases the samples of a batch, and mixes each with the one before it.
 
@@ -115,3 +113,11 @@ def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Aren
                     stream(band, flat, own, values)
     if streamed:
         finish_streams()
+
+
+MIXES = {
+    dtype: numba_compiled(void(OUTPUTS[BYTES], Paint, "float32[::1]", "int64[:, ::1]", ARENA, kind))(mix)
+    for (dtype, ndim), kind in OUTPUTS.items()
+    if ndim == 4
+}
+"""The loop, by dtype of the output."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,9 @@ from mmload.render.level_program import (
 )
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
-from mmload.runtime.declarations import Signature, called, inlined, tuple_type, void
-from mmload.runtime.host_arrays import zeros
-from mmload.runtime.numba_compile import numba_compiled, variant
+from mmload.runtime.declarations import called, inlined, void
+from mmload.runtime.host_memory import zeros
+from mmload.runtime.numba_compile import numba_compiled
 
 Flags = npt.NDArray[np.bool_]
 Boxes = npt.NDArray[Any]
@@ -64,9 +64,9 @@ class Motion(NamedTuple):
             cut off after any other move; 0: nothing is.
     """
 
-    kinds: Numbers
-    numbers: npt.NDArray[np.float64]
-    frames: npt.NDArray[np.float64]
+    kinds: Annotated[Numbers, "int64[:, ::1]"]
+    numbers: Annotated[npt.NDArray[np.float64], "float64[:, :, ::1]"]
+    frames: Annotated[npt.NDArray[np.float64], "float64[:, :, ::1]"]
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Motion:
@@ -129,7 +129,7 @@ def moved_points(points: Array, motion: Motion, *, pixels: bool = False) -> tupl
     """
     shape = len(points), math.prod(points.shape[1:-1])
     moved, inside = np.array(points, order="C").reshape(*shape, 2), np.ones(shape, np.bool_)
-    variant(_move_points, _points_signature(moved.dtype.name))(moved, inside, motion, float(pixels))
+    _MOVE_POINTS[moved.dtype.name](moved, inside, motion, float(pixels))
     return moved.reshape(points.shape), inside.reshape(points.shape[:-1])
 
 
@@ -142,18 +142,7 @@ def move_boxes(boxes: Array, motion: Motion, cut: Flags, share: Array) -> None:
         cut: bool [B, M]; becomes true where a part of a box is cut off.
         share: [B, M] in the dtype of the boxes; multiplied by the visible share of each box's area.
     """
-    variant(_move_boxes, _boxes_signature(boxes.dtype.name))(boxes, cut, share, motion)
-
-
-_MOTION = tuple_type(Motion, "int64[:, ::1]", "float64[:, :, ::1]", "float64[:, :, ::1]")
-
-
-def _points_signature(dtype: str) -> Signature:
-    return void(f"{dtype}[:, :, ::1]", "boolean[:, ::1]", _MOTION, "float64")
-
-
-def _boxes_signature(dtype: str) -> Signature:
-    return void(f"{dtype}[:, :, ::1]", "boolean[:, ::1]", f"{dtype}[:, ::1]", _MOTION)
+    _MOVE_BOXES[boxes.dtype.name](boxes, cut, share, motion)
 
 
 @inlined
@@ -197,7 +186,6 @@ def _not_infinite(value: float) -> float:
     return value if np.isfinite(value) else (_FAR if value > 0 else -_FAR)
 
 
-@numba_compiled(_points_signature("float32"), _points_signature("float64"))
 def _move_points(points: Array, inside: Flags, motion: Any, pixel: float) -> None:
     """Moves points in place as :func:`moved_points` does; ``pixel`` is taken off the frame of a flip."""
     for k in range(len(points)):
@@ -215,7 +203,12 @@ def _move_points(points: Array, inside: Flags, motion: Any, pixel: float) -> Non
                 inside[k, n] = inside[k, n] and (is_in or not cuts)
 
 
-@numba_compiled(_boxes_signature("float32"), _boxes_signature("float64"), nogil=False)
+_MOVE_POINTS = {
+    kind: numba_compiled(void(f"{kind}[:, :, ::1]", "boolean[:, ::1]", Motion, "float64"))(_move_points)
+    for kind in ("float32", "float64")
+}
+
+
 def _move_boxes(boxes: Array, cut: Flags, share: Array, motion: Any) -> None:
     """Moves the corners of boxes, and clips the boxes around them, as :func:`move_boxes` does.
 
@@ -245,3 +238,11 @@ def _move_boxes(boxes: Array, cut: Flags, share: Array, motion: Any) -> None:
                     cut[k, n] = cut[k, n] or abs(box[side] - before) > _CUT
                 part = (box[2] - box[0]) * (box[3] - box[1])
                 share[k, n] *= part / whole if whole > 0 else 0.0
+
+
+_MOVE_BOXES = {
+    kind: numba_compiled(void(f"{kind}[:, :, ::1]", "boolean[:, ::1]", f"{kind}[:, ::1]", Motion), nogil=False)(
+        _move_boxes
+    )
+    for kind in ("float32", "float64")
+}

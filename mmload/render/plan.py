@@ -2,9 +2,8 @@
 
 A :class:`Plan` has one source, perhaps a canvas of several rows, one window of it, one optional resize, one flip per
 axis, a list of operations on levels, one color map, holes, and a mixing of samples, in that order. Each step adds its
-draws by one call;
-:mod:`mmload.render.rendering` carries out the result in a single pass. A step that does not fit into that order
-(``fits_...``) starts a new plan. No pixel is read here.
+draws by one call; :mod:`mmload.render.rendering` carries out the result in a single pass. A step that does not fit into
+that order starts a new plan. No pixel is read here.
 """
 
 from __future__ import annotations
@@ -19,9 +18,15 @@ from mmload.render.level_program import BY_PIXEL, FLIP_X, FLIP_Y, GRAY, MOVES, P
 from mmload.render.plan_parts import Array, Canvas, Hole, Mixing, Padding, Placement, Resampling
 
 
+class DoesNotFit(Exception):
+    """A step cannot be done in the pass that a plan describes: another pass begins."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Description of one pass over a batch.
+
+    A method that adds something raises :class:`DoesNotFit` where it cannot be done after the rest in one pass.
 
     Attributes:
         count: B.
@@ -168,47 +173,33 @@ class Plan:
         """Returns one number per sample, int64 [B], of one for all or one each."""
         return np.full(self.count, value, np.int64) if isinstance(value, int) else value
 
-    def fits_padding(self) -> bool:
-        """Returns whether nothing is cropped so far, so that padding is outside of the image."""
-        untouched = (
-            self.canvas is None
-            and self.top is None
-            and self.resampling is None
-            and self.gray is None
-            and self.program is None
-        )
-        return untouched and self.fits_levels()
-
-    def fits_canvas(self) -> bool:
-        """Returns whether a crop that reaches outside can still be composed, as the image is resized to a canvas."""
-        return self.resampling is not None and self.resampling.is_open and self.fits_window()
-
-    def fits_window(self) -> bool:
-        """Returns whether a crop can still be composed."""
+    @property
+    def _takes_windows(self) -> bool:
+        """Whether a crop can still be composed."""
         return not self.ends and self.program is None
 
-    def fits_variable_windows(self) -> bool:
-        """Returns whether variable-size windows can still be composed, to be resized later."""
+    @property
+    def _takes_levels(self) -> bool:
+        """Whether values are still levels, and all of them the image's."""
+        return self.shift is None and not self.ends
+
+    @property
+    def _is_stored(self) -> bool:
+        """Whether pixels are those of the image as it is stored: at most its windows are cut out and mirrored."""
         return (
             self.canvas is None
-            and self.fits_window()
             and self.resampling is None
-            and self.shift is None
             and self.gray is None
+            and self._takes_windows
+            and self._takes_levels
         )
 
-    def fits_placement(self, mode: str) -> bool:
-        """Returns whether a resize to a size per sample on a canvas can still be composed.
+    @property
+    def _is_whole(self) -> bool:
+        """Whether nothing is cropped so far, either, so that padding is outside of the image."""
+        return self.top is None and self._is_stored
 
-        It cannot after a change of colors, which would change the fill of the canvas.
-        """
-        return self.fits_resize(mode) and self.gray is None and self.shift is None
-
-    def fits_flip(self) -> bool:
-        """Returns whether a flip can still be composed: as an operation on levels, or before they change."""
-        return not self.ends and (self.program is None or self.shift is None)
-
-    def fits_resize(self, mode: str) -> bool:
+    def _takes_resize(self, mode: str) -> bool:
         """Returns whether a resize can still be composed.
 
         A bicubic one cannot after a change of colors: it overshoots, and is clipped to levels before they change. A
@@ -222,16 +213,21 @@ class Plan:
         padded = self.padding is not None and not self.is_variable_size
         return self.resampling is None and not padded and not self.ends and not other
 
-    def fits_levels(self) -> bool:
-        """Returns whether values are still levels, and all of them the image's."""
-        return self.shift is None and not self.ends
+    def check_levels(self, *, moves: bool) -> None:
+        """Raises :class:`DoesNotFit` unless operations on levels, of which some may move pixels, can be added."""
+        _require(self._takes_levels and not (self.is_variable_size and (moves or not self._is_whole)))
 
     def cropped(self, top: Array, left: Array, height: int, width: int, padding: Padding | None = None) -> Plan:
         """Adds a crop of height x width at (top, left) [B] of the output so far.
 
         Variable-size images are cropped by a resize to the same size, which copies pixels; or, if they were resized to
-        a size per sample, by placing them on a canvas.
+        a size per sample, by placing them on a canvas. Padding must be around the whole image, or on such a canvas.
         """
+        on_canvas = self.resampling is not None and self.is_variable_size and self._takes_windows
+        if padding is None:
+            _require(self._takes_windows)
+        else:
+            _require(self._is_whole or (on_canvas and padding.mode == "constant"))
         high, wide = self.frame
         top = _mirrored(top, self.flip_y, high - height)
         left = _mirrored(left, self.flip_x, wide - width)
@@ -252,6 +248,7 @@ class Plan:
 
     def resized(self, window: tuple[Array, Array, Array, Array] | None, resampling: Resampling) -> Plan:
         """Adds the crop of a window (top, left, rows, cols: int64 [B]) and its resize."""
+        _require(self._takes_resize(resampling.mode))
         narrowed = {} if window is None else self._narrowed(*window)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
         return self._with(**narrowed, resampling=resampling, height=resampling.height, width=resampling.width)
@@ -262,7 +259,8 @@ class Plan:
         padding: Padding | None = None,
         dropped: Array | None = None,
     ) -> Plan:
-        """Adds windows (top, left, rows, cols: int64 [B]), to be resized later."""
+        """Adds windows (top, left, rows, cols: int64 [B]), to be resized later; padding is around the whole image."""
+        _require(self._is_stored if padding is None else self._is_whole)
         both = dropped if self.dropped is None or dropped is None else self.dropped | dropped
         return self._with(**self._narrowed(*window), padding=padding or self.padding, dropped=both)
 
@@ -280,8 +278,10 @@ class Plan:
     def placed(self, resampling: Resampling, placement: Placement) -> Plan:
         """Adds a resize to a size per sample, at its place on a canvas.
 
-        Flips before it are done to the images: they turn the canvas, too, on which the place is mirrored before.
+        Flips before it are done to the images: they turn the canvas, too, on which the place is mirrored before. A
+        change of colors before it would change the fill of the canvas.
         """
+        _require(self.gray is None and self.shift is None)
         top = _mirrored(placement.top, self.flip_y, resampling.height - placement.rows)
         left = _mirrored(placement.left, self.flip_x, resampling.width - placement.cols)
         return self.resized(None, replace(resampling, placement=replace(placement, top=top, left=left)))
@@ -309,6 +309,7 @@ class Plan:
 
     def flipped(self, *, x: Array | None = None, y: Array | None = None) -> Plan:
         """Adds flips, bool [B] each; before the operations on levels where that gives the same pixels."""
+        _require(not self.ends and (self.program is None or self.shift is None))
         if self.program is not None and not self.program.operations <= BY_PIXEL:
             flips = [(FLIP_X, x), (FLIP_Y, y)]
             return self.followed_by(
@@ -322,32 +323,44 @@ class Plan:
 
     def grayed(self, gray: Array) -> Plan:
         """Adds the luma of the samples where ``gray`` [B] is true."""
+        _require(self._takes_levels)
         if self.program is not None:
             return self.followed_by(Program.single_operation(GRAY, self.count, apply_mask=gray))
         return self._with(gray=gray if self.gray is None else self.gray | gray)
 
     def followed_by(self, program: Program) -> Plan:
-        """Adds operations on levels."""
-        both = program if self.program is None else chain((self.program, program))
+        """Adds operations on levels; on those of variable-size images before their windows."""
+        if self.is_variable_size:
+            return self._with(first_program=_chained(self.first_program, program))
+        both = _chained(self.program, program)
         return self._with(program=both, is_framed=self.is_framed and not both.operations & MOVES)
-
-    def changed_first(self, program: Program) -> Plan:
-        """Adds operations on the levels of variable-size images, which move no pixel."""
-        return self._with(first_program=program if self.first_program is None else chain((self.first_program, program)))
 
     def scaled(self, shift: Array, scale: Array) -> Plan:
         """Adds the color map (x - shift) * scale, float32 [C] each."""
+        _require(not self.ends)
         if self.shift is None or self.scale is None:
             return self._with(shift=shift, scale=scale)
         return self._with(shift=self.shift + shift / self.scale, scale=self.scale * scale)
 
     def with_hole(self, hole: Hole) -> Plan:
         """Adds a hole."""
+        _require(self.mixing is None)
         return self._with(holes=(*self.holes, hole))
 
     def mixed(self, mixing: Mixing) -> Plan:
-        """Adds the mixing of samples."""
+        """Adds the mixing of samples; holes cannot be written into uint8 images that are not blended."""
+        uint8_holes = bool(self.holes) and self.peak > 1 and self.shift is None and mixing.share is None
+        _require(self.mixing is None and not uint8_holes)
         return self._with(mixing=mixing)
+
+
+def _require(fits: bool) -> None:
+    if not fits:
+        raise DoesNotFit
+
+
+def _chained(first: Program | None, second: Program) -> Program:
+    return second if first is None else chain((first, second))
 
 
 def _mirrored(start: Array, flip: Array | None, room: Array | int) -> Array:

@@ -41,11 +41,6 @@ def copied(value: Any, device: torch.device) -> Copy:
     return Copy(_replaced(value, lambda array: next(following)), tensors)
 
 
-def with_tensors(value: Any, device: torch.device) -> Any:
-    """Returns a description with tensors on ``device``, as :func:`copied` does."""
-    return copied(value, device).description
-
-
 def _replaced(value: Any, with_array: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
     """Returns a copy of dataclasses and tuples with something in place of each array, called in order."""
     if isinstance(value, np.ndarray):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -9,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import counted
-from mmload.render.kernel_arguments import Numbers, Places, Records
+from mmload.render.kernel_arguments import HOLE, Holes, Numbers, Places, Records
+from mmload.runtime.host_memory import zeros
 
 Array: TypeAlias = Any
 """NumPy array on the host; torch's tensor in the copy of a plan that torch's operations render from."""
@@ -137,6 +139,19 @@ class Hole:
     width: Array
     value: tuple[float, ...] | None
     noise: Array | None = None
+
+
+def holes_of(holes: Sequence[Hole], count: int, channels: int) -> Holes:
+    """Returns the holes of ``count`` samples, each of which has all of them, as kernels take them."""
+    sides = zeros((count, len(holes)), HOLE)
+    values = np.full((len(holes), channels), np.nan, np.float32)
+    for n, hole in enumerate(holes):
+        for name in HOLE.names or ():
+            if (numbers := getattr(hole, name)) is not None:
+                sides[name][:, n] = numbers
+        if hole.value is not None:
+            values[n] = hole.value
+    return Holes(sides, values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,25 +1,72 @@
 """Rendering of a plan: it reads each pixel once and writes the final size, dtype and memory format.
 
 It takes a :class:`~mmload.render.plan.Plan` and images, and writes into memory that the caller owns. Compiled kernels
-render uint8 images on a CPU, some samples or a batch (:mod:`mmload.render.cpu_rendering`). Torch's operations render
+render uint8 images on a CPU, some samples or a batch (:mod:`mmload.render.cpu_kernels`). Torch's operations render
 anything else, on the images' device, to which the plan is copied (:mod:`mmload.render.torch_rendering`). Nothing here
 draws random numbers.
 """
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from mmload.lazy import lazy_property
+from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
+from mmload.render.canvas_kernels import paint as paint_tiles
 from mmload.render.changed_images import changed_images, complete_images
-from mmload.render.cpu_rendering import CpuRendering
-from mmload.render.kernel_arguments import Floats, ImageLines, Pixels, Places
+from mmload.render.cpu_kernels import CROPS, render
+from mmload.render.kernel_arguments import (
+    BYTES,
+    FLIPPED_X,
+    FLIPPED_Y,
+    NEEDED,
+    NOWHERE,
+    RESIZED,
+    TILE,
+    WINDOW,
+    Bytes,
+    Calls,
+    Composed,
+    Crops,
+    Floats,
+    Holes,
+    ImageLines,
+    Numbers,
+    Operations,
+    OutputMemory,
+    Paint,
+    Pixels,
+    Places,
+    Records,
+    Resizes,
+    written,
+)
+from mmload.render.level_kernels import run_operations
+from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import Copy, copied
-from mmload.render.plan_parts import check_fill, check_levels
-from mmload.render.torch_rendering import finish_by_torch, resized_batch, resized_one_by_one
-from mmload.render.torch_sampling import picked
+from mmload.render.plan_parts import (
+    PADDING_MODES,
+    Canvas,
+    Mixing,
+    Padding,
+    Resampling,
+    check_fill,
+    check_levels,
+    holes_of,
+)
+from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, resized_batch, resized_one_by_one
+from mmload.render.torch_sampling import picked, windows
+from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
+from mmload.runtime.intrinsics import LINE
+
+_POOL = MemoryPool(spare=4)
+"""Memory for the levels of batches that are being rendered, each by calls in order."""
 
 
 class Rendering:
@@ -27,9 +74,6 @@ class Rendering:
 
     Samples may be rendered from any number of threads, as working memory belongs to the thread; those of a plan that
     mixes or composes them in order, by one thread.
-
-    Attributes:
-        on_cpu: renders samples by the compiled kernels, if the images are uint8 on a CPU.
     """
 
     def __init__(self, plan: Plan, dtype: torch.dtype) -> None:
@@ -38,29 +82,50 @@ class Rendering:
         self.dtype = dtype
         self._colors = _color_map(plan, dtype)
         self._copy: Copy | None = None  # on a device, after copy_to
-        self.on_cpu = CpuRendering(plan, *self._colors)
+        (shift, scale), channels = self._colors, plan.source[0]
+        self._shift = np.zeros(channels, np.float32) if shift is None else shift
+        self._scale = np.ones(channels, np.float32) if scale is None else scale
 
-    @property
+    @lazy_property
     def needed(self) -> Places:
-        """Lines that are needed of variable-size images: :data:`~mmload.render.kernel_arguments.NEEDED` [B]."""
-        if self.plan.first_program is None or self.plan.sizes is None:
-            return self.on_cpu.needed
-        return complete_images(self.plan.sizes)
+        """Lines that are needed of variable-size images, or for tiles.
+
+        They are :data:`~mmload.render.kernel_arguments.NEEDED`.
+        """
+        plan = self.plan
+        if plan.first_program is not None and plan.sizes is not None:
+            return complete_images(plan.sizes)
+        return needed_lines(plan) if plan.canvas is None else plan.canvas.needed
 
     @property
     def waits(self) -> bool:
         """Whether images may arrive while they are rendered, each when it is needed."""
-        return self.plan.first_program is None and self.on_cpu.waits
+        resampling = self.plan.resampling
+        return self.plan.first_program is None and (resampling is None or is_by_kernel(resampling))
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
-        """Renders samples (of canvases: tiles) from ``first`` on from wherever their lines are, on a CPU.
+        """Renders uint8 samples (of canvases: tiles) from ``first`` on from wherever their lines are, on a CPU.
 
-        Of variable-size images, the lines are at least those :attr:`needed`. ``out`` is [B, C, h, w], the memory of all
-        samples.
+        Of variable-size images, at least the lines of :attr:`needed` are there. Lines arrive meanwhile only if the
+        rendering :attr:`waits`; the samples from one on that cannot arrive are not rendered. Samples of which the last
+        tile is painted are finished. Samples that are mixed are written when the last of the batch is rendered.
+
+        Args:
+            first: number of the first sample or tile.
+            lines: their lines.
+            out: [B, C, h, w], the memory of all samples, or an array in the layout that kernels write
+                (:func:`~mmload.render.kernel_arguments.written`).
         """
         if self.plan.first_program is not None:
             lines = changed_images(self.plan.first_program, first, lines, self.plan.source[0])
-        self.on_cpu.render_lines(first, lines, out)
+        direct = written(out)
+        pixels = self._floats if direct is None else direct
+        if self.plan.mixing is None:
+            self._render(first, lines, pixels)
+        else:
+            self._render_mixed(self.plan.mixing, first, lines, pixels)
+        if direct is None:
+            out[:] = torch.from_numpy(self._floats)
 
     def render_batch(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples of images [B, C, H, W] into ``out`` [B, C, h, w]."""
@@ -97,6 +162,154 @@ class Rendering:
     def _copied(self, device: torch.device) -> Copy:
         return copied((self.plan, self.plan.complete_program(), *self._colors), device)
 
+    def _render_mixed(self, mixing: Mixing, first: int, lines: ImageLines, out: Pixels) -> None:
+        """Renders levels, and mixes them into ``out`` when those of the whole batch are there."""
+        own = self._levels.reshape(out.shape)
+        self._render(first, lines, own)
+        canvas, count = self.plan.canvas, self.plan.count
+        if first + len(lines.places) < (count if canvas is None else len(canvas.samples)):
+            return
+        shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
+        boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
+        levels, mixed = (one[:, None] if one.ndim == 3 else one for one in (own, out))
+        holes = holes_of(self.plan.holes, count, self.plan.source[0])
+        paint = Paint(self._shift, self._scale, holes, streams(out))
+        MIXES[mixed.dtype](levels, paint, shares, boxes, mixed)
+
+    def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
+        """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
+        plan, samples = self.plan, slice(first, first + len(lines.places))
+        resizes, composed, indices = _NO_RESIZES, _NO_TILES, np.zeros(1, np.int64)
+        resampling, is_made = plan.resampling, True
+        if plan.canvas is not None:
+            samples, composed = self._composed(plan.canvas, first, lines)
+            images = composed.canvases[:1]
+        elif resampling is None:
+            (images, indices), is_made = lines.batch(plan.source), False
+        elif is_by_kernel(resampling):
+            resizes = self._resizes(resampling, samples)
+            images = scratch("resized", (1, plan.source[0], resampling.height, resampling.width))
+        else:
+            images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(len(lines.places))
+            is_made = False
+        shown = np.frombuffer(bytearray(self._windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
+        shown["index"] = indices
+        crops, operations, pixels = Crops(images, shown, self._fill, self._mode), self._operations, out[samples]
+        holes = self._holes._replace(sides=self._holes.sides[samples])
+        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
+        if operations is None and not is_made and not lines.arrival.address:
+            CROPS[pixels.dtype, pixels.ndim](crops, paint, pixels)
+            return
+        runs = operations is not None
+        cuts = runs and not (is_made and self._is_whole)
+        levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
+        own = _NO_OPERATIONS if operations is None else operations.part(samples)
+        calls = Calls(
+            color=CROPS[out.dtype, out.ndim].address,
+            cut=CROPS[BYTES].address if cuts else 0,
+            run=run_operations.address if runs else 0,
+            resize=0 if resizes is _NO_RESIZES else resize.address,
+            paint=0 if composed is _NO_TILES else paint_tiles.address,
+        )
+        render(lines, resizes, composed, crops, paint, own, levels, calls, OutputMemory.of_pixels(pixels))
+
+    def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
+        """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
+        channels = self.plan.source[0]
+        full = scratch("resized", (len(lines.places), channels, resampling.height, resampling.width))
+        for k, (target, window) in enumerate(zip(torch.from_numpy(full), windows(self.plan)[samples], strict=True)):
+            target.copy_(on_canvas_of(lines.image(k, channels), window, resampling, self.plan.padding))
+        return full
+
+    def _composed(self, canvas: Canvas, first: int, lines: ImageLines) -> tuple[slice, Composed]:
+        """Returns the samples whose last tile is among those from ``first`` on, and what these are painted by."""
+        stop = first + len(lines.places)
+        ends = np.flatnonzero(np.diff(canvas.samples, append=-1)[first:stop]) + 1
+        starts = np.concatenate(([0], ends, [stop - first]))
+        begin = int(canvas.samples[first]) if stop > first else 0
+        done = slice(begin, begin + len(ends))
+        shares = np.append(canvas.shares[done], np.float32(np.nan))
+        ground = _filled(canvas.fill, self.plan.source[0])
+        return done, Composed(canvas.tiles[first:stop], starts, ground, self._canvases, shares)
+
+    def _resizes(self, resampling: Resampling, samples: slice) -> Resizes:
+        placed = resampling.placement
+        ground = self._fill if placed is None else _filled(placed.fill, self.plan.source[0])
+        return Resizes(self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether nothing is cropped from a canvas, or after a resize."""
+        plan, resampling = self.plan, self.plan.resampling
+        if resampling is None:
+            return plan.top is None and plan.left is None and plan.source[1:] == plan.shape[2:]
+        whole = resampling.height, resampling.width
+        return resampling.top is None and resampling.left is None and whole == plan.shape[2:]
+
+    @lazy_property
+    def _levels(self) -> Bytes:
+        """Levels of samples that are mixed when the batch is complete."""
+        return _POOL.array((math.prod(self.plan.shape),))
+
+    @lazy_property
+    def _floats(self) -> Floats:
+        """The batch as float32, of outputs that no kernel writes: float32 [B, C, h, w]."""
+        return _POOL.array(self.plan.shape, np.float32)
+
+    @lazy_property
+    def _canvases(self) -> Bytes:
+        """Canvases of the sample that is being painted, whose tiles may come by several calls."""
+        channels, canvas = self.plan.source[0], self.plan.canvas
+        layers = 1 if canvas is None else 1 + int(canvas.tiles["layer"].max(initial=0))
+        return _POOL.array((layers, channels, *self.plan.source[1:]))
+
+    @lazy_property
+    def _windows(self) -> Records:
+        """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
+        plan, resampling = self.plan, self.plan.resampling
+        cut = zeros(plan.count, WINDOW)
+        for name in ("top", "left"):
+            if (starts := getattr(plan if resampling is None else resampling, name)) is not None:
+                cut[name] = starts
+        for flip, bit in ((plan.flip_x, FLIPPED_X), (plan.flip_y, FLIPPED_Y)):
+            if flip is not None:
+                cut["flips"] += flip * np.uint8(bit)
+        return cut
+
+    @lazy_property
+    def _resized_windows(self) -> Records:
+        """Windows that are resized: RESIZED [B]."""
+        plan, resampling, resizes = self.plan, self.plan.resampling, zeros(self.plan.count, RESIZED)
+        for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
+            if value is not None:
+                resizes[name] = value
+        placed = None if resampling is None else resampling.placement
+        if placed is not None:
+            resizes["high"], resizes["wide"] = placed.rows, placed.cols
+            resizes["down"], resizes["right"] = placed.top, placed.left
+        elif resampling is not None:
+            resizes["high"], resizes["wide"] = resampling.height, resampling.width
+        return resizes
+
+    @lazy_property
+    def _operations(self) -> Operations | None:
+        program = self.plan.complete_program()
+        return None if program is None else program.for_kernels(self.plan.source[0])
+
+    @lazy_property
+    def _mode(self) -> int:
+        return PADDING_MODES.index((self.plan.padding or Padding()).mode)
+
+    @lazy_property
+    def _fill(self) -> Bytes:
+        return _filled((self.plan.padding or Padding()).fill, self.plan.source[0])
+
+    @lazy_property
+    def _holes(self) -> Holes:
+        """Holes of samples that are not mixed later."""
+        plan = self.plan
+        return holes_of(plan.holes if plan.mixing is None else (), plan.count, plan.source[0])
+
 
 def _check(plan: Plan, dtype: torch.dtype) -> None:
     """Checks that the dtype can hold the output.
@@ -124,3 +337,85 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Floats | None, Floats | 
     if plan.peak == 1.0 or not dtype.is_floating_point:
         return None, None
     return None, np.full(plan.source[0], 1.0 / plan.peak, np.float32)
+
+
+_NO_RESIZES = Resizes(np.empty(0, RESIZED), NOWHERE, 0, NOWHERE, 0)
+_NO_CANVAS: Bytes = np.empty((0, 0, 0, 0), np.uint8)
+_NO_TILES = Composed(np.empty(0, TILE), np.empty(0, np.int64), NOWHERE, _NO_CANVAS, np.empty(0, np.float32))
+_NO_OPERATIONS = Operations(np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.int64))
+
+
+@lru_cache(maxsize=64)
+def _filled(fill: tuple[float, ...], channels: int) -> Bytes:
+    """Returns a fill as the kernels take it, uint8 [C], shared by all who ask for the same."""
+    return np.full(channels, fill, np.uint8)
+
+
+def streams(out: Pixels) -> bool:
+    """Returns whether a batch is written past the caches: it, and each sample, is too large to stay there."""
+    together = math.prod(out.shape[-2:]) * out.itemsize  # that a kernel writes band by band
+    is_aligned = together % LINE == 0 and out.ctypes.data % LINE == 0
+    return is_aligned and past_caches(len(out), math.prod(out.shape[1:]) * out.itemsize)
+
+
+RESERVE = 1.5
+"""Factor by which a window has to shrink more than its decoded image: with less, pixels differ by over 2 levels on
+average."""
+
+
+def needed_lines(plan: Plan) -> Places:
+    """Returns what each image's window needs of it: :data:`NEEDED` [B].
+
+    A window that is larger than its canvas needs only the lines that show there. Padding may be made of any line of the
+    image, unless it is constant. Where no kernel resizes, all lines are needed, whatever shows.
+
+    Args:
+        plan: plan of variable-size images.
+    """
+    if plan.sizes is None:
+        raise ValueError("the plan is for fixed-size images")
+    height = plan.sizes[:, 0]
+    top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
+    rows = plan.per_sample(plan.rows)
+    if plan.resampling is not None and not is_by_kernel(plan.resampling):
+        return complete_images(plan.sizes)
+    first, stop = top, top + rows
+    placed = None if plan.resampling is None else plan.resampling.placement
+    if placed is not None and plan.resampling is not None:
+        wanted, down = placed.rows, placed.top
+        scale = rows / wanted
+        reach = max(REACHES.values()) * np.maximum(scale, 1.0) + 1
+        begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.resampling.height - down)
+        first = top + np.floor(np.maximum(begin * scale - reach, 0)).astype(np.int64)
+        stop = top + np.ceil(np.minimum(end * scale + reach, rows)).astype(np.int64)
+    if plan.padding is not None and plan.padding.mode != "constant":
+        outside = (top < 0) | (top + rows > height)
+        first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
+    needed = np.empty(plan.count, NEEDED)
+    needed["first"] = np.clip(first, 0, height)
+    needed["stop"] = np.clip(stop, needed["first"], height)
+    needed["shrink"] = _shrinks_of(plan, plan.sizes)
+    return needed
+
+
+def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
+    """Returns the greatest number of times by which each image may be smaller for its window: int64 [B]."""
+    resampling, allowed = plan.resampling, np.ones(plan.count, np.int64)
+    if resampling is None:
+        return allowed
+    placed = resampling.placement
+    down, across = (resampling.height, resampling.width) if placed is None else (placed.rows, placed.cols)
+    rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
+    least = np.minimum(rows / plan.per_sample(down), cols / plan.per_sample(across))
+    if plan.top is not None and plan.left is not None:
+        inside = (plan.top >= 0) & (plan.left >= 0)
+        inside &= (plan.top + rows <= sizes[:, 0]) & (plan.left + cols <= sizes[:, 1])
+        least = np.where(inside, least, 1.0)
+    for shrink in SHRINKS:
+        allowed[least >= RESERVE * shrink] = shrink
+    return allowed
+
+
+def is_by_kernel(resampling: Resampling) -> bool:
+    """Returns whether a compiled kernel resizes."""
+    return resampling.antialias and resampling.mode in REACHES

@@ -20,7 +20,7 @@ from mmload.render import level_program as levels
 from mmload.render.hsv_kernel import SECTORS, changed_hsv
 from mmload.render.level_program import OperationSlot, Program
 from mmload.render.plan_parts import LUMA_WEIGHTS
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.host_memory import constant
 
 _RED, _GREEN, _BLUE = LUMA_WEIGHTS
 

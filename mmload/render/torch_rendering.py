@@ -7,11 +7,8 @@ of different sizes on a device, within one level of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,7 +30,7 @@ from mmload.render.torch_sampling import (
     positions,
     windows,
 )
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.host_memory import constant
 
 
 def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
@@ -59,33 +56,9 @@ def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padd
     return (full.clamp_(0, 255).round_() if is_uint8 else full).to(pixels.dtype)
 
 
-class Placed(NamedTuple):
-    """Placement of one sample in integers, as :class:`~mmload.render.plan_parts.Placement` describes it."""
-
-    rows: int
-    cols: int
-    top: int
-    left: int
-
-    def visible(self, height: int, width: int) -> tuple[slice, slice]:
-        """Returns the rows and columns of a canvas of height x width that show the resized window."""
-        over = slice(min(max(self.top, 0), height), max(min(self.top + self.rows, height), 0))
-        return over, slice(min(max(self.left, 0), width), max(min(self.left + self.cols, width), 0))
-
-
-def placements(plan: Plan) -> Sequence[Placed | None]:
-    """Returns the plan's placements as Python numbers, one per sample; None: it has none."""
-    placed = None if plan.resampling is None else plan.resampling.placement
-    if placed is None:
-        return [None] * plan.count
-    numbers = np.stack((placed.rows, placed.cols, placed.top, placed.left), 1).tolist()
-    return [Placed(*one) for one in numbers]
-
-
-def on_canvas_of(
-    image: Tensor, window: Window, resampling: Resampling, padding: Padding | None, placed: Placed | None
-) -> Tensor:
+def on_canvas_of(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
     """Resizes the window of any image [C, H, W], and may place it on a canvas: [C, height, width] in its dtype."""
+    placed = window.placed
     if placed is None:
         return resized(image, window, resampling, padding)
     full = resized(image, window, replace(resampling, height=placed.rows, width=placed.cols), padding)
@@ -220,13 +193,13 @@ def resized_one_by_one(plan: Plan, images: Tensor) -> Tensor:
     """Crops, resizes and flips images [B, C, H, W] by a plan in host memory, as torchvision does: in their dtype."""
     if not len(images) or plan.resampling is None:
         return images.new_empty(plan.shape)
-    samples = zip(images, windows(plan), placements(plan), strict=True)
+    samples = zip(images, windows(plan), strict=True)
     return torch.stack([_moved_one(plan, plan.resampling, *sample) for sample in samples])
 
 
-def _moved_one(plan: Plan, resampling: Resampling, image: Tensor, window: Window, placed: Placed | None) -> Tensor:
+def _moved_one(plan: Plan, resampling: Resampling, image: Tensor, window: Window) -> Tensor:
     """Crops, resizes and flips one image."""
-    full = on_canvas_of(image, window, resampling, plan.padding, placed)
+    full = on_canvas_of(image, window, resampling, plan.padding)
     top, left = window.part_top, window.part_left
     part = full[:, top : top + plan.height, left : left + plan.width]
     return part.flip(window.flips) if window.flips else part

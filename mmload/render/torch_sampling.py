@@ -1,21 +1,21 @@
 """Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible.
 
-Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.plan_copies.with_tensors`.
+Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.plan_copies.copied`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Numbers
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding, Placement
-from mmload.runtime.memory_pool import constant
+from mmload.runtime.host_memory import constant
 
 PICKED_AT_ONCE = 131_072
 """Pixels that are picked by one call on a CPU: their indices take 1 MB, and stay in cache."""
@@ -33,8 +33,25 @@ class OwnMasks(NamedTuple):
     starts: Numbers
 
 
+class Placed(NamedTuple):
+    """Placement of one sample in integers, as :class:`~mmload.render.plan_parts.Placement` describes it."""
+
+    rows: int
+    cols: int
+    top: int
+    left: int
+
+    def visible(self, height: int, width: int) -> tuple[slice, slice]:
+        """Returns the rows and columns of a canvas of height x width that show the resized window."""
+        over = slice(min(max(self.top, 0), height), max(min(self.top + self.rows, height), 0))
+        return over, slice(min(max(self.left, 0), width), max(min(self.left + self.cols, width), 0))
+
+
 class Window(NamedTuple):
-    """Geometry of one sample in integers: source window, start of the crop after a resize, dimensions to flip."""
+    """Geometry of one sample in integers.
+
+    It is the source window, the start of the crop after a resize, the dimensions to flip, and the place on a canvas.
+    """
 
     top: int
     left: int
@@ -43,6 +60,7 @@ class Window(NamedTuple):
     part_top: int
     part_left: int
     flips: tuple[int, ...]
+    placed: Placed | None = None
 
     def inside(self, shape: Sequence[int]) -> bool:
         """Returns whether all of the source window lies in an image [C, H, W]."""
@@ -51,26 +69,16 @@ class Window(NamedTuple):
 
 
 def windows(plan: Plan) -> list[Window]:
-    """Returns the plan's geometry as Python numbers."""
-    zero = [0] * plan.count
-    top, left = _numbers(plan.top, zero), _numbers(plan.left, zero)
-    rows, cols = _numbers(plan.rows, zero), _numbers(plan.cols, zero)
+    """Returns the geometry of a plan in host memory as Python numbers."""
     part = plan.resampling
-    part_top = zero if part is None else _numbers(part.top, zero)
-    part_left = zero if part is None else _numbers(part.left, zero)
-    across, over = _numbers(plan.flip_x, zero), _numbers(plan.flip_y, zero)
-    flips = [(-1,) * bool(x) + (-2,) * bool(y) for x, y in zip(across, over, strict=True)]
-    return [Window(*one) for one in zip(top, left, rows, cols, part_top, part_left, flips, strict=True)]
-
-
-def _numbers(value: Tensor | int | None, zero: list[int]) -> list[int]:
-    """Returns one number per sample."""
-    if value is None:
-        return zero
-    if isinstance(value, int):
-        return [value] * len(zero)
-    numbers: list[int] = value.tolist()
-    return numbers
+    sides: Sequence[Any] = plan.top, plan.left, plan.rows, plan.cols, part and part.top, part and part.left
+    numbers = np.stack([np.broadcast_to(0 if side is None else side, plan.count) for side in sides], 1).tolist()
+    flips = (np.zeros(plan.count, np.bool_) if flip is None else flip for flip in (plan.flip_x, plan.flip_y))
+    turned = [(-1,) * x + (-2,) * y for x, y in zip(*(flip.tolist() for flip in flips), strict=True)]
+    places: Sequence[Placed | None] = [None] * plan.count
+    if part is not None and (canvas := part.placement) is not None:
+        places = list(map(Placed._make, zip(canvas.rows, canvas.cols, canvas.top, canvas.left, strict=True)))
+    return [Window._make([*one, turn, at]) for one, turn, at in zip(numbers, turned, places, strict=True)]
 
 
 def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
@@ -113,12 +121,6 @@ def reflected(position: Tensor, length: int, mode: str) -> Tensor:
     return position.clamp(min=0).clamp(max=length - 1)
 
 
-def chunks(count: int, sizes: Sequence[int], most: int) -> list[slice]:
-    """Divides samples of the sizes [C, h, w] into parts of at most ``most`` elements, or of one sample."""
-    size = max(1, most // max(math.prod(sizes), 1))
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
 def on_canvas(plan: Plan, placed: Placement) -> Tensor:
     """Returns which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
     y, x = (positions(plan, axis, placed.rows.device) for axis in axes_of(plan))
@@ -140,8 +142,9 @@ def picked(images: Tensor, plan: Plan) -> Tensor:
         inside = _is_inside(y, height)[:, None, :, None] & _is_inside(x, width)[:, None, None]
         y, x = reflected(y, height, plan.padding.mode), reflected(x, width, plan.padding.mode)
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
-    most = PICKED_AT_ONCE if images.device.type == "cpu" else count * plan.height * plan.width
-    for samples in chunks(count, (plan.height, plan.width), most):
+    at_once = PICKED_AT_ONCE // (plan.height * plan.width) if images.device.type == "cpu" else count
+    for start in range(0, count, max(at_once, 1)):
+        samples = slice(start, start + max(at_once, 1))
         index = (y[samples, :, None] * width + x[samples, None, :]).flatten(1)[:, None].expand(-1, channels, -1)
         torch.gather(images[samples].reshape(-1, channels, height * width), 2, index, out=taken[samples])
     taken = taken.view(count, channels, plan.height, plan.width)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, update_wrapper
-from typing import Any, TypeVar
+from functools import cache, partial, update_wrapper
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 ARENA = "arena"
-"""Type of the argument of kernels that need working memory: a :mod:`mmload.runtime.arena`, which is added to the
-arguments of each call from Python."""
+"""Type of the argument of kernels that need working memory: an arena of :mod:`mmload.runtime.intrinsics`, which is
+added to the arguments of each call from Python."""
 
 _TYPE = re.compile(r"\w+(?:\[[:, 1]+\])?")
 
@@ -35,24 +35,25 @@ class RecordArray:
         return f"{self.dtype.descr}[{self.ndim}]"
 
 
-@dataclass(frozen=True)
-class TupleType:
-    """Type of a named tuple.
+Type = str | RecordArray | type
+"""Type of an argument; a string is a number or array in numba's notation, such as ``"uint8[:, ::1]"``, or ARENA.
 
-    Attributes:
-        kind: its class.
-        fields: types of its fields.
-    """
+A class is that of a named tuple, whose fields are annotated by :data:`typing.Annotated` with their types; ``int``,
+``float`` and ``bool`` need no more.
+"""
 
-    kind: type
-    fields: tuple[Type, ...]
-
-    def __str__(self) -> str:
-        return f"{self.kind.__name__}({', '.join(map(str, self.fields))})"
+_PLAIN = {int: "int64", float: "float64", bool: "boolean"}
 
 
-Type = str | RecordArray | TupleType
-"""Type of an argument; a string is a number or array in numba's notation, such as ``"uint8[:, ::1]"``, or ARENA."""
+@cache
+def fields_of(kind: type) -> tuple[Type, ...]:
+    """Returns the types of the fields of a named tuple."""
+    hints = get_type_hints(kind, include_extras=True).values()
+    return tuple(hint.__metadata__[-1] if hasattr(hint, "__metadata__") else _PLAIN.get(hint, hint) for hint in hints)
+
+
+def _text(kind: Type) -> str:
+    return f"{kind.__name__}({', '.join(map(_text, fields_of(kind)))})" if isinstance(kind, type) else str(kind)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Signature:
     arguments: tuple[Type, ...]
 
     def __str__(self) -> str:
-        return f"{self.result}({', '.join(map(str, self.arguments))})"
+        return f"{self.result}({', '.join(map(_text, self.arguments))})"
 
     @classmethod
     def parsed(cls, text: str) -> Signature:
@@ -77,15 +78,12 @@ class Signature:
         return cls(result, tuple(arguments))
 
 
-def array_of(kind: str) -> tuple[str, int, bool]:
+def array_of(kind: str | RecordArray) -> tuple[Any, int, bool]:
     """Returns the dtype of a number or array, its number of dimensions, and whether it is contiguous."""
+    if isinstance(kind, RecordArray):
+        return kind.dtype, kind.ndim, True
     dtype, _, sides = kind.partition("[")
     return dtype, sides.count(":") - sides.count("::"), "::1" in sides
-
-
-def tuple_type(kind: type, *fields: Type) -> TupleType:
-    """Returns the type of a named tuple: its class, and the types of its fields."""
-    return TupleType(kind, fields)
 
 
 def void(*arguments: Type) -> Signature:
@@ -111,20 +109,17 @@ class Part:
 
 def inlined(function: F) -> F:
     """Marks a function that is inlined into compiled ones."""
-    part: Any = Part(function, inline="always")
-    return part  # type: ignore[no-any-return]
+    return cast(F, Part(function, inline="always"))
 
 
 def called(function: F) -> F:
     """Marks a function that compiled ones call: compiled once for all of them, which saves time for long functions."""
-    part: Any = Part(function)
-    return part  # type: ignore[no-any-return]
+    return cast(F, Part(function))
 
 
 def fused(function: F) -> F:
     """Acts as :func:`called`, but lets a product and a sum be rounded once: for floats that are exact integers."""
-    part: Any = Part(function, fastmath={"contract"})
-    return part  # type: ignore[no-any-return]
+    return cast(F, Part(function, fastmath={"contract"}))
 
 
 class Intrinsic:

@@ -1,12 +1,21 @@
-"""What kernels call where loops cannot say it; :mod:`mmload.runtime.numba_intrinsics` generates the code."""
+"""What kernels call where loops cannot say it, and their working memory, an arena per thread.
+
+:mod:`mmload.runtime.numba_intrinsics` generates the code.
+
+A kernel that needs working memory has an argument of the type :data:`~mmload.runtime.declarations.ARENA`. What is
+carved out of it is valid until the call from Python ends, or until the kernel sets the number of used bytes back, as in
+a loop over samples. A call that needs more than there is takes blocks from the C library, and the next one finds a
+larger arena.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mmload.runtime.declarations import Intrinsic, inlined
+from mmload.runtime.declarations import External, Intrinsic, called, inlined
 
 LINE = 64
 """Bytes of a cache line."""
@@ -114,3 +123,32 @@ one load.
 
 picks_any_pair: Any = Intrinsic("picks_any_pair")
 """In compiled functions, it tells whether there may be other numbers between those of a pair of ``blend_neighbors``."""
+
+Arena = npt.NDArray[np.int64]
+"""Head of an arena in kernels: the five numbers below."""
+
+MEMORY, SIZE, USED, MOST, BLOCKS = range(5)
+"""Numbers of an arena: address and bytes of its memory, bytes in use, the most that have been in use, and the address
+of the last block from the C library or 0; a block begins with the address of the one before."""
+
+_MALLOC = External("malloc", "uintp(uintp)")
+
+
+@called
+def _take(arena: Arena, size: int) -> int:
+    """Returns the address of so many bytes, which begins a cache line."""
+    begin = (arena[USED] + (LINE - 1)) // LINE * LINE
+    arena[USED] = begin + size
+    arena[MOST] = max(arena[MOST], arena[USED])
+    if arena[USED] <= arena[SIZE]:
+        return np.uintp(arena[MEMORY] + begin)  # type: ignore[return-value]
+    block = _MALLOC(np.uintp(size + 2 * LINE))
+    array_at(block, 1, np.int64)[0] = arena[BLOCKS]
+    arena[BLOCKS] = block
+    return np.uintp((block // np.uintp(LINE) + np.uintp(2)) * np.uintp(LINE))  # type: ignore[return-value]
+
+
+@inlined
+def carve(arena: Arena, shape: Any, dtype: Any) -> Any:
+    """Returns an uninitialized array of an arena; the shape is a number or a tuple."""
+    return array_at(_take(arena, array_at(np.uintp(0), shape, dtype).nbytes), shape, dtype)

@@ -1,6 +1,6 @@
 """Compiles kernels to object files of plain C functions, by public interfaces of numba and llvmlite.
 
-The C function of a kernel takes the address of its record (:mod:`mmload.runtime.records`) and returns an integer.
+The C function of a kernel takes the address of its record (:mod:`mmload.runtime.numba_compile`) and returns an integer.
 Nothing in it allocates, counts references or raises, so it needs nothing of Python or numba: what it refers to is
 checked, and must be in the C library.
 """
@@ -18,6 +18,7 @@ from numba import types
 
 from mmload.runtime import numba_intrinsics
 from mmload.runtime.declarations import Intrinsic, Part, Signature
+from mmload.runtime.machine_code import processor
 
 _numba: Any = numba  # it is only partially typed
 
@@ -79,10 +80,7 @@ def c_function(part: Part, signature: Signature) -> Any:
 
 def _machine() -> Any:
     """Returns LLVM's target: the processor that numba compiles for."""
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    name = _numba.config.CPU_NAME or binding.get_host_cpu_name()
-    features = ",".join(numba_intrinsics.features())
+    name, features = processor()
     target = binding.Target.from_triple(binding.get_process_triple())
     return target.create_target_machine(name, features, opt=3, reloc="pic")
 

@@ -2,8 +2,8 @@
 
 The package's libraries are in ``machine_code``, one for each kind of processor; ``scripts/machine_code`` makes them of
 object files, one per kernel. A kernel is found by a symbol that has a digest of all that it was made from, so that no
-code of another source is run. What a library does not have is compiled, and its object file is cached. llvmlite links
-it in memory, where no other linker is needed.
+code of another source is run. What a library does not have is compiled, and its object file is cached, with a digest
+behind it, by which a damaged file is known. llvmlite links it in memory, where no other linker is needed.
 
 The cache is beside the source, or in the user's cache folder if that is not writable (``NUMBA_CACHE_DIR`` overrides
 both); if neither is writable, each process compiles for itself. A cache that other users can write to is not used, as
@@ -17,28 +17,24 @@ import fcntl
 import hashlib
 import mmap
 import os
-import pkgutil
 import platform
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import cache
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError, choices
-from mmload.runtime.durable_files import remove_partials, write_atomically
 from mmload.runtime.resources import processor_name
 
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
 
 LEVELS = {"x86-64-v4": f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl", "x86-64-v3": _V3, "aarch64": ""}
 """Kinds of processors that the package may have a library for, the best first, and the features that each needs."""
-
-BOUNDS_CHECK = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
-"""Whether kernels are compiled with checks of their indices, for tests."""
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -47,7 +43,7 @@ _FLAGS = {"abm": "lzcnt", "bmi1": "bmi", "sse4_2": "sse4.2"}
 
 _COMPILER = "kernel_compiler", "numba_intrinsics"
 _IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
-_PATIENCE_S, _POLL_S = 60.0, 0.01  # the largest kernel compiles in some seconds
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _SETTINGS = "NUMBA_BOUNDSCHECK", "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 
 
@@ -59,22 +55,39 @@ def load(symbol: str, compile_: Callable[[], bytes]) -> int:
     for library in map(_shipped_library, levels()):
         if library is not None and hasattr(library, symbol):
             return ctypes.cast(library[symbol], ctypes.c_void_p).value or 0
+    return _link(_object_file(symbol, compile_), symbol)
+
+
+def _object_file(symbol: str, compile_: Callable[[], bytes]) -> bytes:
+    """Returns the object file of a kernel from the cache; where it is missing or damaged, compiles it."""
     folder = cache_folder()
     if folder is None or "<locals>" in symbol:  # what it is made from cannot be told
-        _announce()
-        return _link(compile_(), symbol)
-    path = folder / f"{symbol}.{_processor()}.o"
-    if not path.exists():
-        with _locked(path):
-            if not path.exists():
-                _announce()
-                remove_partials(path)
-                code = compile_()
-                try:
-                    write_atomically(path, code)
-                except OSError:  # a full disk: later processes compile again
-                    return _link(code, symbol)
-    return _link(path.read_bytes(), symbol)
+        return _compiled(compile_)
+    path = folder / f"{symbol}.{_processor_digest()}.o"
+    if (code := _cached(path)) is None:
+        with ExitStack() as stack:
+            file: Any = BytesIO()
+            with suppress(OSError):  # another user's, or on a file system without locks
+                file = stack.enter_context(open(path, "ab", buffering=0))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if (code := _cached(path)) is None:
+                code = _compiled(compile_)
+                with suppress(OSError):  # on a full disk: later processes compile again
+                    file.truncate(0)
+                    file.write(code + hashlib.sha256(code).digest())
+    return code
+
+
+def _cached(path: Path) -> bytes | None:
+    """Returns the object file before the digest in a file; None if they do not agree, as of one that is written."""
+    data = path.read_bytes() if path.exists() else b""
+    code, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _compiled(compile_: Callable[[], bytes]) -> bytes:
+    _announce()
+    return compile_()
 
 
 def symbol_of(function: Callable[..., Any], signature: str) -> str:
@@ -128,8 +141,10 @@ def cache_folder() -> Path | None:
 
     The folder beside the source is as safe as the source.
     """
-    own, beside = os.environ.get("NUMBA_CACHE_DIR"), PACKAGE / "__pycache__"
-    for folder in [Path(own) / "mmload"] if own else [beside, *(each / "mmload" for each in _user_caches())]:
+    usual = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    own, beside, home = os.environ.get("NUMBA_CACHE_DIR"), PACKAGE / "__pycache__", Path(os.path.expanduser(usual))
+    places = [Path(own) / "mmload"] if own else [beside, *([home / "mmload"] if home.is_absolute() else [])]
+    for folder in places:
         with suppress(OSError):
             folder.mkdir(0o777 if folder == beside else 0o700, parents=True, exist_ok=True)
             if os.access(folder, os.W_OK) and (folder == beside or _is_private(folder)):
@@ -143,19 +158,18 @@ def _is_private(folder: Path) -> bool:
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
 
 
-def _user_caches() -> list[Path]:
-    """Returns the user's cache folder; nothing for a user without a home."""
-    usual = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    chosen = os.path.expanduser(usual)
-    return [] if chosen.startswith("~") else [Path(chosen)]
+@cache
+def processor() -> tuple[str, str]:
+    """Returns the name and the features, such as "+avx2,-sse4a", of the processor that numba compiles for."""
+    name, features = (os.environ.get(f"NUMBA_CPU_{what}") for what in ("NAME", "FEATURES"))
+    return name or _llvm().get_host_cpu_name(), features or _llvm().get_host_cpu_features().flatten()
 
 
 @cache
-def _processor() -> str:
+def _processor_digest() -> str:
     """Returns the digest of the processor that numba compiles for, and of its level of optimization."""
-    level, name, features = (os.environ.get(name) for name in _SETTINGS[1:])
-    own = name or _llvm().get_host_cpu_name(), features or _llvm().get_host_cpu_features().flatten()
-    return hashlib.sha256(repr((own, level, _llvm().get_process_triple())).encode()).hexdigest()[:8]
+    known = processor(), os.environ.get("NUMBA_OPT"), _llvm().get_process_triple()
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:8]
 
 
 @cache
@@ -173,29 +187,8 @@ def _sources(module: str) -> str:
 
 @cache
 def _source(module: str) -> bytes:
-    package, _, name = module.rpartition(".")
-    try:
-        return pkgutil.get_data(package or name, f"{name}.py") or b""
-    except FileNotFoundError:  # a package
-        return pkgutil.get_data(module, "__init__.py") or b""
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keeps other processes from compiling the same: a byte of one file of the folder is locked for each name.
-
-    A process that was stopped while it compiles keeps them for :data:`_PATIENCE_S`.
-    """
-    byte, until = int(hashlib.sha256(path.name.encode()).hexdigest()[:7], 16), time.monotonic() + _PATIENCE_S
-    with ExitStack() as stack:
-        with suppress(OSError):  # of another user, or a file system without locks
-            file = stack.enter_context(open(path.with_name("mmload.lock"), "ab"))
-            while time.monotonic() < until:
-                with suppress(BlockingIOError, PermissionError):
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-                    break
-                time.sleep(_POLL_S)
-        yield
+    found = find_spec(module)
+    return Path(found.origin).read_bytes() if found is not None and found.origin else b""
 
 
 @cache
@@ -216,18 +209,17 @@ def _llvm() -> Any:
             "mmload has no machine code for this processor, and numba, which compiles it, is not installed; "
             "pip install 'mmload[compile]'"
         ) from error
+    with suppress(RuntimeError):  # newer releases initialize by themselves
+        binding.initialize()
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
     return binding
 
 
 @cache
 def _linker() -> Any:
-    llvm = _llvm()
-    with suppress(RuntimeError):  # newer releases initialize by themselves
-        llvm.initialize()
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
     # The other linker puts sections anywhere, where code that reaches 2 GiB finds its constants only by chance.
-    return llvm.create_lljit_compiler(use_jit_link=True)
+    return _llvm().create_lljit_compiler(use_jit_link=True)
 
 
 _linked: list[Any] = []  # all that must live as long as the process

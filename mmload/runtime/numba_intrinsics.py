@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
-from llvmlite import binding, ir
-from numba import config, from_dtype, types
+from llvmlite import ir
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from mmload.runtime.declarations import ARENA, RecordArray, Signature, TupleType, Type, array_of
+from mmload.runtime.declarations import ARENA, Signature, Type, array_of, fields_of
 from mmload.runtime.intrinsics import (
     LINE,
     MEAN_BITS,
@@ -25,10 +25,10 @@ from mmload.runtime.intrinsics import (
     TRANSPOSED_COLUMNS,
     TRANSPOSED_ROWS,
 )
+from mmload.runtime.machine_code import processor
 
 _arrayobj: Any = arrayobj  # numba is only partially typed
 _cgutils: Any = cgutils
-_config: Any = config
 _types: Any = types
 _intrinsic: Any = intrinsic
 
@@ -44,12 +44,6 @@ def _check_index(target: Any, builder: Any, index: Any, length: Any) -> None:
     """Generates code that raises IndexError if an index is not below a length; none without bounds checks."""
     if target.enable_boundscheck:
         _cgutils.do_boundscheck(target, builder, index, length)
-
-
-def features() -> list[str]:
-    """Returns the features of the processor that numba compiles for, such as "+avx2"."""
-    text: str = _config.CPU_FEATURES or binding.get_host_cpu_features().flatten()
-    return text.split(",")
 
 
 def arguments_of(signature: Signature) -> Any:
@@ -159,12 +153,10 @@ def _c_signature(text: str) -> Any:
 
 def numba_type(kind: Type) -> Any:
     """Returns numba's type."""
-    if isinstance(kind, TupleType):
-        return _types.BaseTuple.from_types([numba_type(field) for field in kind.fields], kind.kind)
-    if isinstance(kind, RecordArray):
-        return _types.Array(from_dtype(kind.dtype), kind.ndim, "C")
+    if isinstance(kind, type):
+        return _types.BaseTuple.from_types([numba_type(field) for field in fields_of(kind)], kind)
     dtype, ndim, is_contiguous = array_of("int64[::1]" if kind == ARENA else kind)
-    found = getattr(_types, dtype)
+    found = getattr(_types, dtype) if isinstance(dtype, str) else from_dtype(dtype)
     return _types.Array(found, ndim, "C" if is_contiguous else "A") if ndim else found
 
 
@@ -202,18 +194,14 @@ def _lengths(target: Any, builder: Any, shape: Any, value: Any) -> list[Any]:
 
 @_intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return types.float32(types.float32, types.float32, types.float32), code
+    made = types.float32(types.float32, types.float32, types.float32)
+    return made, lambda target, builder, signature, arguments: builder.fma(*arguments)
 
 
 @_intrinsic
 def select(context: Any, condition: Any, first: Any, second: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.select(*arguments)
-
-    return first(types.boolean, first, first), code
+    made = first(types.boolean, first, first)
+    return made, lambda target, builder, signature, arguments: builder.select(*arguments)
 
 
 @_intrinsic(prefer_literal=True)
@@ -313,10 +301,8 @@ def transpose(context: Any, source: Any, corner: Any, pitch: Any, out: Any, plac
 
 @_intrinsic
 def rounded(context: Any, value: Any, out: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _rounded(builder, arguments[0], out.dtype)
-
-    return _rounded_type(out)(types.float32, out), code
+    made = _rounded_type(out)(types.float32, out)
+    return made, lambda target, builder, signature, arguments: _rounded(builder, arguments[0], out.dtype)
 
 
 @_intrinsic
@@ -358,7 +344,7 @@ def _vector(target: Any, builder: Any, array: Any, begin: Any, kind: Any) -> Any
 
 
 def _has_avx512() -> bool:
-    return "+avx512bw" in features()
+    return "+avx512bw" in processor()[1].split(",")
 
 
 @_intrinsic

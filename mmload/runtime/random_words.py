@@ -37,6 +37,7 @@ def mix_integer(number: int) -> int:
     return word ^ word >> _SHIFTS[2]
 
 
+@inlined
 def mix_word(word: np.uint64) -> np.uint64:
     """Applies the finalizer to numpy words; also in compiled loops."""
     word = (word ^ (word >> _SHIFT_0)) * _FACTOR_0
@@ -153,9 +154,6 @@ def as_words(value: Numbers) -> Words:
 # and then wait for it beside other threads.
 
 
-_mix = inlined(mix_word)
-
-
 @inlined
 def unit_of_word(word: np.uint64) -> float:
     """Converts the upper 53 bits of a word to a number in [0, 1), in compiled functions."""
@@ -165,7 +163,7 @@ def unit_of_word(word: np.uint64) -> float:
 @numba_compiled("void(uint64[::1], uint64[::1])", nogil=False)
 def _write_mixed(words: Words, out: Words) -> None:
     for k in range(len(words)):
-        out[k] = _mix(words[k])
+        out[k] = mix_word(words[k])
 
 
 @numba_compiled("void(uint64[::1], float64[::1])", nogil=False)
@@ -182,13 +180,13 @@ def seeded(ids: Words, run: int) -> Words:
 @numba_compiled("void(uint64[::1], uint64, uint64[::1])", nogil=False)
 def _write_seeded(ids: Words, run: int, out: Words) -> None:
     for k in range(len(ids)):
-        out[k] = _mix(_mix(ids[k] ^ run) + _INCREMENT)
+        out[k] = mix_word(mix_word(ids[k] ^ run) + _INCREMENT)
 
 
 @inlined
 def _drawn(seed: np.uint64, step: Any, number: Any) -> np.uint64:
     """Returns the word of a draw of a step, in compiled functions."""
-    return _mix(seed + step + number * _INCREMENT)
+    return mix_word(seed + step + number * _INCREMENT)
 
 
 def counted(seeds: Words, step: int, first: int, count: int) -> Words:

@@ -77,11 +77,6 @@ def _check_mode(mode: int, path: str | Path) -> None:
         raise OSError(errno.EINVAL, _KINDS.get(kind, "it is not a regular file"), str(path))
 
 
-def read_at(handle: int, out: memoryview, offset: int) -> int:
-    """Reads a file's bytes from ``offset`` on into ``out``; returns their number, 0 at the end of the file."""
-    return os.preadv(handle, [out], offset)
-
-
 def write_at(handle: int, data: memoryview, offset: int) -> None:
     """Writes all of ``data`` into a file from ``offset`` on."""
     while len(data):

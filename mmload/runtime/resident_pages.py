@@ -16,18 +16,18 @@ import mmap
 import os
 import sys
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.arena import USED, Arena, carve
-from mmload.runtime.declarations import ARENA, External, Signature, called, tuple_type, void
-from mmload.runtime.host_arrays import zeros
+from mmload.runtime.declarations import ARENA, External, Signature, called, void
+from mmload.runtime.host_memory import zeros
+from mmload.runtime.intrinsics import USED, Arena, carve
 from mmload.runtime.numba_compile import numba_compiled
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.uint8]
+Numbers = Annotated[npt.NDArray[np.int64], "int64[::1]"]
+Flags = Annotated[npt.NDArray[np.uint8], "uint8[::1]"]
 
 RANDOM, WILLNEED, DONTNEED, POPULATE_READ = 1, 3, 4, 22
 """Advice of ``madvise`` on Linux; Python 3.11 does not know the last."""
@@ -156,8 +156,6 @@ NO_FILES = FileRanges(
 )
 
 _NUMBERS = "int64[::1]"
-RANGES = tuple_type(FileRanges, _NUMBERS, _NUMBERS, "uint8[::1]", _NUMBERS, "boolean", "boolean", _NUMBERS)
-"""Type of :class:`FileRanges` in signatures."""
 
 
 def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
@@ -297,7 +295,7 @@ def _ask(
     return True
 
 
-_ASK = Signature("boolean", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, "boolean", ARENA))
+_ASK = Signature("boolean", ("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, "boolean", ARENA))
 _look, _request = numba_compiled(_ASK, nogil=False)(_ask), numba_compiled(_ASK)(_ask)
 
 
@@ -320,7 +318,7 @@ def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int, 
     return bool(_MADVISE(base + first, start + length - first, POPULATE_READ) == 0)
 
 
-@numba_compiled(Signature("int64", ("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, ARENA)))
+@numba_compiled(Signature("int64", ("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, ARENA)))
 def make_resident(
     base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers, arena: Arena
 ) -> int:
@@ -336,7 +334,7 @@ def make_resident(
     return -1
 
 
-@numba_compiled(void("uintp", RANGES, _NUMBERS, _NUMBERS, _NUMBERS))
+@numba_compiled(void("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS))
 def evict(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
     """Evicts the complete pages of parts of files that no other process has mapped.
 

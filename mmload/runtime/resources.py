@@ -71,23 +71,6 @@ def check_threads(threads: int | None) -> None:
         raise UsageError(f"threads is {threads!r}; use 1 to {MOST_THREADS}, or leave it out for the cores available")
 
 
-def single_op_pool(size: int, name: str) -> ThreadPoolExecutor:
-    """Returns a pool of ``size`` started threads, each with torch's intra-op parallelism at 1.
-
-    Raises:
-        UsageError: if the system cannot start so many threads.
-    """
-    pool = ThreadPoolExecutor(size, thread_name_prefix=name)
-    try:
-        with _single_op(size) as settle:
-            for _ in range(size):
-                pool.submit(settle)
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    return pool
-
-
 def single_op_threads(size: int, name: str, work: Callable[[], None]) -> list[threading.Thread]:
     """Starts ``size`` daemon threads that each run ``work`` once, with torch's intra-op parallelism at 1.
 
@@ -149,10 +132,17 @@ def in_threads(
     """Yields ``make(part)`` for each part, in order, computed by threads; at most two parts per thread are ahead.
 
     Parts are read in the caller's thread; ``make`` is thread-safe, and releases the interpreter lock for its work. When
-    the results are not needed any more, ``ended`` is set, by which ``make`` may end early.
+    the results are not needed any more, ``ended`` is set, by which ``make`` may end early. Torch's intra-op parallelism
+    is 1 in the threads.
+
+    Raises:
+        UsageError: if the system cannot start so many threads.
     """
     count, remaining = threads or available_cores(), iter(parts)
-    with single_op_pool(count, "mmload-parts") as pool:
+    with ThreadPoolExecutor(count, thread_name_prefix="mmload-parts") as pool:
+        with _single_op(count) as settle:
+            for _ in range(count):
+                pool.submit(settle)
         waiting = deque[Future[R]]()
         try:
             waiting.extend(pool.submit(make, part) for part in islice(remaining, 2 * count))

@@ -10,7 +10,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_type_hints, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast, get_type_hints, runtime_checkable
+
+from msgspec import Meta
 
 from mmload.errors import RecipeError, choices, did_you_mean
 from mmload.records import ObjectsRecord, Sample, checked
@@ -153,6 +155,21 @@ SourceFactory = Callable[..., Source]
 """Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
 values and raises RecipeError, but looks at no file; :func:`make_source` compares them with its annotations. The root is
 a Path; one with an attribute ``reads_urls`` that is true also takes a :class:`~mmload.remote.urls.Location`."""
+
+# Types of options; their descriptions say what to use.
+
+_Text = Annotated[str, Meta(min_length=1)]
+
+Fraction = Annotated[
+    Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="a fraction between 0 and 1, for example 0.1")
+]
+Seed = Annotated[int, Meta(description="an integer")]
+Text = Annotated[_Text | None, Meta(description="a text")]
+FilePath = Annotated[_Text | None, Meta(description="a path")]
+PathOrTable = Annotated[_Text | dict[str, _Text] | None, Meta(description="a path, or a table of paths by split")]
+Names = Annotated[list[str] | None, Meta(description="a list of different names")]
+Table = Annotated[dict[str, str] | None, Meta(description="a table of texts")]
+Values = Annotated[dict[str, Any] | None, Meta(description="a table")]
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",

@@ -21,6 +21,7 @@ from PIL import Image
 from mmload.errors import RecipeError, SourceError, choices, shown
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import ObjectsRecord, mirrored_names
+from mmload.sources import PathOrTable
 from mmload.sources.annotation_values import naming
 from mmload.sources.coco_annotations import (
     AnnotationFile,
@@ -41,7 +42,6 @@ from mmload.sources.objects import (
     polygon_fields,
     run_fields,
 )
-from mmload.sources.options import PathOrTable
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
@@ -112,7 +112,10 @@ class CocoSource:
         """
         with reading(self._root):
             self._tree.check_folder("", "the folder with the images' folders and annotations")
-            files = {name: self._annotation_file(file) for name, file in self._files().items()}
+            paths = self._files()
+            for path in paths.values():
+                self._tree.check(path)
+            files = {name: AnnotationFile(path, self.task, self.crowds) for name, path in paths.items()}
             leave_out_groups(files.values())
             splits = {name: self._split(name, file) for name, file in files.items()}
             named = {
@@ -172,12 +175,6 @@ class CocoSource:
         if inner_name(first) is not None and os.path.isfile(self._root / first):
             return ""
         raise SourceError(f"{self._root} has no folder {stems[0]} with the images of {file}; give images, the folder")
-
-    def _annotation_file(self, path: Path) -> AnnotationFile:
-        self._tree.check(path)
-        if not path.is_file():
-            raise SourceError(f"no such annotation file: {path}")
-        return AnnotationFile(path, self.task, self.crowds)
 
     def _split(self, name: str, read: AnnotationFile) -> CocoSplit:
         if not read.images:

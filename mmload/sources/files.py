@@ -26,15 +26,14 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
+from mmload.lazy import lazy_property
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
-from mmload.runtime.lazy_property import lazy_property
 from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources import TIME_MARK
 from mmload.sources.annotation_values import Findings, naming
-from mmload.sources.decode import Decoder, is_dark_depth, is_turned
-from mmload.sources.file_kinds import describe_content
+from mmload.sources.decode import Decoder, describe_content, is_dark_depth, is_turned
 from mmload.store.checksum import crc32
 
 if TYPE_CHECKING:

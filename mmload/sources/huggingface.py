@@ -17,14 +17,14 @@ import numpy as np
 from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
-from mmload.runtime.lazy_property import lazy_property
+from mmload.lazy import lazy_property
 from mmload.runtime.regular_files import read_regular
-from mmload.sources import TIME_MARK
+from mmload.sources import TIME_MARK, Table, Text
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MAX_BYTES, SampleFiles
-from mmload.sources.listing import Beside, Listing, ValuesSplit, check_same_classes, value_at
-from mmload.sources.masks import read_mask
-from mmload.sources.options import Table, Text
+from mmload.sources.listing import Beside, Listing, check_same_classes, value_at
+from mmload.sources.objects import read_mask
+from mmload.sources.schema import ValuesSplit
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:

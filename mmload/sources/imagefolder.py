@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.remote.urls import Location
+from mmload.sources import FilePath, Fraction, Names, Seed
 from mmload.sources.annotation_values import Findings, finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
@@ -42,7 +43,6 @@ from mmload.sources.listing import (
     check_same_classes,
     with_held_out,
 )
-from mmload.sources.options import FilePath, Fraction, Names, Seed
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:

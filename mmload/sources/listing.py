@@ -18,14 +18,11 @@ import numpy.typing as npt
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.records import Sample
-from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from mmload.sources.schema import Schema
 
 _BLOCK = 16
 """Number of rows per block. Reading a row unpacks its block in 5 us; a million samples take about 90 MB in blocks."""
@@ -245,18 +242,20 @@ class ListedSplit(ABC, Generic[T]):
         if fault := self.items[index].fault:
             raise SampleError(self.id(index), fault)
 
-    def checksum(self, index: int) -> str:
+    def reader(self, index: int) -> SampleFiles:
+        """Returns the reader of a sample's files; raises SampleError as :meth:`check` does."""
         self.check(index)
-        files = SampleFiles(self.place_of(index), self.id(index))
+        return SampleFiles(self.place_of(index), self.id(index))
+
+    def checksum(self, index: int) -> str:
+        files = self.reader(index)
         if not isinstance(files.place, RemoteFiles):
             for name in self.files(index):
                 files.read(name)
         return files.checksum
 
     def image_size(self, index: int) -> tuple[int, int] | None:
-        self.check(index)
-        files = SampleFiles(self.place_of(index), self.id(index))
-        return files.size(self.files(index)[0], self.decoder)
+        return self.reader(index).size(self.files(index)[0], self.decoder)
 
     def opened(self, files: SampleFiles, name: str) -> ReadImage:
         """Reads the image of a sample."""
@@ -276,8 +275,7 @@ class ListedSplit(ABC, Generic[T]):
         Raises:
             SampleError: if a file is missing or wrong.
         """
-        self.check(index)
-        files = SampleFiles(self.place_of(index), self.id(index))
+        files = self.reader(index)
         pixels, jpeg, losses = self.opened(files, self.files(index)[0])
         size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
         with files.naming():
@@ -285,39 +283,6 @@ class ListedSplit(ABC, Generic[T]):
         fields = {"features" if size is None else "images": pixels, **fields}
         losses = {**losses, **more}
         return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
-
-
-class ValuesSplit(ListedSplit[T]):
-    """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
-
-    The class of a source adds :meth:`values`, and sets the names of the fields that it gives.
-    """
-
-    fields: Mapping[str, str]
-
-    @abstractmethod
-    def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
-        """Returns the values of a sample by field; raises ValueError if one is missing."""
-
-    def part(self, samples: Sequence[int]) -> Self:
-        _ = self.schema  # of samples of the whole split
-        return super().part(samples)
-
-    @lazy_property
-    def schema(self) -> Schema | None:
-        """Meaning of the fields; None without any."""
-        from mmload.sources.schema import schema_of
-
-        def values(index: int) -> Mapping[str, Any]:
-            self.check(index)
-            return self.values(index, SampleFiles(self.place_of(index), self.id(index)))
-
-        return schema_of(values, len(self), self.decoder, self.fields) if self.fields else None
-
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
-        if self.schema is None:
-            return Beside({})
-        return Beside(self.schema(self.values(index, files), image), {}, frozenset(self.schema.lists))
 
 
 S = TypeVar("S", bound=ListedSplit[Any])

@@ -21,6 +21,7 @@ from msgspec import Meta
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.records import VOID
 from mmload.remote.urls import Location, is_url, place
+from mmload.sources import FilePath, Fraction, Names, Seed, Text
 from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
@@ -53,8 +54,7 @@ from mmload.sources.listing import (
     unique_hashes,
     with_held_out,
 )
-from mmload.sources.masks import read_mask_of
-from mmload.sources.options import FilePath, Fraction, Names, Seed, Text
+from mmload.sources.objects import read_mask_of
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
@@ -229,25 +229,6 @@ class ListSplit(ListedSplit[Item]):
         """Folder that files are relative to; UsageError if any may be in object storage."""
         return local_root(self._urls or self.place)
 
-    @property
-    def targets(self) -> Tensor | None:
-        """Target of each sample: int64 [N] class indices, float32 [N] or float32 [N, K]; None without labels."""
-        import torch
-
-        found = [target for target in map(self._target, self.items) if target is not None]
-        return torch.stack(found) if found else None
-
-    def _target(self, item: Item) -> Tensor | None:
-        import torch
-
-        _, number = item.own
-        if number is None:
-            return None
-        target = torch.tensor(number, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
-        if not self._several:
-            return target
-        return torch.zeros(len(self.classes), dtype=torch.float32, device="cpu").index_fill(0, target, 1)
-
     def id(self, index: int) -> str:
         """Returns the list's id, or the path."""
         return _name(self.items[index])
@@ -267,9 +248,17 @@ class ListSplit(ListedSplit[Item]):
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the label as ``targets``, and the mask as ``masks`` uint8 [H, W]."""
+        import torch
+
         item = self.items[index]
-        target, most = self._target(item), len(self.classes) or VOID
-        fields = {} if target is None else {"targets": target}
+        target, most = item.own[1], len(self.classes) or VOID
+        fields = {}
+        if target is not None:
+            dtype = torch.int64 if self.classes else torch.float32
+            fields["targets"] = torch.tensor(target, dtype=dtype, device="cpu")
+            if self._several:
+                zeros = torch.zeros(len(self.classes), dtype=torch.float32, device="cpu")
+                fields["targets"] = zeros.index_fill(0, fields["targets"], 1)
         for mask in item.files[1:]:
             classes = most if target is None else VOID
             fields["masks"] = read_mask_of(files, mask, size_of(image), classes, "name all in classes")

@@ -6,10 +6,11 @@ A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,9 +19,12 @@ from torch import Tensor
 
 from mmload.errors import SampleError
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
+from mmload.runtime.lazy_property import lazy_property
 from mmload.sources.annotation_values import naming
-from mmload.sources.decode import LOSSY, Decoder
-from mmload.sources.randomness import spread_indices
+from mmload.sources.decode import Decoder
+from mmload.sources.files import SampleFiles
+from mmload.sources.listing import Beside, ListedSplit, T
+from mmload.sources.objects import class_numbers
 from mmload.store.manifest import is_name
 
 Key = int | str
@@ -40,6 +44,9 @@ _DEEP = 4
 
 _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are no lists: a vector of targets with zeros behind it would be another target."""
+
+READ = 8
+"""Samples that are read several times, spread over the dataset."""
 
 Like = tuple[torch.dtype, tuple[int | None, ...]]
 
@@ -174,6 +181,11 @@ def _element(name: str, raw: Sequence[Mapping[str, Tensor]]) -> Like:
     return default.get(name, (torch.float32, (None,)))
 
 
+def spread_indices(size: int) -> list[int]:
+    """Returns the numbers of some samples from the first to the last."""
+    return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
+
+
 def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names: Iterable[str]) -> Schema:
     """Returns the schema of some samples, spread over so many, whose values are given by name.
 
@@ -188,6 +200,37 @@ def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names:
         with naming("", SampleError):
             samples.append(values(0))
     return Schema(samples, decoder, {name: name for name in names})
+
+
+class ValuesSplit(ListedSplit[T]):
+    """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
+
+    The class of a source adds :meth:`values`, and sets the names of the fields that it gives.
+    """
+
+    fields: Mapping[str, str]
+
+    @abstractmethod
+    def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
+        """Returns the values of a sample by field; raises ValueError if one is missing."""
+
+    def part(self, samples: Sequence[int]) -> Self:
+        _ = self.schema  # of samples of the whole split
+        return super().part(samples)
+
+    @lazy_property
+    def schema(self) -> Schema | None:
+        """Meaning of the fields; None without any."""
+
+        def values(index: int) -> Mapping[str, Any]:
+            return self.values(index, self.reader(index))
+
+        return schema_of(values, len(self), self.decoder, self.fields) if self.fields else None
+
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        if self.schema is None:
+            return Beside({})
+        return Beside(self.schema(self.values(index, files), image), {}, frozenset(self.schema.lists))
 
 
 def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:
@@ -298,7 +341,8 @@ def _is_number(value: Any) -> bool:
 
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
     if isinstance(value, Image.Image) and name == "masks":
-        return _mask(value)
+        with naming("masks: "):
+            return torch.from_numpy(class_numbers(value))
     if isinstance(value, Image.Image):
         if value.mode.startswith(
             ("I", "F")
@@ -397,14 +441,6 @@ def _pixels(array: np.ndarray) -> Tensor:
     """Converts an array [H, W] or [H, W, C] to a tensor [C, H, W]."""
     pixels = torch.from_numpy(np.array(array))
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-
-
-def _mask(image: Image.Image) -> Tensor:
-    if image.format in LOSSY:
-        raise ValueError(f"masks is a {image.format}, which does not keep class numbers; use PNG")
-    if image.mode not in ("P", "L", "1"):
-        raise ValueError(f"masks is a PIL image of mode {image.mode}; use palette or 8-bit gray")
-    return torch.from_numpy(np.array(image, dtype=np.uint8))
 
 
 def _class_numbers(tensor: Tensor) -> Tensor:

@@ -26,9 +26,9 @@ import numpy as np
 
 from mmload.errors import RecipeError, SampleError, SourceError
 from mmload.remote.urls import PARALLEL, Location
+from mmload.sources import Fraction, Names, Seed, Table, Text
 from mmload.sources.annotation_values import Findings, naming
-from mmload.sources.decode import Decoder
-from mmload.sources.file_kinds import describe_content
+from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import (
     EXTENSIONS,
     MISSING,
@@ -42,9 +42,9 @@ from mmload.sources.files import (
     tree_of,
 )
 from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, Listing, ValuesSplit, are_different_names, value_at, with_held_out
-from mmload.sources.masks import read_mask
-from mmload.sources.options import Fraction, Names, Seed, Table, Text
+from mmload.sources.listing import Beside, Listing, are_different_names, value_at, with_held_out
+from mmload.sources.objects import read_mask
+from mmload.sources.schema import ValuesSplit
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,32 +12,31 @@ import os
 import posixpath
 import re
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
+import yaml
 from msgspec import Meta
 
 from mmload.errors import RecipeError, SourceError, choices, shown
-from mmload.records import ObjectsRecord
-from mmload.sources.annotation_values import Findings, naming
-from mmload.sources.decode import Decoder
+from mmload.records import ObjectsRecord, mirrored_names
+from mmload.sources.annotation_values import Findings, integer, naming
+from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, inner_name, read_text, reading
+from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.listing import Beside, Item, ListedSplit, Listing, note_doubles, size_of
-from mmload.sources.objects import fields_of_objects, flip_field, notes_on_flip
-from mmload.sources.yolo_labels import (
-    ABSENT,
-    EDGE_SHARE,
-    MOST_LABEL_BYTES,
-    Task,
-    YoloMeaning,
-    checked_lines,
-    meaning_of,
-    objects_of_lines,
-    read_description,
-    without_doubles,
+from mmload.sources.objects import (
+    MAX_KEYPOINTS,
+    ImageObjects,
+    fields_of_objects,
+    flip_field,
+    notes_on_flip,
+    polygon_fields,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ class YoloSource:
             self._tree.check(self._path)
             body = read_description(self._path)
             meaning = meaning_of(self._path, body, self.task)
-            body = {key: value for key, value in body.items() if value not in ABSENT}
             keys = {name: next(filter(body.get, names), None) for name, names in _SPLITS.items()}
             splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
             if not splits:
@@ -230,3 +228,202 @@ def _in_any_case(folder: Path, name: str) -> Path | None:
     pattern = re.sub("[A-Za-z]", lambda letter: f"[{letter[0].lower()}{letter[0].upper()}]", glob.escape(name))
     found = glob.glob(pattern, root_dir=folder)
     return folder / found[0] if len(found) == 1 else None
+
+
+# Labels: what their numbers stand for by data.yaml, and the objects in their lines.
+
+Task = Literal["detection", "instances", "keypoints", "rotated"]
+MOST_LABEL_BYTES = 2**23
+"""Bytes of a label file: about a million numbers, which take 32 MB while they are read."""
+EDGE_SHARE = 0.01
+"""Share of the image by which a box may reach over its edge without being an error, as in Ultralytics: it is cut."""
+_TRACKED = 7  # numbers in a line of a tracker
+_MOST_YAML = 2**20
+_ABSENT = ("", "~", "null", "Null", "NULL")
+"""Texts of a description that stand for nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class YoloMeaning:
+    """What the numbers in label files stand for.
+
+    Attributes:
+        task: what a line has.
+        classes: class names by index.
+        objects: names of keypoints and their flip.
+        numbers: numbers of a keypoint: 2, or 3 with its visibility.
+    """
+
+    task: Task
+    classes: tuple[str, ...]
+    objects: ObjectsRecord = field(default_factory=ObjectsRecord)
+    numbers: int = 3
+
+
+def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
+    """Returns the numbers in each line of a label file that is not empty, by its number.
+
+    Seven numbers are a triangle only beside other polygons: alone, they are also a box with its confidence and track.
+
+    Raises:
+        ValueError: naming the line, if it is wrong, or the file is something else.
+    """
+    if what := describe_content(text):
+        raise ValueError(f"it is {what}")
+    lines: dict[int, list[float]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        with naming(f"line {number}: "):
+            if words := line.split():
+                lines[number] = _checked(list(map(float, words)), meaning)
+    if meaning.task == "detection" and not any(len(line) > _TRACKED for line in lines.values()):
+        tracked = next((number for number, line in lines.items() if len(line) == _TRACKED and line[-1] % 1 == 0), None)
+        if tracked is not None:
+            raise ValueError(
+                f"line {tracked}: it has 7 numbers, expected 5: a box with its confidence and track, or a triangle? "
+                "Leave the last two out, or set task=instances for polygons"
+            )
+    return lines
+
+
+def without_doubles(lines: Mapping[int, list[float]]) -> tuple[dict[int, list[float]], int]:
+    """Returns the lines that differ from all before them, and the number of the others."""
+    different = {tuple(line): number for number, line in reversed(list(lines.items()))}
+    return {number: lines[number] for number in sorted(different.values())}, len(lines) - len(different)
+
+
+def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
+    """Checks the numbers of a line; raises ValueError."""
+    label, points, task = numbers[0], len(meaning.objects.keypoints), meaning.task
+    if label not in range(len(meaning.classes)):
+        raise ValueError(f"class {label:g} does not exist; data.yaml has {len(meaning.classes)}")
+    expected = {"detection": 5, "instances": 7, "keypoints": 5 + points * meaning.numbers, "rotated": 9}[task]
+    is_polygon = task in ("detection", "instances") and len(numbers) >= 7 and len(numbers) % 2 == 1
+    if not is_polygon and len(numbers) != expected:
+        more = {"instances": " (or more, two for a point)", "keypoints": f" (data.yaml has {points})"}.get(task, "")
+        raise ValueError(
+            f"it has {len(numbers)} numbers, expected {expected} for {task}{more}; set task for other labels"
+        )
+    shares = numbers[1:]
+    if task == "keypoints" and meaning.numbers == 3:
+        if any(flag not in (0, 1, 2) for flag in numbers[7::3]):
+            raise ValueError("a keypoint has another visibility than 0, 1 and 2")
+        del shares[6::3]
+    if not all(-1 <= number <= 2 for number in shares):  # such as pixels
+        raise ValueError("a number is no share of the image's width or height")
+    return numbers
+
+
+def objects_of_lines(lines: Mapping[int, list[float]], size: tuple[int, int], meaning: YoloMeaning) -> ImageObjects:
+    """Returns the objects of checked lines, in pixels."""
+    scale, task = np.array([size[1], size[0]], np.float64), meaning.task
+    names = [f"line {number}" for number in lines]
+    labels = np.array([int(line[0]) for line in lines.values()], np.int64)
+    points = [np.array(line[1:], np.float64) for line in lines.values()]
+    boxes = np.array([_box(each, task) for each in points], np.float64).reshape(-1, 4) * np.tile(scale, 2)
+    per_box: dict[str, npt.NDArray[Any]] = {"labels": labels}
+    segments: dict[str, npt.NDArray[Any]] = {}
+    if task == "keypoints":
+        per_box["keypoints"] = _keypoints([each[4:] for each in points], scale, meaning)
+    elif task == "rotated":
+        per_box["corners"] = (np.array(points).reshape(-1, 4, 2) * scale).astype(np.float32)
+    elif task == "instances":
+        # Rounded, as an exported polygon of at most 9 decimals is then the same again.
+        polygons = [(place, np.round(each.reshape(-1, 2) * scale, 9)) for place, each in enumerate(points)]
+        segments = polygon_fields(polygons)
+    return ImageObjects(boxes=boxes, names=names, per_box=per_box, segments=segments)
+
+
+def _box(numbers: npt.NDArray[np.float64], task: str) -> list[float]:
+    """Returns a box or the box around a polygon as shares of the image: x0, y0, x1, y1."""
+    if task == "keypoints" or len(numbers) == 4:
+        x, y, width, height = numbers[:4].tolist()
+        return [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+    polygon = numbers.reshape(-1, 2)
+    return [*polygon.min(0).tolist(), *polygon.max(0).tolist()]
+
+
+def _keypoints(
+    points: Sequence[npt.NDArray[np.float64]], scale: npt.NDArray[np.float64], meaning: YoloMeaning
+) -> npt.NDArray[np.float32]:
+    """Returns keypoints float32 [n, K, 3] in pixels; those that are not labeled are 0, 0, 0."""
+    found = np.array(points, np.float64).reshape(len(points), len(meaning.objects.keypoints), meaning.numbers)
+    shown = found[..., 2:] if meaning.numbers == 3 else 2.0 * (found != 0).any(2, keepdims=True)
+    return np.concatenate([found[..., :2] * scale * (shown > 0), shown], 2).astype(np.float32)
+
+
+class _Loader(yaml.BaseLoader):
+    """Loader of YAML as texts, with each key once and without aliases: a few lines of them can stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read, write the values themselves")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            raise ValueError(f"it has a key twice among {shown(list(found))}")
+        return found
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Reads ``data.yaml`` as a table of texts, lists and tables: names such as ``01`` and ``no`` stay as written.
+
+    Raises:
+        SourceError: if it cannot be read, or is no YAML that is read here.
+    """
+    text = read_text(path, _MOST_YAML)
+    try:
+        body = yaml.load(text, _Loader)  # of texts, no objects
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is no YAML that is read here: {' '.join(str(error).split())}") from error
+    if not isinstance(body, dict):
+        raise SourceError(f"{path} is no table; write lines such as train: images/train")
+    return {key: value for key, value in body.items() if value not in _ABSENT}
+
+
+def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
+    """Returns the names of the classes by index, of a list or table of names and their number; raises SourceError."""
+    table = dict(enumerate(names)) if isinstance(names, list) else {} if names is None else names
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        raise SourceError(f"{path}: names is {shown(names)}; write a list or a table, such as names: [cat, dog]")
+    with naming(f"{path}: a number of a class or nc is wrong: ", to=SourceError):
+        named = {integer(number): name for number, name in table.items()}
+        most = len(table) if count is None else integer(count)
+    if table and (sorted(named) != list(range(len(table))) or most != len(table)):
+        raise SourceError(
+            f"{path} has {len(table)} names of the numbers {shown(list(named))}, and nc is {most}; number the classes "
+            "from 0, each once and without gaps, and leave nc out"
+        )
+    if not 1 <= most <= MAX_CLASSES:
+        raise SourceError(f"{path} has {most:,} classes, at most {MAX_CLASSES:,} are read; write names: [cat, dog]")
+    classes = tuple(named.get(number, str(number)) for number in range(most))
+    twice = next((name for name, found in Counter(classes).items() if found > 1), None)
+    if twice is not None:
+        raise SourceError(f"{path} has {classes.count(twice)} classes named {shown(twice)}; give each its own name")
+    return classes
+
+
+def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMeaning:
+    """Returns what labels stand for by a description.
+
+    Raises:
+        SourceError: if it contradicts itself.
+    """
+    classes = _class_names(path, body.get("names"), body.get("nc"))
+    with naming(f"{path}: kpt_shape or flip_idx is no list of integers: ", ValueError, TypeError, to=SourceError):
+        shape, flip = (tuple(map(integer, body.get(key, ()))) for key in ("kpt_shape", "flip_idx"))
+    chosen: Task = task or ("keypoints" if shape else "detection")
+    if shape and chosen != "keypoints":
+        raise SourceError(f"{path} has kpt_shape, so its lines are boxes and keypoints, not {chosen}; leave task out")
+    if chosen != "keypoints":
+        return YoloMeaning(task=chosen, classes=classes)
+    if len(shape) != 2 or not 1 <= shape[0] <= MAX_KEYPOINTS or shape[1] not in (2, 3):
+        raise SourceError(f"{path}: kpt_shape is {shape}; write [number of keypoints, at most {MAX_KEYPOINTS}, 2 or 3]")
+    named = body.get("kpt_names")
+    points = next(iter(named.values())) if isinstance(named, dict) and named else named
+    keypoints = tuple(map(str, points)) if isinstance(points, list) and len(points) == shape[0] else ()
+    flip = flip or (mirrored_names(keypoints) if keypoints else ())
+    with naming(f"{path}: flip_idx: ", to=SourceError):
+        record = ObjectsRecord(keypoints=keypoints or tuple(map(str, range(shape[0]))), flip=flip)
+    return YoloMeaning(task=chosen, classes=classes, objects=record, numbers=shape[1])

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import MmloadError, UsageError, choices, counted
+from mmload.lazy import lazy_property
 from mmload.records import FieldSpec
-from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import Folder, open_folder
 from mmload.store.field_rows import LocalFiles
 from mmload.store.manifest import SplitRecord

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import DamagedError, StoreError
-from mmload.runtime.regular_files import allow_more_files, open_regular, read_at
+from mmload.runtime.regular_files import allow_more_files, open_regular
 from mmload.store.checksum import crc32
 from mmload.store.manifest import FILE_NAME, Manifest
 from mmload.store.shard_table import BYTES, META_NAME, OFFSETS, FileRecord, files_of, tensordict_meta
@@ -158,7 +158,7 @@ class OpenedFile:
         done = 0
         while done < len(out):
             try:
-                got = read_at(self.handle, out[done:] if done else out, offset + done)
+                got = os.preadv(self.handle, [out[done:] if done else out], offset + done)
             except OSError as error:
                 raise StoreError(f"cannot read {self.path} ({error.strerror})") from error
             if got == 0:

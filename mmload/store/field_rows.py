@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError
 from mmload.records import FieldSpec
-from mmload.runtime.host_arrays import sections_of, zeros
+from mmload.runtime.host_memory import sections_of, zeros
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord

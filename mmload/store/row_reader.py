@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import DamagedError, UsageError
+from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import SEGMENTS, parts_fault
 from mmload.records import PADDING, VARIABLE, FieldSpec
-from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset_folder import OpenedFile
 from mmload.store.variable_rows import Pixels, VariableRows
 

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
-from mmload.runtime.host_arrays import sections_of
+from mmload.runtime.host_memory import sections_of
 from mmload.store.dataset import Split
 from mmload.store.dataset_folder import OpenedFile
 from mmload.store.row_numbers import row_numbers, rows_digest

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
+from batches import batch_of, by_parts
 from torch import Tensor, nn
 
 from mmload.augment import (
@@ -30,25 +31,9 @@ from mmload.render.kernel_arguments import ImageLines
 LARGE, TINY = (3, 96, 100), (3, 32, 32)
 
 
-def batch_of(count: int, shape: tuple[int, int, int], **fields: Tensor) -> Batch:
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
-    ids = torch.arange(count)
-    return Batch(images=images, ids=ids, seeds=sample_seeds(3, 0, ids), batch_size=[count], **fields)
-
-
 def train_steps(shape: tuple[int, int, int]) -> list[nn.Module]:
     crop = RandomCrop((shape[1] - 8, shape[2] - 8)) if shape == LARGE else RandomCrop(32, padding=4)
     return [crop, RandomHorizontalFlip(), Normalize.imagenet()]
-
-
-def by_rows(collate: Collate, batch: Batch) -> Batch:
-    images = batch.images
-    prepared = collate.prepare(batch.replace(images=None), (images.shape[1], images.shape[2], images.shape[3]))
-    out = torch.empty(prepared.shape, dtype=prepared.dtype, memory_format=prepared.memory_format)
-    for k in reversed(range(len(images))):
-        prepared.rendering.render_lines(k, ImageLines.of_batch(images, np.array([k])), out)
-    return prepared.finish(out)
 
 
 @pytest.mark.parametrize("shape", [LARGE, TINY])
@@ -59,7 +44,7 @@ def test_collate_of_rows_and_of_a_batch_gives_the_same_bits(
 ) -> None:
     batch = batch_of(7, shape)
     collate = Collate(*train_steps(shape), dtype=dtype, memory_format=memory_format)
-    whole, rows = collate(batch).images, by_rows(collate, batch).images
+    whole, rows = collate(batch).images, by_parts(collate, batch, *range(7)).images
     assert torch.equal(whole, rows)
     assert whole.dtype == dtype
     assert whole.is_contiguous(memory_format=memory_format)
@@ -166,15 +151,6 @@ def test_seeds_come_from_generators_where_a_batch_has_none() -> None:
     assert torch.equal(collate(images), default)
 
 
-def test_collate_invalid_arguments_raise() -> None:
-    with pytest.raises(TypeError, match="is not an nn.Module"):
-        Collate(lambda images: images)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"dtype is torch\.int32"):
-        Collate(dtype=torch.int32)
-    with pytest.raises(ValueError, match="expected \\[B, C, H, W\\]"):
-        Collate()(torch.zeros(3, 4, 4, dtype=torch.uint8))
-
-
 def long_list() -> list[nn.Module]:
     """Every kind of step: described, after it, described again, foreign."""
     return [
@@ -194,7 +170,7 @@ def test_a_long_list_by_rows_and_in_any_batch() -> None:
     collate = Collate(*long_list())
     whole = collate(batch).images
     assert whole.shape == (8, 3, 64, 52)
-    assert torch.equal(by_rows(collate, batch).images, whole)
+    assert torch.equal(by_parts(collate, batch, *range(8)).images, whole)
     assert torch.equal(collate(batch[2:5]).images, whole[2:5])
 
 

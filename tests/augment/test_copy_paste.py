@@ -21,7 +21,6 @@ from mmload.augment import (
     RandomAffine,
     RandomHorizontalFlip,
     ScaleJitter,
-    Views,
     sample_seeds,
 )
 from mmload.augment.collate import Collate
@@ -240,20 +239,21 @@ def with_field(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.flo
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CopyPaste(1.5), "p is 1.5"),
-        (lambda: CopyPaste()(torch.zeros(2, 3, 8, 8)), "CopyPaste needs boxes and masks, not images alone"),
-        (lambda: Collate(CopyPaste(), CopyPaste()), "CopyPaste is there several times"),
-        (lambda: Views(Collate(CopyPaste())), "CopyPaste cannot be used in Views"),
         (lambda: Collate(CopyPaste())(instances(3).replace(boxes=None)), "CopyPaste needs boxes, and the batches"),
         (lambda: Collate(CopyPaste())(instances(3).replace(extra=None)), "CopyPaste needs masks of instances, and"),
         (lambda: Collate(CopyPaste())(instances(3).replace(counts=None)), "CopyPaste needs counts, to tell objects"),
         (lambda: Collate(CopyPaste())(with_field("corners", (4, 2))), "CopyPaste cuts boxes, and not the corners of"),
-        (lambda: Collate(CopyPaste())(with_field("area", (), torch.bfloat16)), "pastes no area of torch.bfloat16"),
     ],
 )
 def test_copy_paste_what_cannot_be_done_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_copy_paste_keeps_the_dtype_of_a_field() -> None:
+    made = Collate(CopyPaste())(with_field("area", (), torch.bfloat16))
+    assert made.area.dtype == torch.bfloat16
+    assert made.area.shape == made.labels.shape
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])

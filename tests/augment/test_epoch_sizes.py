@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batches import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,9 +66,9 @@ def test_wrong_ramps_are_refused(given_: tuple[Any, ...], message: str) -> None:
 
 
 def batch(height: int = 20, width: int = 30) -> Batch:
-    images = torch.randint(0, 256, (4, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    masks = images[:, 0] % 5
-    return Batch(images=images, masks=masks, seeds=torch.arange(4), batch_size=[4])
+    made = batch_of(4, (3, height, width))
+    made.masks = made.images[:, 0] % 5
+    return made
 
 
 @pytest.mark.parametrize(

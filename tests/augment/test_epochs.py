@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from batches import batch_of
 from torch import Tensor
 
 from mmload.augment import AlternatingHorizontalFlip, RandomResizedCrop
@@ -23,9 +24,7 @@ def side(epoch: int) -> int:
 
 
 def rows(count: int = 5) -> Batch:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (count, 3, 9, 8), dtype=torch.uint8, generator=generator)
-    return Batch(images=images, ids=torch.arange(count) * 7, seeds=torch.arange(count), batch_size=[count])
+    return batch_of(count, (3, 9, 8), ids=torch.arange(count) * 7)
 
 
 def sides(images: Tensor) -> int:

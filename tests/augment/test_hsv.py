@@ -15,7 +15,7 @@ from mmload.augment.draws import Draws
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import with_tensors
+from mmload.render.plan_copies import copied
 from mmload.render.torch_levels import run_program
 
 
@@ -51,9 +51,9 @@ def test_hsv_kernel_all_colors_are_those_of_the_reference(numbers: tuple[int, fl
 def test_hsv_by_torch_is_the_kernel(numbers: tuple[int, float, float]) -> None:
     image = all_colors(5)
     program = Program.single_operation(levels.HSV, 1, *numbers)
-    made = run_program(with_tensors(program, image.device), image[None].float(), 255.0)[0]
+    made = run_program(copied(program, image.device).description, image[None].float(), 255.0)[0]
     assert torch.equal(made.to(torch.uint8), by_kernel(image, *numbers))
-    floats = run_program(with_tensors(program, image.device), image[None] / 255, 1.0)[0] * 255
+    floats = run_program(copied(program, image.device).description, image[None] / 255, 1.0)[0] * 255
     apart = (floats - made).abs()
     assert apart.mean() < 3  # without the rounding of uint8 HSV
 
@@ -86,11 +86,6 @@ def test_hsv_1000_draws_are_the_reference() -> None:
     for k in range(count):
         turn, stronger, brighter = numbers[k, :3].tolist()
         assert np.array_equal(made[k].numpy(), changed(images[k].numpy(), int(turn), stronger, brighter))
-    turns = (numbers[:, 0] + 90) % 180 - 90
-    assert -54 <= turns.min() < -50
-    assert 50 < turns.max() <= 54
-    assert 0.1 <= numbers[:, 1].min() < 0.15
-    assert 1.45 < numbers[:, 2].max() <= 1.5
 
 
 def test_hsv_without_gains_keeps_values_and_joins_the_pass() -> None:
@@ -101,10 +96,6 @@ def test_hsv_without_gains_keeps_values_and_joins_the_pass() -> None:
     gray = images[:, :1]
     seeds = sample_seeds(0, 0, torch.arange(2))
     assert torch.equal(RandomHSV(0.2)(gray.repeat(1, 3, 1, 1), seeds)[:, :1], RandomHSV(0.2)(gray, seeds))
-    with pytest.raises(ValueError, match="RandomHSV takes images of 1 or 3 channels, these have 2"):
-        RandomHSV()(images[:, :2])
-    with pytest.raises(ValueError, match="hue is 0.6, expected a rotation from 0 to 0.5"):
-        RandomHSV(0.6)
 
 
 @pytest.mark.parametrize("numbers", CHANGES)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
+from batches import by_parts
 from level_expected import batch_of, exact_steps, level_steps
 from torch import Tensor, nn
 from torchvision import tv_tensors
@@ -19,7 +20,6 @@ from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, plan_for
 from mmload.batch import Batch
 from mmload.parity.program_replay import Allowance, changed
-from mmload.render.kernel_arguments import ImageLines
 from mmload.render.level_program import Program
 
 COUNT = 12
@@ -123,11 +123,7 @@ def test_pixels_do_not_depend_on_batch_order_rows_or_memory_format(step: nn.Modu
     assert torch.equal(collate(batch[order]).images, whole[order])
     assert torch.equal(collate(batch[3:4]).images, whole[3:4])
     assert torch.equal(collate(batch[2:9]).images, whole[2:9])
-    prepared = collate.prepare(batch.replace(images=None), (3, 29, 37))
-    rows = torch.empty(prepared.shape, dtype=torch.uint8)
-    for first, last in ((7, COUNT), (0, 3), (3, 7)):
-        prepared.rendering.render_lines(first, ImageLines.of_batch(batch.images, np.arange(first, last)), rows)
-    assert torch.equal(prepared.finish(rows).images, whole)
+    assert torch.equal(by_parts(collate, batch, 0, 3, 7).images, whole)
     for dtype in (torch.uint8, torch.float32, torch.float16, torch.bfloat16, torch.float64):
         for memory_format in (torch.contiguous_format, torch.channels_last):
             other = Collate(*collate.steps, dtype=dtype, memory_format=memory_format)(batch).images
@@ -199,13 +195,3 @@ def test_channels_without_colors_are_refused_before_a_pixel_is_read(step: nn.Mod
     for one in (step, augment.RandomApply([step])):
         with pytest.raises(ValueError, match=f"{type(step).__name__} takes images of 1 or 3 channels, these have"):
             Collate(one).prepare(batch_of(2).replace(images=None), (channels, 9, 9))
-
-
-def test_images_that_a_step_cannot_be_done_to_are_refused_before_a_pixel_is_read() -> None:
-    rows = batch_of(2).replace(images=None)
-    with pytest.raises(ValueError, match=r"blur of 9 x 3 taps .* have 4 x 4 pixels: make kernel_size smaller"):
-        Collate(augment.GaussianBlur((9, 3))).prepare(rows, (3, 4, 4))
-    with pytest.raises(ValueError, match="threshold is 128 and the images are floats"):
-        Collate(augment.RandomSolarize(128)).prepare(rows, (3, 4, 4), source=torch.float32)
-    with pytest.raises(ValueError, match="2 x 2 pixels or more, not 1 x 4"):
-        Collate(augment.RandomOrder([augment.RandomPerspective()])).prepare(rows, (3, 1, 4))

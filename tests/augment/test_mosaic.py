@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batches import detections
 from mosaic_maps import maps_of
 from tensordict import TensorDict
 from torch import Tensor
@@ -21,13 +22,9 @@ from mmload.augment import (
     RandomHorizontalFlip,
     RandomHSV,
     RandomResizedCrop,
-    Views,
-    sample_seeds,
 )
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
-from mmload.augment.mosaic import _LAYOUTS
-from mmload.augment.tile_geometry import placed_tiles
 from mmload.batch import Batch
 
 STILL: dict[str, Any] = {"translate": 0.0, "scale": 0.0}
@@ -35,20 +32,11 @@ ALL = BoxRule(min_size=0)
 
 
 def batch_of(count: int, height: int = 40, width: int = 40, most: int = 4, channels: int = 3) -> Batch:
-    generator = torch.Generator().manual_seed(9)
-    corners = torch.rand((count, most, 2, 2), generator=generator) * torch.tensor([width, height])
-    counts = torch.randint(0, most + 1, (count,), generator=generator)
-    real = torch.arange(most) < counts[:, None]
-    return Batch(
-        images=torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator),
-        boxes=torch.cat((corners.amin(2), corners.amax(2)), dim=2) * real[:, :, None],
-        labels=torch.where(real, torch.arange(count)[:, None] * most + torch.arange(most), -1),
-        difficult=real & (torch.arange(most) % 2 == 0),
-        counts=counts,
-        seeds=sample_seeds(1, 0, torch.arange(count)),
-        ids=torch.arange(count),
-        batch_size=[count],
-    )
+    """Boxes whose labels are unique."""
+    batch = detections(count, (channels, height, width), most, targets=None, masks=None)
+    numbers = torch.arange(count)[:, None] * most + torch.arange(most)
+    batch.labels = torch.where(batch.labels >= 0, numbers, -1)
+    return batch
 
 
 def rows_of(step: Mosaic, batch: Batch) -> list[list[int]]:
@@ -101,8 +89,8 @@ def test_mosaic_without_a_map_is_the_middle_of_four_images() -> None:
             torch.testing.assert_close(found[label], box, rtol=0, atol=1e-4)
 
 
-def test_mosaic_boxes_of_1000_draws_are_those_of_torchvisions_perspective() -> None:
-    count = 1000
+def test_mosaic_boxes_of_400_draws_are_those_of_torchvisions_perspective() -> None:
+    count = 400
     batch = batch_of(count)
     step = Mosaic(40, p=0, degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
     made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
@@ -121,7 +109,7 @@ def test_mosaic_boxes_of_1000_draws_are_those_of_torchvisions_perspective() -> N
         torch.testing.assert_close(got, moved[stays].float(), rtol=0, atol=2e-3)
         assert made.labels[k, : int(made.counts[k])].tolist() == batch.labels[k, : len(stays)][stays].tolist()
         checked += int(stays.sum())
-    assert checked > 1000
+    assert checked > 400
 
 
 def test_mosaic_pixels_are_those_of_torchvisions_perspective() -> None:
@@ -141,29 +129,6 @@ def test_mosaic_pixels_are_those_of_torchvisions_perspective() -> None:
         assert apart[:, inside].max() <= 1
         outside = ((points[:2] / points[2] < -0.01) | (points[:2] / points[2] > 40.01)).any(0)
         assert (made.images[k][:, outside] == 114).all()
-
-
-def test_tiles_have_the_maps_of_plain_matrices_and_their_inverses() -> None:
-    count = 50
-    step = Mosaic((40, 56), degrees=30, translate=0.2, scale=0.4, shear=10, perspective=0.001)
-    batch = batch_of(count, 30, 44)
-    tiles = step.tiles_of(batch, Draws(batch.seeds.numpy(), 0), (3, 30, 44), torch.uint8, None)
-    uniform = drawn(batch)
-    records, needed, moving = placed_tiles(tiles.rows, tiles.sizes, uniform[None].numpy(), step._ranges, _LAYOUTS[4])
-    wanted = maps_of(
-        step, uniform[torch.from_numpy(tiles.rows.samples)], torch.tensor([80, 112]).expand(len(records), 2)
-    )
-    torch.testing.assert_close(torch.from_numpy(moving.maps), wanted, rtol=1e-12, atol=1e-9)
-    back = torch.from_numpy(np.stack([records[name] for name in "abcdefghi"], 1)).view(-1, 3, 3)
-    to_canvas = torch.zeros_like(back)
-    to_canvas[:, 0, 0], to_canvas[:, 1, 1] = torch.from_numpy(moving.factors).unbind(1)
-    to_canvas[:, 0, 2], to_canvas[:, 1, 2] = torch.from_numpy(moving.corners).unbind(1)
-    to_canvas[:, 2, 2] = 1
-    whole = wanted @ to_canvas @ back
-    torch.testing.assert_close(whole, torch.eye(3, dtype=torch.float64).expand_as(whole), rtol=0, atol=1e-9)
-    assert (moving.corners[tiles.rows.places == 3] >= 20).all()
-    assert (needed["first"] < needed["stop"]).all()
-    assert (needed["stop"] <= 30).all()
 
 
 def test_mosaic_of_nine_covers_the_middle_and_has_the_boxes_of_nine() -> None:
@@ -293,17 +258,6 @@ def test_mosaic_keypoints_and_corners_move_with_their_boxes() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Mosaic(40, tiles=5), "tiles is 5, expected 4 or 9"),
-        (lambda: Mosaic(0), "size is 0"),
-        (lambda: Mosaic(4), "size is 4, .* tiles"),
-        (lambda: Mosaic((64, 9)), "size is .*9.*, .* tiles"),
-        (lambda: Mosaic(40, scale=1.0), "scale is 1"),
-        (lambda: Mosaic(40, perspective=0.1), "perspective is 0.1"),
-        (lambda: Mosaic(40, shear=90), "shear is 90"),
-        (lambda: Mosaic(40, mixup=2), "mixup is 2"),
-        (lambda: Mosaic(40, stop_epoch=-1), "stop_epoch is -1"),
-        (lambda: Collate(RandomHorizontalFlip(), Mosaic(40)), "Mosaic comes after other steps; put it first"),
-        (lambda: Views(Collate(Mosaic(40))), "Mosaic cannot be used in Views"),
         (lambda: Collate(Mosaic(40))(batch_of(2).replace(boxes=None)), "Mosaic needs boxes"),
         (lambda: Collate(Mosaic(40))(batch_of(2, channels=5)), "at most 4 channels, these have 5"),
         (lambda: Collate(Mosaic(40, fill=(1, 2)))(batch_of(2)), "fill has 2 numbers and the images 3 channels"),

@@ -1,4 +1,4 @@
-"""Geometry that torchvision has no step for, against OpenCV and Albumentations, 300 draws each."""
+"""Geometry that torchvision has no step for, against OpenCV, 300 draws each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mmload.augment import (
     BoxRule,
-    Letterbox,
     Mosaic,
     RandomAffine,
     RandomPerspective,
@@ -142,59 +141,3 @@ def test_mosaic_of_four_is_opencvs_warp_of_the_canvas() -> None:
         assert apart.max(initial=0) <= 3
         checked += int(inside.sum())
     assert checked > 500 * COUNT
-
-
-def test_mosaic_boxes_and_keypoints_are_those_of_albumentations_perspective(albumentations: Any) -> None:
-    from albumentations.augmentations.geometric import functional as A
-
-    batch, step = drawn(), STEPS[0]
-    made = Collate(step, dtype=torch.uint8, box_rule=ALL)(batch)
-    numbers = torch.from_numpy(Draws(batch.seeds.numpy(), 0).branch(2).uniform(10))
-    maps = maps_of(step, numbers, torch.full((COUNT, 2), SIDE)).numpy()
-    for k in range(COUNT):
-        shape = SIDE, SIDE
-        shares = A.perspective_bboxes(batch.boxes[k].numpy() / SIDE, shape, maps[k], SIDE, SIDE, False)
-        labels = made.labels[k, : int(made.counts[k])].tolist()
-        assert np.allclose(made.boxes[k, : len(labels)].numpy(), (shares[labels] * SIDE).clip(0, SIDE), atol=0.01)
-        for place, label in enumerate(labels):
-            points = np.zeros((POINTS, 5), np.float32)
-            points[:, :2] = batch.extra["keypoints"][k, label, :, :2].numpy()
-            wanted = A.perspective_keypoints(points, shape, maps[k], SIDE, SIDE, False)[:, :2]
-            got = made.extra["keypoints"][k, place].numpy()
-            assert np.allclose(got[got[:, 2] > 0, :2], wanted[got[:, 2] > 0], atol=0.01)
-
-
-def test_letterbox_is_albumentations_resize_and_padding(albumentations: Any) -> None:
-    generator = torch.Generator().manual_seed(1)
-    sizes = torch.randint(10, 90, (COUNT, 2), generator=generator).tolist()
-    rows = []
-    for k, (height, width) in enumerate(sizes):
-        ends = torch.rand((3, 2, 2), generator=generator) * torch.tensor([width, height])
-        boxes = torch.cat((ends.amin(1), ends.amax(1)), 1)
-        points = torch.cat((ends.amin(1), torch.full((3, 1), 2.0)), 1)[:, None]
-        images = torch.zeros((1, height, width), dtype=torch.uint8)
-        extra = TensorDict({"keypoints": points}, batch_size=[])
-        fields = {"labels": torch.arange(3), "counts": torch.tensor(3), "seeds": torch.tensor(k)}
-        rows.append(Batch(images=images, boxes=boxes, extra=extra, **fields, batch_size=[]))
-    made = Collate(Letterbox(64), dtype=torch.uint8)(rows)
-    fit = albumentations.Compose(
-        [albumentations.LongestMaxSize(64), albumentations.PadIfNeeded(64, 64, border_mode=cv2.BORDER_CONSTANT)],
-        bbox_params=albumentations.BboxParams("pascal_voc", label_fields=["labels"]),
-        keypoint_params=albumentations.KeypointParams("xy", remove_invisible=False),
-    )
-    for k, row in enumerate(rows):
-        done = fit(
-            image=row.images.permute(1, 2, 0).numpy(),
-            bboxes=row.boxes.numpy(),
-            labels=row.labels.numpy(),
-            keypoints=row.extra["keypoints"][:, 0, :2].numpy(),
-        )
-        assert np.allclose(made.boxes[k].numpy(), done["bboxes"], atol=0.01)
-        # It scales keypoints, but not boxes, by the factor before sides are rounded: up to half a pixel apart.
-        assert np.allclose(made.extra["keypoints"][k, :, 0, :2].numpy(), done["keypoints"], atol=0.6)
-
-
-@pytest.fixture
-def albumentations(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask for its newest version
-    return pytest.importorskip("albumentations", reason="albumentations is not installed")

@@ -231,12 +231,6 @@ def test_cutmix_pastes_masks() -> None:
         Collate(MixUp(num_classes=3))(batch)
 
 
-def test_float_targets_of_one_number_are_refused() -> None:
-    for step in (MixUp(num_classes=3), CutMix(num_classes=3)):
-        with pytest.raises(ValueError, match=r"targets are torch.float32 \[B\]"):
-            Collate(step)(batch_of(boxes=False).replace(targets=torch.rand(8)))
-
-
 class Odd(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         return image[:, : int(torch.randint(4, 20, ()))]
@@ -247,8 +241,6 @@ def test_samples_of_different_sizes_are_refused() -> None:
         Collate(PerSample(Odd()))(batch_of(boxes=False))
     with pytest.raises(TypeError, match="expected a tensor"):
         Collate(PerSample(v2.ToPILImage()))(batch_of(boxes=False))
-    with pytest.raises(TypeError, match="is not an nn.Module"):
-        PerSample(lambda image: image)  # type: ignore[arg-type]
 
 
 def test_its_torchvision_equivalent_is_what_it_runs() -> None:

@@ -96,15 +96,6 @@ def test_only_steps_that_keep_the_size_are_held(wrap: Any) -> None:
             wrap(none)
 
 
-def test_weights_that_are_none_are_refused() -> None:
-    steps = [augment.RandomInvert(), augment.RandomEqualize()]
-    for p in ((1,), (1, 2, 3), (0, 0), (-1, 2), (float("nan"), 1), 0.5, "12", (True, 1)):
-        with pytest.raises(ValueError, match="p is "):
-            RandomChoice(steps, p)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="p is 1.1, expected a probability"):
-        RandomApply(steps, 1.1)
-
-
 @pytest.mark.parametrize("wrap", [RandomChoice, RandomOrder])
 def test_warps_to_choose_from_keep_their_fills(wrap: Any) -> None:
     batch = batch_of(24, masks=torch.zeros((24, 29, 37), dtype=torch.uint8))

@@ -14,7 +14,7 @@ from mmload import Collate, Loader
 from mmload.augment import policies
 from mmload.augment.draws import batch_of_epoch
 from mmload.batch import Batch
-from mmload.runtime import memory_pool
+from mmload.runtime import host_memory
 from mmload.store.dataset import Dataset
 
 
@@ -25,12 +25,12 @@ def default(request: pytest.FixtureRequest) -> Iterator[str]:
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     policies._tables.cache_clear()  # tables of a wrong dtype would go on to other tests
-    memory_pool.constant.cache_clear()
+    host_memory.constant.cache_clear()
 
 
 def set_default(default: str) -> None:
     policies._tables.cache_clear()
-    memory_pool.constant.cache_clear()
+    host_memory.constant.cache_clear()
     if default == "meta":
         torch.set_default_device(default)
     else:

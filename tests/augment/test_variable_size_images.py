@@ -181,8 +181,8 @@ def test_only_lines_of_the_window_are_needed() -> None:
         ([RandomCrop(60)], r"a crop of 60 x 60 does not fit into images of 1 x 300"),
         ([Resize(20), RandomCrop(30)], r"a crop of 30 x 30 does not fit into images of 20 x 32"),
         (
-            [Normalize.imagenet(), ScaleJitter((9, 9))],
-            "ScaleJitter cannot stand after Normalize if images are variable-size",
+            [Normalize.imagenet(), Letterbox((9, 9))],
+            "Letterbox cannot stand after Normalize if images are variable-size",
         ),
         ([RandomShortestSize(20)], "max_size is None, but the images are variable-size"),
         ([ScaleJitter((9, 9))], "leaves no pixel of an image of 1 x 300"),

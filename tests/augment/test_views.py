@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 from device_batches import batch_of
 from torchvision.transforms import v2
@@ -24,8 +23,7 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.augment.views import collates_of
-from mmload.batch import Batch
-from mmload.records import FIELD_NAMES
+from mmload.batch import Batch, fields_of
 
 COUNT = 7
 
@@ -49,12 +47,6 @@ def assert_same(got: Sequence[Any], expected: Sequence[Any]) -> None:
         fields, wanted = fields_of(one), fields_of(other)
         assert sorted(fields) == sorted(wanted)
         assert all(torch.equal(fields[name], wanted[name]) for name in wanted)
-
-
-def fields_of(batch: Batch) -> dict[str, Any]:
-    """What a batch has, by name."""
-    fields = {name: getattr(batch, name) for name in (*FIELD_NAMES, "ids", "seeds")}
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def test_each_view_is_its_collate_with_the_seeds_of_the_view() -> None:
@@ -125,17 +117,6 @@ def test_an_empty_batch_gives_empty_views() -> None:
         (0, 3, 40, 40),
         (0, 3, 9, 9),
     ]
-
-
-def test_what_is_no_view_is_refused() -> None:
-    with pytest.raises(ValueError, match="the number of views is 0"):
-        Views()
-    with pytest.raises(TypeError, match="view 1 is RandomCrop"):
-        Views(Collate(), RandomCrop(9))
-    with pytest.raises(ValueError, match="the device of one view is None, of another cpu: give all views the same"):
-        Views(Collate(), Collate(device="cpu"))
-    with pytest.raises(ValueError, match=r"images have the shape \(3, 9, 9\)"):
-        Views(Collate())(torch.zeros(3, 9, 9, dtype=torch.uint8))
 
 
 def test_collates_of() -> None:

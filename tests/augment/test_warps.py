@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchvision.transforms.v2.functional as tv
+from batches import detections
 from level_expected import batch_of
-from torch import Tensor, nn
-from torchvision import tv_tensors
+from parity_stores import expect_torchvisions
+from torch import nn
 
 from mmload.augment import (
     AugMix,
@@ -40,132 +40,33 @@ VOID = 255
 
 
 def detection(count: int = COUNT) -> Batch:
-    """Images with boxes and masks."""
-    generator = torch.Generator().manual_seed(2)
-    corners = torch.rand((count, MOST, 2, 2), generator=generator) * torch.tensor([WIDTH, HEIGHT])
-    return batch_of(
-        count,
-        height=HEIGHT,
-        width=WIDTH,
-        boxes=torch.cat((corners.amin(2), corners.amax(2)), dim=2),
-        labels=torch.arange(MOST).repeat(count, 1),
-        counts=torch.full((count,), MOST),
-        masks=torch.randint(0, 20, (count, HEIGHT, WIDTH), dtype=torch.uint8, generator=generator),
-    )
+    """Smooth images with boxes and masks."""
+    smooth: Batch = batch_of(count, height=HEIGHT, width=WIDTH)
+    return detections(count, (3, HEIGHT, WIDTH), MOST, images=smooth.images, seeds=smooth.seeds)
 
 
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
-
-
-def rotation(step: RandomRotation, draws: Draws, k: int) -> Call:
-    least, most = step.degrees
-    angle = least + (most - least) * float(draws.uniform(1)[k, 0])
-    return tv.rotate, (angle,), {"center": step.center and list(step.center)}
-
-
-def affine(step: RandomAffine, draws: Draws, k: int) -> Call:
-    uniform = draws.uniform(6)[k].tolist()
-
-    def between(ends: Any, place: int) -> float:
-        return float(ends[0] + (ends[1] - ends[0]) * uniform[place])
-
-    across, over = (share * side for share, side in zip(step.translate or (0, 0), (WIDTH, HEIGHT), strict=True))
-    moves = [round(between((-across, across), 1)), round(between((-over, over), 2))]
-    shear = step.shear or (0, 0, 0, 0)
-    arguments = {
-        "angle": between(step.degrees, 0),
-        "translate": moves,
-        "scale": between(step.scale or (1, 1), 3),
-        "shear": [between(shear[:2], 4), between(shear[2:], 5)],
-    }
-    return tv.affine, (), arguments | {"center": step.center and list(step.center)}
-
-
-def perspective(step: RandomPerspective, draws: Draws, k: int) -> Call:
-    assert step.p == 1
-    draws.chance(1.0)
-    uniform = draws.uniform(8)[k].tolist()
-    wide, high = (int(step.distortion_scale * (side // 2)) + 1 for side in (WIDTH, HEIGHT))
-    left, low = [int(one * wide) for one in uniform[:4]], [int(one * high) for one in uniform[4:]]
-    start = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
-    end = [
-        [left[0], low[0]],
-        [WIDTH - 1 - left[1], low[1]],
-        [WIDTH - 1 - left[2], HEIGHT - 1 - low[2]],
-        [left[3], HEIGHT - 1 - low[3]],
-    ]
-    return tv.perspective, (start, end), {}
-
-
-WARPS: list[tuple[Any, Any]] = [
-    (RandomRotation(35), rotation),
-    (RandomRotation((80, 100), "bilinear", center=(3, 9.5), fill=(1, 20, 30)), rotation),
-    (RandomRotation((90, 90), "bilinear", fill=None), rotation),
-    (RandomRotation((180, 180)), rotation),
-    (RandomAffine(20), affine),
-    (RandomAffine(0, (0.3, 0.5)), affine),
-    (RandomAffine((10, 50), (0.1, 0.2), (0.4, 1.9), (5, 20, -10, 30), "bilinear", 9, (11, 2)), affine),
-    (RandomAffine(0, None, (0.5, 0.5), 40, fill=None), affine),
-    (RandomPerspective(0.7, 1.0, fill=(7,)), perspective),
-    (RandomPerspective(0.4, 1.0, "nearest", fill=(1, 2, 3)), perspective),
+WARPS: list[Any] = [
+    RandomRotation(35),
+    RandomRotation((80, 100), "bilinear", center=(3, 9.5), fill=(1, 20, 30)),
+    RandomRotation((90, 90), "bilinear", fill=None),
+    RandomRotation((180, 180)),
+    RandomAffine(20),
+    RandomAffine(0, (0.3, 0.5)),
+    RandomAffine((10, 50), (0.1, 0.2), (0.4, 1.9), (5, 20, -10, 30), "bilinear", 9, (11, 2)),
+    RandomAffine(0, None, (0.5, 0.5), 40, fill=None),
+    RandomPerspective(0.7, 1.0, fill=(7,)),
+    RandomPerspective(0.4, 1.0, "nearest", fill=(1, 2, 3)),
+    RandomApply([RandomHorizontalFlip(1.0), RandomVerticalFlip(0.5)], 0.5),
+    RandomChoice([RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), RandomInvert(1.0)]),
+    RandomOrder([RandomHorizontalFlip(), RandomVerticalFlip(), RandomInvert()]),
 ]
 
 
-@pytest.mark.parametrize(
-    ("step", "call_of"), WARPS, ids=lambda part: str(part)[:70] if isinstance(part, nn.Module) else ""
-)
-def test_a_warp_is_torchvisions(step: Any, call_of: Any) -> None:
-    batch = detection()
-    got = Collate(step, dtype=torch.uint8, box_rule=BoxRule(min_size=0))(batch)
-    assert torch.equal(got.images, step(batch.images, seeds=batch.seeds))
-    fill = None if step.fill is None else list(step.fill)
-    apart = []
-    for k in range(COUNT):
-        change, args, options = call_of(step, Draws(batch.seeds.numpy(), 0), k)
-        mode = tv.InterpolationMode(step.interpolation)
-        image = change(batch.images[k], *args, **options, interpolation=mode, fill=fill)
-        mask = change(tv_tensors.Mask(batch.masks[k]), *args, **options, fill=VOID).as_subclass(Tensor)
-        apart.append((got.images[k].int() - image.int()).abs().amax(0))
-        assert (got.masks[k] != mask).float().mean() < 0.004  # a coordinate half way between two pixels
-        boxes = tv_tensors.BoundingBoxes(batch.boxes[k], format="XYXY", canvas_size=(HEIGHT, WIDTH))
-        moved = change(boxes, *args, **options).as_subclass(Tensor)
-        real = int(got.counts[k])
-        kept = got.labels[k, :real]
-        assert torch.allclose(got.boxes[k, :real], moved[kept], atol=2e-3)
-        gone = torch.ones(MOST, dtype=torch.bool)
-        gone[kept] = False
-        assert (moved[gone, 2:] - moved[gone, :2]).amin(1).le(1e-3).all()
-    limit = 0 if step.interpolation == "nearest" else 1
-    assert (torch.stack(apart) > limit).float().mean() < 0.002
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        RandomApply([RandomHorizontalFlip(1.0), RandomVerticalFlip(0.5)], 0.5),
-        RandomChoice([RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0), RandomInvert(1.0)]),
-        RandomOrder([RandomHorizontalFlip(), RandomVerticalFlip(), RandomInvert()]),
-    ],
-    ids=lambda step: type(step).__name__,
-)
-def test_boxes_and_masks_follow_drawn_flips(step: nn.Module) -> None:
-    batch = detection(16)
-    # Where each pixel came from, by an image that says so.
-    rows, columns = torch.arange(HEIGHT).view(-1, 1).expand(HEIGHT, WIDTH), torch.arange(WIDTH).expand(HEIGHT, WIDTH)
-    places = torch.stack((rows, columns, torch.zeros_like(rows)), 0).to(torch.uint8).expand(16, 3, -1, -1)
-    got = Collate(step, dtype=torch.uint8)(batch.replace(images=places.contiguous()))
-    seen = set()
-    for k in range(16):
-        corner = got.images[k, :, 0, 0].int()
-        corner = 255 - corner if corner[2] else corner
-        flips = [dim for dim, at in ((0, corner[0]), (1, corner[1])) if at]
-        seen.add(tuple(flips))
-        assert torch.equal(got.masks[k], batch.masks[k].flip(flips))
-        boxes = tv_tensors.BoundingBoxes(batch.boxes[k], format="XYXY", canvas_size=(HEIGHT, WIDTH))
-        boxes = tv.vertical_flip(boxes) if 0 in flips else boxes
-        boxes = tv.horizontal_flip(boxes) if 1 in flips else boxes
-        assert torch.allclose(got.boxes[k], boxes.as_subclass(Tensor), atol=1e-4)
-    assert len(seen) > 2
+@pytest.mark.parametrize("step", WARPS, ids=lambda step: str(step)[:70])
+def test_a_step_that_moves_pixels_as_an_operation_is_torchvisions(step: Any) -> None:
+    batch, collate = detection(24), Collate(step, dtype=torch.uint8, box_rule=BoxRule(min_size=0))
+    expect_torchvisions(collate, batch)
+    assert torch.equal(collate(batch).images, step(batch.images, seeds=batch.seeds))
 
 
 def test_a_warp_then_a_flip_then_a_hole_is_one_pass_and_a_crop_another() -> None:
@@ -193,12 +94,13 @@ def test_the_box_rule_counts_what_a_warp_cuts_off() -> None:
     warp = RandomAffine(0, (0.5, 0.5))
     strict = Collate(warp, box_rule=BoxRule(min_visible=0.6))(batch)
     for k in range(32):
-        _, _, options = affine(warp, Draws(batch.seeds.numpy(), 0), k)
-        moved = batch.boxes[k] + torch.tensor(options["translate"] * 2)
+        across, down = Draws(batch.seeds.numpy(), 0).uniform(6)[k, 1:3].tolist()
+        translate = [round((across - 0.5) * WIDTH), round((down - 0.5) * HEIGHT)]
+        moved = batch.boxes[k, : int(batch.counts[k])] + torch.tensor(translate * 2)
         inside = torch.minimum(moved.clamp(min=0), torch.tensor([WIDTH, HEIGHT] * 2))
         area, left = ((one[:, 2:] - one[:, :2]).clamp(min=0).prod(1) for one in (moved, inside))
         stays = (left >= 0.6 * area) & ((inside[:, 2:] - inside[:, :2]).amin(1) >= 1)  # all, as the image is cut
-        if any(options["translate"]):
+        if any(translate):
             assert strict.labels[k, : int(strict.counts[k])].tolist() == stays.nonzero()[:, 0].tolist()
 
 
@@ -248,17 +150,6 @@ def test_warps_a_fill_that_images_cannot_have_is_refused_before_a_pixel_is_read(
             with pytest.raises(ValueError, match=f"fill is {fill} and the images are floats from 0 to 1"):
                 Collate(step(fill)).prepare(rows, (3, 9, 9), source=torch.float32)
         Collate(step(0.5)).prepare(rows, (3, 9, 9), source=torch.float32)
-
-
-def test_warps_unsupported_arguments_raise() -> None:
-    with pytest.raises(ValueError, match="expand is True, expected False"):
-        RandomRotation(10, expand=True)
-    with pytest.raises(ValueError, match="interpolation is 'bicubic', expected one of nearest, bilinear"):
-        RandomAffine(10, interpolation="bicubic")
-    with pytest.raises(ValueError, match="shear is 90, expected angles below 90"):
-        RandomAffine(10, shear=90)
-    with pytest.raises(ValueError, match=r"translate is \(0.1,\), expected two shares"):
-        RandomAffine(10, translate=(0.1,))
 
 
 def test_images_of_more_pixels_than_a_warp_can_count_are_refused() -> None:

@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from mmload.bench.contenders import ContenderEntry
+from mmload.bench.measure import Measurement
 from mmload.bench.options import BenchOptions
+from mmload.bench.samples import LoadSample
 from mmload.bench.task import Task, task_of
 from mmload.errors import SourceError
 
@@ -39,12 +42,8 @@ class Fake:
     def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch of the task, or trouble."""
         self._epochs += 1
-        if self._does == "hangs" and self._epochs == 2:
-            time.sleep(600)
-        if self._does == "crashes" and self._epochs == 2:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if self._does == "raises" and self._epochs == 2:
-            raise RuntimeError("out of ideas")
+        if self._epochs == 2:
+            self._fail()
         if self._does == "empty":
             return
         size = 3 if self._does == "small" else self._task.crop
@@ -54,6 +53,15 @@ class Fake:
             bursts = 0.0 if number % 4 else 0.4  # four batches at once, as four workers give them
             time.sleep({"slow": 0.4, "slower": 0.8, "bursts": bursts}.get(self._does, 0.001))
             yield torch.zeros(4, 3, size, size), torch.zeros(4, dtype=torch.int64)
+
+    def _fail(self) -> None:
+        """The trouble of a second epoch."""
+        if self._does == "hangs":
+            time.sleep(600)
+        if self._does == "crashes":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._does == "raises":
+            raise RuntimeError("out of ideas")
 
     def close(self) -> None:
         """Nothing to end."""
@@ -69,9 +77,25 @@ def fake(name: str, does: str = "", group: str = "mmload", **more: Any) -> Conte
     return ContenderEntry(name=name, group=group, make=partial(Fake, does=does), **more)
 
 
+def measured(entry: ContenderEntry, rate: float) -> Measurement:
+    """A measurement of one sample at that rate."""
+    sample = LoadSample(images=int(rate), seconds=1.0, cpu=1.0, complete=True)
+    return Measurement(entry=entry, warmed=True, samples=[sample])
+
+
 def alive(number: int) -> bool:
     """Whether a process runs: it is there and is no zombie."""
-    try:
-        return (Path("/proc") / str(number) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+
+
+def all_end(numbers: Iterable[int]) -> bool:
+    """Whether all of these processes end within a minute."""
+    deadline = time.monotonic() + 60
+    while any(map(alive, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(map(alive, numbers))
+
+
+def tree(root: int) -> list[int]:
+    """A process and all beneath it."""
+    return [root, *(child.pid for child in psutil.Process(root).children(recursive=True))]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import complaint, contents, mmload
-from PIL import Image
+from picture_folders import smooth_jpegs
 
 import mmload as package
 from mmload.bench import advice
@@ -19,12 +18,7 @@ from mmload.errors import SampleError
 @pytest.fixture
 def wide(tmp_path: Path) -> Path:
     """Six JPEGs, three of them twice as wide as high."""
-    for number in range(6):
-        folder = tmp_path / f"photos/class{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        small = np.random.default_rng(number).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-        Image.fromarray(small).resize((80, 40) if number < 3 else (40, 40)).save(folder / f"{number}.jpg")
-    return tmp_path / "photos"
+    return smooth_jpegs(tmp_path / "photos", ["class0", "class1"] * 3, [(80, 40)] * 3 + [(40, 40)] * 3)
 
 
 def test_layouts_cost_what_a_build_of_them_does(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,20 +10,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import complaint, mmload
-from fake_contenders import alive
+from fake_contenders import all_end, tree
 from forked_program import MMLOAD, Program
 
 from mmload.bench.record import Record, Row
 from mmload.store.dataset import Dataset
-
-TINY = ["--size", 24, "--batch-size", 6]
-
-
-def tree(root: int) -> list[int]:
-    return [root, *(child.pid for child in psutil.Process(root).children(recursive=True))]
 
 
 @pytest.mark.parametrize(
@@ -41,36 +34,24 @@ def tree(root: int) -> list[int]:
         (["nowhere", "--build"], 2, "--build reads the photographs themselves: give --source ROOT"),
         (["nowhere", "--json", "no/such/a.json"], 2, "the folder no/such does not exist"),
         (["nowhere", "--json", "."], 2, "is a folder"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_line(
-    words: list[object], code: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert expected in complaint(mmload("bench", *words), code)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "expected"),
-    [
-        (["--size", 33], 2, "--size is 33, the stored images are 32 x 32; use 1 to 32"),
-        (["--loaders", "tfds"], 2, "no loader has that in its name"),
+        (["copy", "--size", 33], 2, "--size is 33, the stored images are 32 x 32; use 1 to 32"),
+        (["copy", "--loaders", "tfds"], 2, "no loader has that in its name"),
         (
-            ["--batch-size", 10**9],
+            ["copy", "--batch-size", 10**9],
             2,
             r"--batch-size is 10{9}: 8 batches of .* GiB do not fit .*; use at most \d+$",
         ),
-        (["--source", "empty"], 1, "torchvision cannot read empty as an ImageFolder"),
-        (["--train", "resnet19"], 2, "'resnet19', which torchvision has not"),
+        (["copy", "--source", "empty"], 1, "torchvision cannot read empty as an ImageFolder"),
+        (["copy", "--train", "resnet19"], 2, "'resnet19', which torchvision has not"),
     ],
     ids=str,
 )
-def test_what_does_not_fit_the_images_or_the_memory_is_one_line(
+def test_what_cannot_be_meant_or_does_not_fit_is_one_line(
     words: list[object], code: int, expected: str, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(copy.parent)
     Path("empty").mkdir()
-    assert re.search(expected, complaint(mmload("bench", copy, *words), code))
+    assert re.search(expected, complaint(mmload("bench", *words), code))
 
 
 def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +74,7 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
 def test_an_interrupt_ends_every_process_with_one_line(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
     if not Path("/proc").is_dir():
         pytest.skip("there is no /proc to see processes in")
-    words = ["bench", dataset.path, "--source", folder, *TINY]
+    words = ["bench", dataset.path, "--source", folder, "--size", 24, "--batch-size", 6]
     bench = Program(MMLOAD, words, {"TMPDIR": str(tmp_path)})
     seen: set[int] = set()
     deadline = time.monotonic() + 300
@@ -104,8 +85,5 @@ def test_an_interrupt_ends_every_process_with_one_line(dataset: Dataset, folder:
     done = bench.ended(300)
     assert len(seen) >= 3
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "mmload: interrupted; nothing was changed\n")
-    deadline = time.monotonic() + 60
-    while any(alive(each) for each in seen) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [each for each in seen if alive(each)]
+    assert all_end(seen)
     assert list(tmp_path.iterdir()) == []

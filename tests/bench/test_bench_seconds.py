@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_contenders import fake, tiny_task
+from fake_contenders import fake, measured, tiny_task
 
 from mmload.bench import measure
 from mmload.bench.contender_process import ContenderFault
 from mmload.bench.contenders import ContenderEntry, entries
-from mmload.bench.measure import Measurement
 from mmload.bench.options import BenchOptions, MeasurementPlan
 from mmload.bench.record import rows_of
 from mmload.bench.run import notes_of, run_on_dataset
@@ -66,6 +65,10 @@ def task(dataset: Dataset) -> Task:
     return tiny_task(dataset.path)
 
 
+def several(name: str, count: int, **more: Any) -> list[ContenderEntry]:
+    return [fake(f"{name} {number}", **more) for number in range(count)]
+
+
 PLAN = MeasurementPlan(rounds=2, seconds=60.0)
 
 
@@ -75,7 +78,7 @@ def test_all_of_a_bench_stays_within_its_time(
     task: Task, slow: type[Slow], to_make: float, left_out: int, extra: float
 ) -> None:
     slow.to_make, slow.extra = to_make, extra
-    asked = [fake(f"needed {number}") for number in range(3)] + [fake(f"more {number}", need=1) for number in range(13)]
+    asked = several("needed", 3) + several("more", 13, need=1)
     results = measure.measure(task, asked, PLAN)
     unmeasured = [result.name for result in results if not result.samples]
     assert len(unmeasured) == left_out
@@ -87,8 +90,7 @@ def test_all_of_a_bench_stays_within_its_time(
 
 def test_contenders_that_take_long_beyond_their_time_leave_the_needed_their_turn(task: Task, slow: type[Slow]) -> None:
     slow.to_make, slow.extra = 0.5, 6.0
-    asked = [fake(f"more {number}", need=1) for number in range(13)] + [fake(f"needed {number}") for number in range(2)]
-    results = measure.measure(task, asked, PLAN)
+    results = measure.measure(task, several("more", 13, need=1) + several("needed", 2), PLAN)
     assert all(result.samples for result in results[-2:])
 
 
@@ -98,16 +100,15 @@ def test_a_slow_start_is_waited_for_of_mmload_alone(task: Task, slow: type[Slow]
     stock, peer, own = measure.measure(task, asked, PLAN)
     assert own.samples
     assert not own.failure
-    assert "no answer" in stock.failure
     assert not peer.samples
+    assert "no answer" in stock.failure
 
 
 def test_loaders_that_hang_are_given_up_and_their_limits_shrink(task: Task, slow: type[Slow]) -> None:
     slow.extra = 1000.0
-    asked = [fake(f"stock {number}", group="stock") for number in range(6)]
-    results = measure.measure(task, asked, PLAN)
+    results = measure.measure(task, several("stock", 6, group="stock"), PLAN)
     assert all("no answer" in result.failure for result in results)
-    assert slow.now - 1000 <= 60 + PLAN.patience + 10 * len(asked)
+    assert slow.now - 1000 <= 60 + PLAN.patience + 10 * len(results)
 
 
 def test_the_needed_are_measured_once_even_without_time(task: Task, slow: type[Slow]) -> None:
@@ -128,21 +129,13 @@ def test_the_seconds_that_imports_took_are_part_of_them(task: Task, slow: type[S
 
 def test_what_the_verdict_needs_is_needed(dataset: Dataset, folder: Path) -> None:
     made = entries(task_of(BenchOptions(size=24, threads=2), dataset.path, folder))
-    assert {entry.name for entry in made if not entry.need} == {
-        "DataLoader + torchvision, 2 workers",
-        "DataLoader + v2 tensors, 2 workers",
-        "mmload.Loader, disk, 2 threads",
-        "mmload.Loader, memory, 2 threads",
-    }
-
-
-def sampled(entry: ContenderEntry, rate: int) -> Measurement:
-    sample = LoadSample(images=rate, seconds=1.0, cpu=1.0, complete=True)
-    return Measurement(entry=entry, warmed=True, samples=[sample])
+    stock = {f"DataLoader + {transforms}, 2 workers" for transforms in ("torchvision", "v2 tensors")}
+    own = {f"mmload.Loader, {tier}, 2 threads" for tier in ("disk", "memory")}
+    assert {entry.name for entry in made if not entry.need} == stock | own
 
 
 def test_a_row_that_passes_its_limit_is_disturbed_and_noted(task: Task) -> None:
-    results = [sampled(fake("own"), 126), sampled(fake("other"), 99), sampled(fake("limit", group="ceiling"), 100)]
+    results = [measured(fake("own"), 126), measured(fake("other"), 99), measured(fake("limit", group="ceiling"), 100)]
     rows = rows_of(task, results, {"fill": "limit"}, cold=False)
     assert [row.disturbed for row in rows] == [True, False, False]
     assert [note for note in notes_of(results, rows, PLAN, 1.0) if note.startswith("disturbed: own: ")]
@@ -153,7 +146,7 @@ def test_a_busy_machine_is_part_of_the_verdict(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, busy: float, told: bool
 ) -> None:
     monkeypatch.setattr("mmload.bench.run.busy_share", lambda: busy)
-    monkeypatch.setattr("mmload.bench.run.measure", lambda *_: [sampled(fake("own"), 5)])
+    monkeypatch.setattr("mmload.bench.run.measure", lambda *_: [measured(fake("own"), 5)])
     record = run_on_dataset(dataset.path, None, BenchOptions(size=24))
     assert ("other programs used 90% of the processors" in record.verdict) == told
     assert record.machine["busy_before"] == busy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,20 +57,17 @@ def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset
         "mmload.Loader, memory, 1 thread",
     ]
     for entry in ready:
-        server = ContenderServer(entry, task, tmp_path)
-        server.make()
-        sample = server.epoch(least=0.0, most=60.0, check=True)  # every batch is checked
-        server.close()
-        assert sample.images == 18
+        with closing(ContenderServer(entry, task, tmp_path)) as server:
+            server.make()
+            assert server.epoch(least=0.0, most=60.0, check=True).images == 18  # every batch is checked
 
 
 def test_the_ceiling_fills_all_views(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
-    task = recipe_task(dataset, folder, "dinov2")
-    assert task.image_values == 3 * (2 * 24**2 + 8 * 96**2)
+    task, values = recipe_task(dataset, folder, "dinov2"), 3 * (2 * 24**2 + 8 * 96**2)
+    assert task.image_values == values
     for entry in ceiling_entries(task, cold=False).values():
         if entry.name.startswith(("fill", "uncached")):
-            buffers = [pixels for pixels, _ in entry.make(task, tmp_path).epoch()]
-            assert {buffer.numel() for buffer in buffers} == {5 * 3 * (2 * 24**2 + 8 * 96**2)}
+            assert {pixels.numel() for pixels, _ in entry.make(task, tmp_path).epoch()} == {5 * values}
     assert recipe_task(dataset, folder, "mae").image_values == 3 * 24**2
 
 
@@ -79,6 +77,7 @@ def test_the_task_has_the_recipes_views(dataset: Dataset, folder: Path) -> None:
     assert (published.views, published.crop) == (((160, 160),), 160)
     stock = {entry.differs for entry in entries(recipe_task(dataset, folder, "airbench")) if entry.group == "stock"}
     assert stock == {"flips are random, not alternating"}
+    assert [collate.epoch for collate in collates_of(collate_of_recipe("ffcv_rn50", None, 10))] == [0]
 
 
 def test_a_list_of_ones_own_is_a_recipe(
@@ -123,13 +122,8 @@ def test_batches_of_other_views_are_refused(dataset: Dataset, folder: Path) -> N
     task = recipe_task(dataset, folder, "simclr")
     right, labels = torch.zeros(5, 3, 24, 24), torch.zeros(5, dtype=torch.int64)
     check_batch(task, (right, right), labels)
-    for wrong in ((right,), (right, right[:, :, 1:]), (right, right.half()), right):
-        with pytest.raises(MmloadError, match="it gives images"):
-            check_batch(task, wrong, labels)
-    with pytest.raises(MmloadError, match="it gives labels"):
-        check_batch(task, (right, right[:4]), labels)
-
-
-def test_the_collate_is_that_of_epoch_0() -> None:
-    collates = collates_of(collate_of_recipe("ffcv_rn50", None, 10))
-    assert [collate.epoch for collate in collates] == [0]
+    images, others = "it gives images", (right, right[:, :, 1:])
+    wrong = [((right,), images), (others, images), ((right, right.half()), images), (right, images)]
+    for batch, message in [*wrong, ((right, right[:4]), "it gives labels")]:
+        with pytest.raises(MmloadError, match=message):
+            check_batch(task, batch, labels)

@@ -11,20 +11,20 @@ from meanwhile import Killed, once
 from updating import add_pictures, change
 
 import mmload
-from mmload.builder import columns, staging, subsets, unused_files
+from mmload.builder import columns, dataset_change, staging
 from mmload.builder import verify as verify_module
+from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.staging import Staging
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError
 from mmload.runtime import durable_files
 
 UPDATE = UpdateOptions()
 CHANGES = {
-    "subset": (subsets, "stored_rows", lambda out: mmload.save_subset(out, "few", [0, 1])),
+    "subset": (dataset_change, "stored_rows", lambda out: mmload.save_subset(out, "few", [0, 1])),
     "field": (columns, "_spec_of", lambda out: mmload.add_field(out, "f", lambda batch: batch.targets.float())),
 }
 
@@ -86,7 +86,7 @@ def test_gc_keeps_other_changes_away_while_it_works(updated, monkeypatch):
             Staging(updated.out.resolve())
         refused.append(error)
 
-    once(monkeypatch, unused_files, "_unused_files", before=another)
+    once(monkeypatch, dataset_change, "_unused_files", before=another)
     remove_unused(updated.out)
     assert refused
 

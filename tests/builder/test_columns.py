@@ -11,11 +11,11 @@ from building import recipe
 from conftest import contents
 
 import mmload
+from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.shards import COLUMN, UPDATES
 from mmload.builder.staging import Staging
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import compare, repair, verify
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError

@@ -10,8 +10,8 @@ from meanwhile import dying_at
 
 import mmload
 from mmload.builder import columns, staging
+from mmload.builder.dataset_change import compact
 from mmload.builder.pipeline import build, update
-from mmload.builder.unused_files import compact
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 

@@ -15,10 +15,9 @@ from conftest import contents, make_folder
 from forked_program import MMLOAD, Program, run_program
 from small_disks import fill, mount, small_disk_at
 
-from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build
+from mmload.builder.dataset_change import save_subset
+from mmload.builder.pipeline import LocalEngine, build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.subsets import save_subset
 from mmload.errors import BuildError, UsageError
 from mmload.records import Sample
 

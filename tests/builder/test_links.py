@@ -12,9 +12,9 @@ from conftest import contents
 from updating import change
 
 import mmload
+from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, update
 from mmload.builder.staging import MARK
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.errors import StoreError
 
 

@@ -22,8 +22,8 @@ def test_the_recipe_on_the_page_has_every_key() -> None:
     indented = page[page.index('    out = "DATASET"') : page.index("## Transforms")]
     text = indented.replace("# raw_share", "raw_share").replace('encode = "jpeg"', 'encode = "mixed"')
     body = tomllib.loads(text)
-    assert body["decode"].keys() == recipe_keys("decode")
-    assert body["store"].keys() == recipe_keys("store")
+    assert body["decode"].keys() == set(recipe_keys("decode"))
+    assert body["store"].keys() == set(recipe_keys("store"))
     assert from_mapping(body).variable_layout is not None
 
 

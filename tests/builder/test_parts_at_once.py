@@ -16,8 +16,7 @@ from updating import add_pictures
 import mmload
 from mmload.builder import previous_version, shard_job, shards
 from mmload.builder import staging as staging_module
-from mmload.builder.engines import LocalEngine
-from mmload.builder.pipeline import build, build_part
+from mmload.builder.pipeline import LocalEngine, build, build_part
 from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.staging import Staging

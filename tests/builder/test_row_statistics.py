@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.builder.row_statistics import copy_and_sum, no_sums
-from mmload.builder.shards import Statistics
+from mmload.builder.shards import Statistics, copy_and_sum, no_sums
 
 
 def plain(images: np.ndarray) -> list[list[int]]:

@@ -176,7 +176,7 @@ def test_commands_say_what_a_source_at_a_url_cannot_be(url: str, bucket: Bucket,
         (("build", "list", f"{url}/no.csv", tmp_path / "list"), 1, "no such list: s3"),
         (("build", "list", f"{url}/list.json", tmp_path / "list"), 2, "is a list of ids"),
         (("build", "imagefolder", url, tmp_path / "more"), 1, "zz.png: the file is empty"),
-        *(((name, out, "--source", url), 2, "copy what it was built from") for name in ("parity", "bench", "browse")),
+        *(((name, out, "--source", url), 2, "copy it to a disk first") for name in ("parity", "bench", "browse")),
     ):
         assert message in complaint(mmload(*words), code)
 

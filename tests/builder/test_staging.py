@@ -21,7 +21,7 @@ from mmload.builder import staging as staging_module
 from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import square
 from mmload.builder.staging import MARK, Staging
-from mmload.errors import BuildError, UsageError
+from mmload.errors import BuildError
 from mmload.runtime.durable_files import exchange, folder_lock
 from mmload.store.manifest import read
 
@@ -34,12 +34,6 @@ def folder(tmp_path: Path) -> Path:
 
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_the_source_is_never_the_folder_that_the_build_works_in(source: Path, tmp_path: Path) -> None:
-    staging = source.rename(tmp_path / ".sg.building")
-    with pytest.raises(UsageError, match="where the build would write"):
-        build(recipe(staging, tmp_path / "sg"))
 
 
 @pytest.mark.parametrize("name", ["plan.json", "notes/thesis.tex", "dataset/thesis.tex", "thesis.tex", "lock"])
@@ -189,13 +183,6 @@ def test_a_kill_at_any_step_of_a_swap_is_recovered(
     assert report.foreign_files is None
     assert contents(out) == new
     assert names_in(out.parent) == ["new", "out", "photos"]
-
-
-def test_nothing_is_built_in_a_folder_that_another_build_empties(source: Path, tmp_path: Path, folder: Path) -> None:
-    with Staging(tmp_path / "out"):
-        for name in ("dataset", "notes/x", "x"):
-            with pytest.raises(UsageError, match="which another build empties"):
-                build(recipe(source, folder / name))
 
 
 def test_a_folder_that_another_command_removes_meanwhile_is_made_again(

@@ -15,11 +15,10 @@ from python_datasets import MADE
 
 import mmload
 from mmload.builder import staging
-from mmload.builder.dataset_change import open_to_change
+from mmload.builder.dataset_change import compact, open_to_change, remove_unused
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.row_files import rows_in
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import compare, repair, verify
 from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError

@@ -11,10 +11,10 @@ from conftest import contents
 from small_disks import fill, small_disk_at
 
 import mmload
+from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
 from mmload.builder.staging import Staging
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import verify
 from mmload.errors import StoreError, UsageError
 

@@ -11,9 +11,9 @@ from updating import add_pictures, assert_is_fresh, change, picture
 
 import mmload
 from mmload.builder import staging
+from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, build_part, update
 from mmload.builder.previous_version import UpdateOptions
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError
 

@@ -12,9 +12,9 @@ from meanwhile import dying_at
 from updating import assert_is_fresh, make_old, picture
 
 import mmload
-from mmload.builder import staging, unused_files
+from mmload.builder import dataset_change, staging
+from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, update
-from mmload.builder.unused_files import compact, remove_unused
 from mmload.builder.verify import verify
 
 
@@ -95,7 +95,7 @@ def test_compacting_keeps_the_names_of_samples_that_were_left_out(squares, photo
 def test_a_clean_up_that_is_killed_leaves_all_kept_versions_whole(squares, photos):
     shutil.rmtree(photos / "val")
     update(squares)
-    with dying_at(unused_files, "write_atomically"):
+    with dying_at(dataset_change, "write_atomically"):
         remove_unused(squares.out)
     assert len(mmload.open(squares.out, version=1)["val"]) == 15
     assert verify(squares.out) == []

@@ -17,8 +17,7 @@ from devkit import Devkit, thing
 
 from mmload import __version__
 from mmload.bench.options import SECONDS
-from mmload.cli.app import app
-from mmload.cli.habits import HABITS
+from mmload.cli.app import HABITS, app
 from mmload.errors import BuildError
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
@@ -248,18 +247,6 @@ def test_demo_makes_builds_reads_benches_and_learns(tmp_path: Path, capsys: pyte
         run()
     assert (tmp_path / "demo" / "dataset" / "best.pt").read_text() == "days of training"
     assert contents(tmp_path / "demo" / "photos") == before
-
-
-def test_demo_writes_nothing_behind_links(tmp_path: Path) -> None:
-    from mmload.cli.demo import _claim
-
-    (tmp_path / "mine").mkdir()
-    _claim(tmp_path / "demo")
-    for name in ("photos", "dataset", ".dataset.building"):
-        (tmp_path / "demo" / name).symlink_to(tmp_path / "mine")
-        with pytest.raises(BuildError, match=f"{name} is a link"):
-            _claim(tmp_path / "demo")
-        (tmp_path / "demo" / name).unlink()
 
 
 def test_demo_leaves_a_folder_of_other_things_alone(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_interrupts_that_the_shell_has_it_ignore_are_ignored(tmp_path: Path) -> 
 def test_an_interrupt_at_work_is_one_whatever_becomes_of_it(work: str, code: int, said: str, tmp_path: Path) -> None:
     text = (
         "from signal import SIGINT, SIGTERM, raise_signal\n"
-        "from mmload.cli import interrupt\n"
+        "from mmload.cli import terminal as interrupt\n"
         "def swallowed(number):\n"
         "    try: raise_signal(number)\n"
         "    except KeyboardInterrupt: raise RuntimeError('a callback failed')\n"
@@ -106,7 +106,7 @@ def test_an_interrupt_at_work_is_one_whatever_becomes_of_it(work: str, code: int
 def test_interrupts_at_work_that_the_shell_has_it_ignore_are_ignored(tmp_path: Path) -> None:
     text = (
         "from signal import SIGINT, raise_signal\n"
-        "from mmload.cli import interrupt\n"
+        "from mmload.cli import terminal as interrupt\n"
         "interrupt.exit_on_interrupt()\n"
         "with interrupt.interruptible('nothing was changed'): raise_signal(SIGINT)\n"
         "raise_signal(SIGINT)\n"
@@ -118,7 +118,7 @@ def test_interrupts_at_work_that_the_shell_has_it_ignore_are_ignored(tmp_path: P
 def test_an_interrupt_while_an_object_is_deleted_is_not_lost(tmp_path: Path) -> None:
     program = (
         "import os, signal, time\n"
-        "from mmload.cli.interrupt import interruptible\n"
+        "from mmload.cli.terminal import interruptible\n"
         "class Deleted:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
@@ -133,7 +133,7 @@ def test_an_interrupt_while_an_object_is_deleted_is_not_lost(tmp_path: Path) -> 
 
 def test_an_error_without_an_interrupt_stays_one(tmp_path: Path) -> None:
     text = (
-        "from mmload.cli.interrupt import interruptible\n"
+        "from mmload.cli.terminal import interruptible\n"
         "with interruptible('nothing was changed'): raise ValueError(3)\n"
     )
     code, _, said = run(text, tmp_path)
@@ -160,7 +160,7 @@ def test_an_interrupt_when_all_is_done_changes_nothing(tmp_path: Path) -> None:
 def test_signals_again_and_again_leave_time_to_clean_up(number: str, code: int, said: str, tmp_path: Path) -> None:
     text = (
         "import signal, tempfile\n"
-        "from mmload.cli.interrupt import interruptible\n"
+        "from mmload.cli.terminal import interruptible\n"
         f"def send(): signal.raise_signal(signal.{number})\n"
         "with interruptible('nothing was changed'), tempfile.TemporaryDirectory():\n"
         "    try: send()\n"

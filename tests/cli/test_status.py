@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mmload.cli import status
+from mmload.cli import terminal as status
 
 
 class Stderr(io.StringIO):

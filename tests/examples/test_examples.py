@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import build_splits, make_folder
 from devkits import voc_dataset
+from threads import one_thread
 
 EXAMPLES = change_scripts.CLIENTS.parent
 SMALL = ("--size", "32", "--batch-size", "4")
@@ -25,10 +26,8 @@ def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Examples can be imported, and write into a folder of the test."""
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

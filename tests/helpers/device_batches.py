@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from batches import NOT_BOXED, detections
 from torch import nn
 
 from mmload.augment import (
@@ -23,7 +24,6 @@ from mmload.augment import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
-    sample_seeds,
 )
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
@@ -33,7 +33,7 @@ from mmload.loader import Loader
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Split
 
-COUNT, SIDE, MOST = 24, 40, 5
+COUNT, SIDE = 24, 40
 
 
 STEPS: dict[str, Callable[[], list[nn.Module]]] = {
@@ -63,22 +63,7 @@ STEPS: dict[str, Callable[[], list[nn.Module]]] = {
 
 def batch_of(count: int, device: str = "cpu") -> Batch:
     """Images, classes, boxes and masks of noise, the same for every device."""
-    generator = torch.Generator().manual_seed(4)
-    corners = torch.rand((count, MOST, 2, 2), generator=generator) * SIDE
-    counts = torch.randint(0, MOST + 1, (count,), generator=generator)
-    real = torch.arange(MOST) < counts[:, None]
-    made: Batch = Batch(
-        images=torch.randint(0, 256, (count, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator),
-        targets=torch.arange(count) % 3,
-        boxes=torch.cat((corners.amin(2), corners.amax(2)), dim=2) * real[:, :, None],
-        labels=torch.where(real, torch.arange(MOST), -1),
-        difficult=(torch.arange(MOST) % 2 == 0) & real,
-        counts=counts,
-        masks=torch.randint(0, 256, (count, SIDE, SIDE), dtype=torch.uint8, generator=generator),
-        ids=torch.arange(count),
-        seeds=sample_seeds(1, 0, torch.arange(count)),
-        batch_size=[count],
-    ).to(device)
+    made: Batch = detections(count, (3, SIDE, SIDE)).to(device)
     return made
 
 
@@ -87,7 +72,7 @@ def batch_for(name: str, count: int, device: str = "cpu") -> Batch:
     batch = batch_of(count, device)
     if name not in ("foreign", "mixup", "cutmix", "either", "mixed twice"):
         return batch
-    plain: Batch = batch.replace(boxes=None, labels=None, difficult=None, counts=None, masks=None)
+    plain: Batch = batch.replace(**NOT_BOXED)
     return plain
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmload.augment.collate import Collate
+from mmload.augment.draws import batch_of_epoch
+from mmload.augment.mix import MixStep
+from mmload.batch import fields_of, make_batch
+
 Fields = dict[str, Tensor]
 
 
-@dataclass
-class Expected:
-    """A batch as it has to be.
-
-    Attributes:
-        fields: what has to be equal; images in float64 once they are no integers.
-        slack: levels of 255 that a value of an image may be off; 0: every bit is known.
-        unit: [C, 1, 1], what a level is in the images' values.
-        rounded: whether float arithmetic came in another order, so that the last bits may differ.
-    """
-
-    fields: Fields
-    slack: float = 0.0
-    unit: Tensor = field(default_factory=lambda: torch.ones((), dtype=torch.float64))
-    rounded: bool = False
-
-
-def differences(got: Fields, expected: Expected) -> list[str]:
+def differences(got: Fields, expected: Fields) -> list[str]:
     """What of a batch is not as expected, a line each."""
-    lines = (
-        [f"fields {sorted(got)}, expected {sorted(expected.fields)}"] if got.keys() != expected.fields.keys() else []
-    )
-    for name, want in expected.fields.items():
+    lines = [f"fields {sorted(got)}, expected {sorted(expected)}"] if got.keys() != expected.keys() else []
+    for name, want in expected.items():
         have = got.get(name, torch.empty(0))
         if (have.shape, have.dtype) != (want.shape, want.dtype):
             lines.append(f"{name} is {have.dtype} {tuple(have.shape)}, expected {want.dtype} {tuple(want.shape)}")
-        elif not _near(name, have, want, expected):
+        elif not torch.equal(have, want):
             apart = (have.double() - want.double()).abs()
             lines.append(
                 f"{name} differs in {int((apart > 0).sum())} of {apart.numel()} values, by {float(apart.max())}"
@@ -49,17 +34,23 @@ def differences(got: Fields, expected: Expected) -> list[str]:
     return lines
 
 
-def _near(name: str, have: Tensor, want: Tensor, expected: Expected) -> bool:
-    if name == "boxes":
-        return torch.allclose(have, want, rtol=0, atol=1e-3)
-    if name == "targets" and want.is_floating_point():
-        return torch.allclose(have, want, rtol=1e-6, atol=1e-6)
-    if name != "images" or not (expected.slack or expected.rounded):
-        return torch.equal(have, want)
-    eps = 8 * torch.finfo(want.dtype).eps if want.is_floating_point() else 0.0
-    apart = (have.double() - want.double()).abs()
-    scale = want.double().abs() + 1
-    return bool((apart <= (expected.slack + 0.01) * expected.unit + eps * scale).all())
+def collated(collate: Collate, rows: Fields, seeds: Tensor, epoch: int) -> Fields:
+    """The batch that a collate makes of stored rows in an epoch: of each row by itself, unless it mixes them.
+
+    What a collate makes of a row alone is held against torchvision elsewhere.
+    """
+    given = {name: value for name, value in rows.items() if name not in ("ids", "seeds")}
+    ids = rows.get("ids", torch.arange(len(seeds)))  # bare images have none
+    mixes = any(isinstance(step, MixStep) for step in collate.steps)
+    parts = [slice(None)] if mixes else [slice(k, k + 1) for k in range(len(seeds))]
+    made: list[Fields] = []
+    with batch_of_epoch(epoch):
+        for part in parts:
+            fields = {name: value[part] for name, value in given.items()}
+            batch = make_batch(fields, len(seeds[part]), ids=ids[part], seeds=seeds[part])
+            made.append(fields_of(collate(batch)))
+    changed = made[0].keys() - {"ids", "seeds"}
+    return dict(rows) | {name: torch.cat([fields[name] for fields in made]) for name in changed}
 
 
 GOLDEN = 0x9E3779B97F4A7C15

@@ -1,10 +1,11 @@
-"""A user's steps with loaders and datasets, in any order, each held against the answer of loading_reference.py."""
+"""A user's steps with loaders and datasets, in any order, each held against the answer of loading_expected.py."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from loading_driven import Driven, Run, State, rows_of
-from loading_expected import Expected, Fields, differences, sample_seeds, seeds_of_view, stored
+from loading_expected import Fields, collated, differences, sample_seeds, seeds_of_view, stored
 from loading_orders import batched, numbers_of, order_options, row_likes, row_lists, samplers, settings_of_loaders
-from loading_reference import collated
-from loading_steps import collates
 from loading_stores import ROWS
+from step_lists import collates
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
@@ -26,15 +26,28 @@ import mmload
 from mmload.augment import AlternatingHorizontalFlip, RandomIoUCrop
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
-from mmload.batch import Batch
+from mmload.batch import fields_of
 from mmload.loader import Loader
-from mmload.records import FIELD_NAMES
 
 STORES: dict[str, Path] = {}
 """What :func:`loading_stores.build_stores` made; set before the machine runs."""
 
 STEPS: Counter[str] = Counter()
 """How often each rule was carried out."""
+
+
+def step(**given: Any) -> Any:
+    """Makes a rule, with what is drawn for it, whose runs are counted."""
+
+    def made(function: Callable[..., None]) -> Any:
+        @wraps(function)
+        def counted(self: Loading, **drawn: Any) -> None:
+            STEPS[function.__name__] += 1
+            function(self, **drawn)
+
+        return rule(**given)(counted)
+
+    return made
 
 
 @cache
@@ -64,43 +77,38 @@ class Loading(RuleBasedStateMachine):
         for one in getattr(self, "driven", []):
             one.loader.close()
 
-    @rule(data=st.data())
+    @step(data=st.data())
     def whole_photographs(self, data: Any) -> None:
         """An epoch of rows of a size each."""
-        STEPS["whole_photographs"] += 1
         loading_variable.play(data, STORES)
 
     # Rows of the map-style dataset
 
-    @rule(data=st.data())
+    @step(data=st.data())
     def row(self, data: Any) -> None:
         """One row."""
-        STEPS["row"] += 1
         number = data.draw(st.integers(-self.rows, self.rows - 1))
         given = data.draw(st.sampled_from([number, torch.tensor(number), torch.tensor([number]).numpy()[0]]))
         got = fields_of(self.split[given])
         self.check({name: value[None] for name, value in got.items()}, [number % self.rows], f"split[{number}]")
 
-    @rule(data=st.data())
+    @step(data=st.data())
     def a_slice(self, data: Any) -> None:
         """A slice of rows."""
-        STEPS["a_slice"] += 1
         edge = st.none() | st.integers(-self.rows - 3, self.rows + 3)
         part = slice(data.draw(edge), data.draw(edge), data.draw(st.sampled_from([None, 1, 2, -1, -3, 5])))
         self.check(fields_of(self.split[part]), list(range(self.rows))[part], f"split[{part}]")
 
-    @rule(data=st.data())
+    @step(data=st.data())
     def some_rows(self, data: Any) -> None:
         """A list of rows."""
-        STEPS["some_rows"] += 1
         given = data.draw(row_likes(self.rows))
         numbers = numbers_of(given, self.rows)
         self.check(fields_of(self.split[given]), numbers, f"split[{given!r}]")
 
-    @rule(data=st.data())
+    @step(data=st.data())
     def beyond(self, data: Any) -> None:
         """A row that there is not."""
-        STEPS["beyond"] += 1
         number = data.draw(st.sampled_from([self.rows, -self.rows - 1, 2**40, -(2**62)]))
         for given in (number, [0, number], torch.tensor([number, 1])):
             try:
@@ -109,11 +117,10 @@ class Loading(RuleBasedStateMachine):
                 continue
             raise AssertionError(f"split[{given!r}] gave something")
 
-    @rule(data=st.data())
+    @step(data=st.data())
     def collate_rows(self, data: Any) -> None:
         """A collate by itself on a batch, a list of rows or bare images."""
-        STEPS["collate_rows"] += 1
-        collate = data.draw(collates(self.kind))
+        collate = data.draw(collates(self.files))
         numbers = data.draw(row_lists(self.rows, negative=False))
         if collate is None:
             return
@@ -127,19 +134,17 @@ class Loading(RuleBasedStateMachine):
             batch = self.files["images"][numbers]
         made = collate(batch, torch.Generator().manual_seed(seed))
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(numbers),), generator=torch.Generator().manual_seed(seed))
-        rows = {name: value[numbers] for name, value in self.files.items()}
-        if form != "images":
-            self.compare(
-                fields_of(made), collated(collate, rows | {"ids": torch.tensor(numbers)}, seeds, epoch), repr(collate)
-            )
+        rows = {name: value[numbers] for name, value in self.files.items()} | {"ids": torch.tensor(numbers)}
+        if form == "images":
+            expected = collated(collate, {"images": rows["images"]}, seeds, epoch)["images"]
+            self.compare({"images": made}, {"images": expected}, repr(collate))
         else:
-            self.compare({"images": made}, collated(collate, {"images": rows["images"]}, seeds, epoch), repr(collate))
+            self.compare(fields_of(made), collated(collate, rows, seeds, epoch), repr(collate))
 
-    @rule(data=st.data(), epoch=st.integers(0, 3), many=st.integers(2, 4), tier=st.sampled_from(["disk", "memory"]))
+    @step(data=st.data(), epoch=st.integers(0, 3), many=st.integers(2, 4), tier=st.sampled_from(["disk", "memory"]))
     def views_of_a_loader(self, data: Any, epoch: int, many: int, tier: str) -> None:
         """Views of all batches of an epoch, one collate among them twice."""
-        STEPS["views_of_a_loader"] += 1
-        views = [collate for _ in range(many) if (collate := data.draw(collates(self.kind))) is not None]
+        views = [collate for _ in range(many) if (collate := data.draw(collates(self.files))) is not None]
         if not views:
             return
         views.append(views[0])
@@ -169,16 +174,15 @@ class Loading(RuleBasedStateMachine):
 
     # Datasets of torch.utils.data over it
 
-    @rule(data=st.data())
+    @step(data=st.data())
     def data_loader(self, data: Any) -> None:
         """torch's own DataLoader over the split, a subset, a random part, or the split twice.
 
         With two worker processes at most once in every fifth sequence.
         """
-        STEPS["data_loader"] += 1
         dataset, numbers = self.part(data)
         numbers = [number % self.rows for number in numbers]
-        collate = data.draw(collates(self.kind))
+        collate = data.draw(collates(self.files))
         epoch = 0 if collate is None else set_epoch(data, collate)
         workers = 0 if self.forked else 2
         self.forked = True
@@ -219,17 +223,16 @@ class Loading(RuleBasedStateMachine):
     # Loaders
 
     @precondition(lambda self: len(self.driven) < 3)
-    @rule(data=st.data())
+    @step(data=st.data())
     def new_loader(self, data: Any) -> None:
         """A loader over the dataset."""
-        STEPS["new_loader"] += 1
         self._drive(*self._asked(data))
 
     def _asked(self, data: Any) -> tuple[dict[str, Any], list[int], dict[str, Any]]:
         """What a loader is given: what one that resumes needs too, the rows this is over, and what may differ."""
         dataset, ids = self.part(data) if data.draw(st.integers(0, 3)) == 0 else (self.split, list(range(self.rows)))
         lasting: dict[str, Any] = {"dataset": dataset, "seed": data.draw(st.sampled_from([0, 1, 2**64 - 1]))}
-        lasting["collate"] = data.draw(collates(self.kind))
+        lasting["collate"] = data.draw(collates(self.files))
         given = ["list", "sampler"] if ids else []  # of nothing there is no list
         order = data.draw(st.sampled_from(["sequential", "shuffled", "shuffled", "block", *given]))
         if order == "list":
@@ -253,27 +256,15 @@ class Loading(RuleBasedStateMachine):
         return one
 
     @precondition(lambda self: self.driven)
-    @rule(data=st.data())
+    @step(data=st.data())
     def begin(self, data: Any) -> None:
         """``iter(loader)``."""
-        STEPS["begin"] += 1
         data.draw(st.sampled_from(self.driven)).begin()
 
     @precondition(lambda self: self.driven)
-    @rule(data=st.data(), many=st.integers(1, 4))
+    @step(data=st.data(), many=st.integers(1, 4) | st.just(1000))
     def batches(self, data: Any, many: int) -> None:
-        """The next batches of an iteration."""
-        STEPS["batches"] += 1
-        self._batches(data, many)
-
-    @precondition(lambda self: self.driven)
-    @rule(data=st.data())
-    def rest(self, data: Any) -> None:
-        """All batches that an iteration still has, and its end."""
-        STEPS["rest"] += 1
-        self._batches(data, 1000)
-
-    def _batches(self, data: Any, many: int) -> None:
+        """The next batches of an iteration, or all that it still has, and its end."""
         one = data.draw(st.sampled_from(self.driven))
         run = data.draw(st.sampled_from(one.runs)) if one.runs else one.begin()
         for _ in range(many):
@@ -297,26 +288,23 @@ class Loading(RuleBasedStateMachine):
             self.kept = [*self.kept[-5:], (batch.images, batch.images.clone())]
 
     @precondition(lambda self: any(one.runs for one in self.driven))
-    @rule(data=st.data())
+    @step(data=st.data())
     def abandon(self, data: Any) -> None:
         """An epoch that is not gone through to its end."""
-        STEPS["abandon"] += 1
         one = data.draw(st.sampled_from([one for one in self.driven if one.runs]))
         one.runs.pop()
 
     @precondition(lambda self: self.driven)
-    @rule(data=st.data(), epoch=st.sampled_from([0, 1, 2, 7, 2**40]))
+    @step(data=st.data(), epoch=st.sampled_from([0, 1, 2, 7, 2**40]))
     def set_epoch(self, data: Any, epoch: int) -> None:
         """Another epoch next."""
-        STEPS["set_epoch"] += 1
         one = data.draw(st.sampled_from(self.driven))
         one.set_epoch(epoch)
 
     @precondition(lambda self: self.driven)
-    @rule(data=st.data())
+    @step(data=st.data())
     def save(self, data: Any) -> None:
         """``state_dict``."""
-        STEPS["save"] += 1
         one = data.draw(st.sampled_from(self.driven))
         state = one.loader.state_dict()
         epoch, samples = one.state
@@ -331,10 +319,9 @@ class Loading(RuleBasedStateMachine):
         self.saved = [*self.saved[-3:], (state, one)]
 
     @precondition(lambda self: self.saved)
-    @rule(data=st.data())
+    @step(data=st.data())
     def resume(self, data: Any) -> None:
         """Another loader, or the same, goes on where a state was taken."""
-        STEPS["resume"] += 1
         state, one = data.draw(st.sampled_from(self.saved))
         if data.draw(st.booleans()) and one in self.driven:
             to = one
@@ -345,7 +332,7 @@ class Loading(RuleBasedStateMachine):
         to.load(state)
 
     @precondition(lambda self: self.saved)
-    @rule(
+    @step(
         data=st.data(),
         change=st.sampled_from(
             [{"samples": 10**6}, {"samples": -1}, {"epoch": 0.5}, {"seed": 5}, {"order": "other"}, None]
@@ -353,7 +340,6 @@ class Loading(RuleBasedStateMachine):
     )
     def spoil(self, data: Any, change: State | None) -> None:
         """A state that cannot be is refused and changes nothing."""
-        STEPS["spoil"] += 1
         state, one = data.draw(st.sampled_from(self.saved))
         spoiled = state | change if change else {name: state[name] for name in ("epoch", "samples")}
         try:
@@ -363,19 +349,17 @@ class Loading(RuleBasedStateMachine):
         raise AssertionError(f"the state {spoiled} was taken")
 
     @precondition(lambda self: self.driven)
-    @rule(data=st.data())
+    @step(data=st.data())
     def close(self, data: Any) -> None:
         """``close``: what follows starts anew."""
-        STEPS["close"] += 1
         one = data.draw(st.sampled_from(self.driven))
         one.loader.close()
         one.runs.clear()
 
     @precondition(lambda self: self.kept)
-    @rule()
+    @step()
     def write_into_a_batch(self) -> None:
         """A user may write into a batch; batches that he keeps stay as they are."""
-        STEPS["write_into_a_batch"] += 1
         for images, copy in self.kept:
             assert torch.equal(images, copy), "a batch that was kept has changed"
         self.kept.pop()[0].zero_()
@@ -396,17 +380,15 @@ class Loading(RuleBasedStateMachine):
         fields = {name: value[places] for name, value in self.files.items()}
         fields["ids"] = torch.tensor(rows, dtype=torch.int64)
         if loader is None:
-            self.compare(got, Expected(fields), what)
+            self.compare(got, fields, what)
             return
         seeds = sample_seeds(loader["seed"], epoch, rows, occurrences)
         asked = {"ids", *loader.get("fields", fields)}
         fields = {name: value for name, value in fields.items() if name in asked} | {"seeds": seeds}
         collate: Collate | None = loader["collate"]
-        self.compare(
-            got, Expected(fields) if collate is None else collated(collate, fields, seeds, epoch), f"{what} {collate!r}"
-        )
+        self.compare(got, fields if collate is None else collated(collate, fields, seeds, epoch), f"{what} {collate!r}")
 
-    def compare(self, got: Fields, expected: Expected, what: str) -> None:
+    def compare(self, got: Fields, expected: Fields, what: str) -> None:
         lines = differences(got, expected)
         assert not lines, f"{self.kind}, {what}: {'; '.join(lines)}"
 
@@ -416,10 +398,3 @@ def set_epoch(data: Any, collate: Collate | Views) -> int:
     epoch: int = data.draw(st.integers(0, 3))
     collate.set_epoch(epoch)
     return epoch
-
-
-def fields_of(batch: Batch) -> Fields:
-    """What a batch has, by name."""
-    fields = {name: getattr(batch, name) for name in (*FIELD_NAMES, "ids", "seeds")}
-    extra = {} if batch.extra is None else dict(batch.extra.items())
-    return {name: value for name, value in (fields | extra).items() if value is not None}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mmload.builder.engines import LocalEngine
+from mmload.builder.pipeline import LocalEngine
 
 
 class Killed(BaseException):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image, ImageDraw
+from threads import one_thread
+from written_datasets import of_tensors
 
 from mmload import parity
 from mmload.augment.collate import Collate
+from mmload.batch import Batch, fields_of
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.parity.load import check_equal
+from mmload.parity.load import ROWS, check_equal
 from mmload.parity.report import Verdict
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Split
@@ -52,6 +56,13 @@ def built(source: Path, out: Path, **options: object) -> Path:
 def check(out: Path, source: Path, **options: object) -> parity.ParityReport:
     """The store side; a collate without steps leaves next to nothing to the load side."""
     return parity.run(out, source, threads=2, **{"collate": Collate(), **options})  # type: ignore[arg-type]
+
+
+def passes(out: Path, source: Path, **options: object) -> parity.ParityReport:
+    """The report of :func:`check`, in which all holds."""
+    report = check(out, source, **options)
+    assert report.passed, parity.table(report)
+    return report
 
 
 def failed(report: parity.ParityReport) -> dict[str, str]:
@@ -105,7 +116,15 @@ def by_name(verdicts: list[Verdict]) -> dict[str, Verdict]:
     return {verdict.name: verdict for verdict in verdicts}
 
 
-def equal_failures(collate: Collate, split: Split) -> dict[str, Verdict]:
+def equal_failures(collate: Collate, split: Split, rows: int = ROWS) -> dict[str, Verdict]:
     """What is not equal for equal draws, by name."""
-    found = by_name(check_equal("x", collate, split, seed=0))
+    found = by_name(check_equal("x", collate, split, rows=rows, seed=0))
     return {name: verdict for name, verdict in found.items() if verdict.state == "fail"}
+
+
+def expect_torchvisions(collate: Collate, rows: Batch) -> None:
+    """What a loader makes of rows is what torchvision makes of each for equal draws, with its boxes and masks."""
+    fields = {name: value for name, value in fields_of(rows).items() if name not in ("ids", "seeds")}
+    with TemporaryDirectory() as folder, one_thread():
+        split = open_dataset(of_tensors(Path(folder) / "rows", {"train": fields}))["train"]
+        assert not equal_failures(collate, split, len(split))

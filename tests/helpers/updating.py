@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 import mmload
-from mmload.builder.pipeline import build
+from mmload.builder.pipeline import build, update
 from mmload.builder.verify import verify
 
 
@@ -55,6 +55,12 @@ def add_pictures(root, count):
     """Adds copies of the first picture to a class."""
     for number in range(count):
         shutil.copy(picture(root), root / "class1" / f"x{number:02}.jpg")
+
+
+def add_and_update(made, name="new.jpg"):
+    """Adds a copy of the first picture to the source, and updates the dataset."""
+    shutil.copy(picture(made.root), picture(made.root).with_name(name))
+    update(made)
 
 
 def assert_is_fresh(made, tmp_path, **more):

@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from written_datasets import record_of, with_manifest
 
 from mmload.builder.shards import BuildPaths, Chunk, ShardWriter
 from mmload.records import VARIABLE, FieldSpec
-from mmload.store.checksum import crc32
-from mmload.store.manifest import Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord, ShardTable
 from mmload.store.variable_rows import JPEG, RAW, VariableRows, variable_rows
 
 SIZES = ((40, 30), (1, 50), (33, 1), (17, 23), (64, 48), (25, 25), (16, 16))
@@ -33,11 +31,11 @@ def some_images(sizes: Sequence[tuple[int, int]] = SIZES, channels: int = 3, see
     return images
 
 
-def jpeg_of(image: np.ndarray, quality: int = 90, **more: int) -> np.ndarray:
-    """An image [C, H, W] as a JPEG with a restart marker after each line of blocks: uint8 [n]."""
+def jpeg_of(image: np.ndarray, quality: int = 90, mode: str | None = None, **more: int) -> np.ndarray:
+    """An image [C, H, W] as a JPEG of a mode, with a restart marker after each line of blocks: uint8 [n]."""
     picture = Image.fromarray(image.transpose(1, 2, 0) if len(image) == 3 else image[0])
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=quality, **{"restart_marker_rows": 1, **more})
+    picture.convert(mode or picture.mode).save(file, "JPEG", quality=quality, **{"restart_marker_rows": 1, **more})
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
@@ -100,14 +98,5 @@ def variable_dataset(
         shards.append(writer.seal().record)
     shutil.move(paths.dataset, path)
     shutil.rmtree(paths.folder)
-    listed = "".join(json.dumps({"id": f"{row}.png", "size": None}) + "\n" for row in range(len(images))).encode()
-    (path / split / "samples.jsonl").write_bytes(listed)
-    record = SplitRecord(
-        rows=len(images),
-        fields=specs,
-        samples=FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}"),
-        shard_samples=shard_rows,
-        shards=ShardTable.from_records(shards),
-    )
-    (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits={split: record}).dumps())
-    return path
+    listed = "".join(json.dumps({"id": f"{row}.png", "size": None}) + "\n" for row in range(len(images)))
+    return with_manifest(path, {split: record_of(path / split, specs, shards, shard_rows, listed)})

@@ -23,9 +23,7 @@ def of_one_value(path: Path, value: int) -> Path:
     return of_tensors(path, rows, shard_rows=SHARD_ROWS, fingerprint=str(value))
 
 
-def sparse_dataset(
-    path: Path, rows: int, targets: torch.Tensor | None = None, *, side: int = 8, shard_rows: int | None = None
-) -> Path:
+def sparse_dataset(path: Path, rows: int, *, side: int = 8, shard_rows: int | None = None) -> Path:
     """A dataset whose image files are holes: as large as they say, but with no bytes on the disk."""
     fields = {
         "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
@@ -41,10 +39,8 @@ def sparse_dataset(
             with open(folder / f"{name}.memmap", "wb") as file:
                 file.truncate(count * spec.row_bytes)
             files[name] = FileRecord(bytes=count * spec.row_bytes, crc32="00000000")
-        if targets is not None:
-            targets[start : start + count].numpy().tofile(folder / "targets.memmap")
         shards.append(ShardRecord(rows=count, files=files))
-    return _with_manifest(path, {"train": _record(path / "train", fields, shards, shard_rows or rows, listed="")})
+    return with_manifest(path, {"train": record_of(path / "train", fields, shards, shard_rows or rows, listed="")})
 
 
 def of_tensors(
@@ -70,11 +66,11 @@ def of_tensors(
                 files[field] = FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}")
             shards.append(ShardRecord(rows=min(most, rows - start), files=files))
         listed = "".join(json.dumps({"id": f"{row}.png", "size": None}) + "\n" for row in range(rows))
-        records[name] = _record(path / name, fields, shards, most, listed, classes)
-    return _with_manifest(path, records, fingerprint)
+        records[name] = record_of(path / name, fields, shards, most, listed, classes)
+    return with_manifest(path, records, fingerprint)
 
 
-def _record(
+def record_of(
     folder: Path,
     fields: dict[str, FieldSpec],
     shards: list[ShardRecord],
@@ -95,7 +91,8 @@ def _record(
     )
 
 
-def _with_manifest(path: Path, splits: dict[str, SplitRecord], fingerprint: str = "") -> Path:
+def with_manifest(path: Path, splits: dict[str, SplitRecord], fingerprint: str = "") -> Path:
+    """A folder of splits as a dataset: writes its manifest."""
     text = Manifest(recipe={}, fingerprint=fingerprint, splits=splits).dumps()
     (path / "dataset.json").write_bytes(text.encode("utf-8", "backslashreplace"))
     return path

@@ -112,7 +112,9 @@ def test_collate_given_rows_in_any_documented_way_makes_the_same_batches(split: 
     assert_rows(list(WAYS[way](split, collate())), split, collate())
 
 
-@pytest.mark.parametrize("way", ["DataLoader", "DataLoader of Subset", "split[list]", "list of rows", "Loader"])
+@pytest.mark.parametrize(
+    "way", ["DataLoader", "DataLoader with workers", "DataLoader of Subset", "split[list]", "list of rows", "Loader"]
+)
 def test_views_given_rows_in_any_documented_way_make_the_same_batches(split: Split, way: str) -> None:
     both = list(WAYS[way](split, Views(*[collate()] * 2)))
     for view in range(2):

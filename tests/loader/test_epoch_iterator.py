@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -33,18 +34,14 @@ from mmload.store.dataset import Dataset
 
 def at_once(*tasks: Callable[[], object]) -> list[object]:
     """What the tasks return, each called in a thread of its own at the same moment."""
-    barrier, results = threading.Barrier(len(tasks)), [None] * len(tasks)
+    barrier = threading.Barrier(len(tasks))
 
-    def call(place: int) -> None:
+    def call(task: Callable[[], object]) -> object:
         barrier.wait()
-        results[place] = tasks[place]()
+        return task()
 
-    threads = [threading.Thread(target=call, args=(place,)) for place in range(len(tasks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    return results
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        return list(pool.map(call, tasks, timeout=60))
 
 
 def position(loader: Loader) -> tuple[int, int]:
@@ -171,17 +168,16 @@ def test_a_loader_that_is_closed_while_another_thread_waits_says_so(dataset: Dat
     loader = Loader(dataset, batch_size=2, threads=1, prefetch=2, collate=collate)
     batches = iter(loader)
 
-    def consume() -> bool:
+    def consume() -> None:
         with pytest.raises(UsageError, match="closed in the middle"):
             rows_of(batches)
-        return True
 
     def close() -> None:
         waits.wait(timeout=60)
         threading.Timer(0.1, goes_on.set).start()
         loader.close()
 
-    assert at_once(consume, close)[0]
+    at_once(consume, close)
 
 
 def test_closing_again_and_again_keeps_nothing(dataset: Dataset) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaded import begun, images_of, resumed, rows_of
 from loading_orders import order_options
-from meanwhile import once
+from meanwhile import dying_at
 
 from mmload.errors import RemoteError
 from mmload.loader import Loader
@@ -231,15 +231,11 @@ def test_two_real_processes_cover_an_epoch_exactly_once(dataset: Dataset, tmp_pa
         assert "create it after init_process_group" in found[8]
 
 
-def test_an_epoch_that_could_not_begin_is_begun_again(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise RemoteError("the network is away")
-
+def test_an_epoch_that_could_not_begin_is_begun_again(dataset: Dataset) -> None:
     loader = Loader(dataset, batch_size=4, shuffle=True, threads=1)
     expected = [batch.ids.tolist() for batch in loader]
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "samples": 8})
-    once(monkeypatch, loader_module, "begin_prefetch", before=fail)
-    with pytest.raises(RemoteError):
+    with dying_at(loader_module, "begin_prefetch", RemoteError):  # the network is away
         iter(loader)
     assert (loader.epoch, loader.state_dict()["samples"]) == (0, 8)
     assert [batch.ids.tolist() for batch in loader] == expected[2:]

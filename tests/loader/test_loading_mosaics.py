@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+import variable_datasets
 from devkits import voc_dataset
 from torch.utils.data import Subset
-from variable_datasets import some_images, variable_dataset
+from variable_datasets import jpeg_of, some_images, variable_dataset
 
 from mmload import Collate, Loader
 from mmload.augment import BoxRule, Mosaic, RandomHorizontalFlip, RandomHSV, sample_seeds
 from mmload.batch import Batch
+from mmload.loader import tiers
 from mmload.remote.opening import open as open_dataset
+from mmload.runtime.turbojpeg import turbojpeg_library
 from mmload.store.dataset import Split
 
 ROWS, MOST, SEED = 14, 3, 5
@@ -97,6 +100,23 @@ def test_mosaics_of_scaled_jpegs_are_near(tmp_path: Path) -> None:
     apart = (torch.cat(whole).int() - torch.cat(scaled).int()).abs().float()
     assert apart.mean() < 3
     assert (apart > 0).any()
+
+
+@pytest.mark.skipif(turbojpeg_library() is None, reason="TurboJPEG's library is not installed")
+def test_mosaics_go_on_at_a_row_that_turbojpeg_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "row_map", lambda *_: None)
+    monkeypatch.setattr(tiers, "PART_BYTES", 20_000)  # parts of a few tiles, which end within a sample
+    images = some_images(SIZES)
+    modes = {id(images[5]): "CMYK"}
+    monkeypatch.setattr(variable_datasets, "jpeg_of", lambda image: jpeg_of(image, mode=modes.get(id(image))))
+    split = open_dataset(variable_dataset(tmp_path / "data", images, encoding="jpeg", fields=boxes_of()))["train"]
+
+    def batches() -> list[torch.Tensor]:
+        return [batch.images for batch in Loader(split, seed=SEED, batch_size=7, collate=collate_of())]
+
+    found = batches()
+    monkeypatch.setattr(tiers, "turbojpeg_library", lambda: None)
+    assert all(map(torch.equal, found, batches()))
 
 
 @pytest.mark.parametrize(

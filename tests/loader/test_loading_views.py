@@ -10,7 +10,6 @@ import torch
 from device_batches import stored_at
 from loaded import begun, resumed, rows_of
 from torch import Tensor
-from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 from written_datasets import of_tensors
 
@@ -132,12 +131,3 @@ def test_steps_after_the_pass_and_one_by_one(dataset: Dataset) -> None:
 
 def test_the_device_of_the_views_is_the_loaders() -> None:
     assert device_for(None, Views(*[Collate(device="cuda")] * 2)) == torch.device("cuda")
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_data_loader_collates_views(dataset: Dataset, workers: int) -> None:
-    split, views = dataset["train"], crops()
-    loader: Any = DataLoader(split, batch_size=4, collate_fn=views, num_workers=workers)
-    sizes = [[tuple(view.images.shape) for view in batches] for batches in loader]
-    assert sizes[0] == [(4, 3, 24, 24), (4, 3, 9, 9), (4, 3, 24, 24), (4, 3, 24, 24)]
-    assert len(sizes) == 5

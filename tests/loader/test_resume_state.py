@@ -64,6 +64,7 @@ def test_a_state_without_one_of_its_keys_is_refused(dataset: Dataset, missing: s
 
 def test_state_of_a_dataset_of_other_samples_is_refused(tmp_path: Path) -> None:
     def loader(name: str, classes: str = "abcdef", pixel: int = 0) -> Loader:
+        """Of the dataset of a name, which is written if it is not there."""
         if not (tmp_path / name).exists():
             tensors = {"images": torch.full((6, 3, 8, 8), pixel, dtype=torch.uint8), "targets": torch.arange(6)}
             of_tensors(tmp_path / name, {"train": tensors}, tuple(classes))

@@ -103,11 +103,16 @@ def test_memory_is_populated_once_and_counts_rows(dataset: Path) -> None:
     assert Loader(open_dataset(dataset)["train"], collate=crop()).tier == "disk"
 
 
-def test_views_are_rendered_from_one_read(dataset: Path) -> None:
-    center = Collate(CenterCrop(20))
-    views: Any = list(Loader(dataset, collate=Views(crop(), center), seed=3, batch_size=6))
-    assert are_equal(images_of(second for _, second in views), expected(dataset, center))
-    assert {tuple(first.images.shape[2:]) for first, _ in views} == {(24, 24)}
+def test_views_are_rendered_from_one_read_and_keep_what_earlier_parts_rendered(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "row_map", lambda *_: None)
+    monkeypatch.setattr(tiers, "PART_BYTES", 20_000)  # parts of one row or a few
+    collates = [Collate(step, dtype=torch.float64) for step in (CenterCrop(20), Resize((20, 20)))]  # by no kernel
+    views: Any = list(Loader(dataset, collate=Views(crop(), *collates), seed=3, batch_size=6))
+    for number, collate in enumerate(collates, 1):
+        assert are_equal(images_of(made[number] for made in views), expected(dataset, collate))
+    assert {tuple(made[0].images.shape[2:]) for made in views} == {(24, 24)}
 
 
 MAX_SIZE = "max_size is None, but the images are variable-size; give max_size"

@@ -17,11 +17,13 @@ def report_of(folder: Path) -> ParityReport:
     return ParityReport(settings={"dataset": "x"}, verdicts=(), contents=read(folder).contents)
 
 
-def test_a_dataset_that_was_replaced_meanwhile_gets_no_report(copy: Path) -> None:
-    before = (copy / "dataset.json").read_bytes()
+def test_a_dataset_that_was_replaced_meanwhile_or_is_none_gets_no_report(copy: Path, tmp_path: Path) -> None:
+    before, report = (copy / "dataset.json").read_bytes(), ParityReport(settings={}, verdicts=(), contents="of another")
     with pytest.raises(StoreError, match="changed during the check"):
-        record(copy, ParityReport(settings={}, verdicts=(), contents="of another"))
+        record(copy, report)
     assert (copy / "dataset.json").read_bytes() == before
+    with pytest.raises(StoreError, match="No such file or directory.*, so the report was not saved"):
+        record(tmp_path / "nowhere", report)
 
 
 def test_what_a_kill_left_of_a_record_is_removed_by_the_next(copy: Path) -> None:

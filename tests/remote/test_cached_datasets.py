@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cached_datasets import SMALL_CHUNKS, cache_of, end_all, map_of, stored_bytes
+from cached_datasets import cache_of, end_all, map_of, stored_bytes
 from conftest import crop_collate
-from forked_program import Program, run_program
 from loading_orders import order_options
 from s3_server import Bucket
 from written_datasets import of_tensors
@@ -25,7 +24,7 @@ from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
 
-ROWS = 96
+ROWS, ROW_BYTES = 96, 76800
 
 
 @pytest.fixture(scope="session")
@@ -50,27 +49,34 @@ def batches(dataset: Dataset | str, **options: object) -> list[torch.Tensor]:
         return [torch.cat([batch.ids.float(), batch.images.flatten().float()]) for batch in loader]
 
 
-@pytest.mark.parametrize("order", ["sequential", "shuffled", "block"])
-@pytest.mark.parametrize("limit", [None, 30 * 76800])
+@pytest.mark.parametrize(
+    ("order", "limit", "tier"),
+    [
+        *((order, limit, "disk") for order in ("sequential", "shuffled", "block") for limit in (None, 30 * ROW_BYTES)),
+        ("sequential", 24 * ROW_BYTES, "memory"),
+    ],
+)
 def test_cached_datasets_batches_are_those_of_the_local_dataset(
-    large: Dataset, url: str, tmp_path: Path, order: str, limit: int | None
+    large: Dataset, url: str, tmp_path: Path, order: str, limit: int | None, tier: str
 ) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
     for seed in range(2):
-        options = {**order_options(order), "seed": seed, "collate": crop_collate(), "tier": "disk"}
-        expected, got = batches(large, **options), batches(remote, **options)
+        options = {**order_options(order), "seed": seed, "collate": crop_collate()}
+        expected, got = batches(large, tier="disk", **options), batches(remote, tier=tier, **options)
         assert len(got) == len(expected)
         assert all(map(torch.equal, got, expected))
 
 
-def test_rows_targets_and_sources(large: Dataset, url: str, tmp_path: Path) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    assert torch.equal(remote["train"][5].images, large["train"][5].images)
-    assert remote["train"].targets == large["train"].targets
-    assert remote["train"].source(7) == large["train"].source(7)
-    assert (remote["train"].rows([3, 3, 1]).images == large["train"].rows([3, 3, 1]).images).all()
+def test_rows_targets_and_sources_also_of_a_pickled_split(large: Dataset, url: str, tmp_path: Path) -> None:
+    remote, local = mmload.open(url, cache=tmp_path / "cache")["train"], large["train"]
+    again = pickle.loads(pickle.dumps(remote))
+    assert again.digest == remote.digest
+    for split in (remote, again):
+        assert torch.equal(split[5].images, local[5].images)
+        assert (split.targets, split.source(7)) == (local.targets, local.source(7))
+        assert torch.equal(split.rows([3, 3, 1]).images, local.rows([3, 3, 1]).images)
     with pytest.raises(UsageError, match="cannot be mapped into memory"):
-        _ = remote["train"].data
+        _ = remote.data
 
 
 def test_a_row_costs_its_chunk(url: str, bucket: Bucket, tmp_path: Path) -> None:
@@ -78,7 +84,7 @@ def test_a_row_costs_its_chunk(url: str, bucket: Bucket, tmp_path: Path) -> None
     before = bucket.counts["bytes"]
     remote["train"].reader.array("images", np.array([5, 30]))
     lists = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*images*.crc32"))
-    assert bucket.counts["bytes"] - before - 4 * 76800 in (lists, 2 * lists)  # two threads may both ask for them
+    assert bucket.counts["bytes"] - before - 4 * ROW_BYTES in (lists, 2 * lists)  # two threads may both ask for them
 
 
 def test_cached_datasets_what_was_read_is_not_fetched_again(
@@ -102,7 +108,7 @@ def test_cached_datasets_half_of_the_data_in_cache(
     """The first epoch fetches each chunk once, later ones half of them, and never is more kept than the limit."""
     monkeypatch.setattr(chunk_map, "WINDOW", 6)
     monkeypatch.setattr(chunk_map, "MOST_IDLE", 8)
-    limit = ROWS // 2 * 76800 + 1000  # for the targets
+    limit = ROWS // 2 * ROW_BYTES + 1000  # for the targets
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
     fetched, most = [0], 0
     options: dict[str, Any] = {"order": "full"} if order == "full" else order_options(order)
@@ -112,7 +118,7 @@ def test_cached_datasets_half_of_the_data_in_cache(
                 most = max(most, cache_of(remote).used)
             fetched.append(map_of(remote).files.fetched_bytes)
     assert most <= limit
-    shares = np.diff(fetched) / (ROWS * 76800)
+    shares = np.diff(fetched) / (ROWS * ROW_BYTES)
     if order == "full":  # a chunk that is not kept is fetched for each of its rows
         assert 1 <= shares[0] < 2
         return
@@ -120,13 +126,6 @@ def test_cached_datasets_half_of_the_data_in_cache(
     assert shares[1:].mean() <= 0.55, shares
     assert cache_of(remote).used == stored_bytes(tmp_path / "cache")
     assert len(list((tmp_path / "cache").rglob("*.passing"))) <= 8
-
-
-def test_bytes_on_the_disk_stay_within_the_limit(url: str, tmp_path: Path) -> None:
-    limit = 20 * 76800
-    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
-    batches(remote, shuffle=True, tier="disk")
-    assert 0 < stored_bytes(tmp_path / "cache") == cache_of(remote).used <= limit
 
 
 def test_cached_dataset_corrupt_chunk_is_named_and_not_cached(url: str, bucket: Bucket, tmp_path: Path) -> None:
@@ -149,51 +148,6 @@ def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, t
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
 
 
-def test_cached_datasets_processes_share_a_cache(large: Dataset, url: str, tmp_path: Path) -> None:
-    code = f"""if True:
-        import mmload, sys
-        import numpy as np
-        {SMALL_CHUNKS}
-        remote = mmload.open({url!r}, cache={str(tmp_path / "cache")!r}, cache_limit={40 * 76800})
-        total, read = 0, remote["train"].reader.array
-        for epoch in range(4):
-            for row in range({ROWS}):
-                total += int(read("images", np.arange(row, min({ROWS}, row + 4))).sum())
-        print(total)
-    """
-    running = [Program(code, []) for _ in range(2)]
-    totals = [int(process.ended().stdout) for process in running]
-    read = large["train"].reader.array
-    expected = sum(int(read("images", np.arange(row, min(ROWS, row + 4))).sum()) for row in range(ROWS))
-    assert totals == [4 * expected] * 2
-
-
-def test_a_pickled_split_opens_the_url(large: Dataset, url: str, tmp_path: Path) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache")
-    again = pickle.loads(pickle.dumps(remote["train"]))
-    assert torch.equal(again[3].images, large["train"][3].images)
-    assert again.digest == remote["train"].digest
-
-
-def test_the_memory_tier(large: Dataset, url: str, tmp_path: Path) -> None:
-    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=24 * 76800)
-    assert all(map(torch.equal, batches(remote, tier="memory", seed=1), batches(large, tier="disk", seed=1)))
-
-
-def test_datasets_that_nobody_reads_make_room(dataset: Dataset, url: str, bucket: Bucket, tmp_path: Path) -> None:
-    other = f"{bucket.url}-other"
-    bucket.server.bucket(other.removeprefix("s3://"))
-    push(dataset.path, other)
-    opening = f"mmload.open({other!r}, cache={str(tmp_path / 'cache')!r})"
-    code = f"import mmload, numpy; {opening}['train'].reader.array('targets', numpy.arange(18))"
-    assert run_program(code).returncode == 0
-    before = list((tmp_path / "cache").rglob("*.chunk"))
-    remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=20 * 76800)
-    batches(remote, shuffle=True, tier="disk")
-    assert len(before) > 0
-    assert not any(path.exists() for path in before)
-
-
 def test_the_limit_of_open_files_is_raised(url: str, tmp_path: Path) -> None:
     """Each shard that is read stays open: at 1,024, which is usual, 1 TB would end with an error."""
     resource = pytest.importorskip("resource", reason="no limits of open files on Windows")
@@ -207,22 +161,27 @@ def test_the_limit_of_open_files_is_raised(url: str, tmp_path: Path) -> None:
 
 
 def test_cached_datasets_what_is_asked_wrongly(url: str, large: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="give cache="):
-        mmload.open(url)
-    with pytest.raises(UsageError, match="needs no cache"):
-        mmload.open(large.path, cache=tmp_path)
+    cache = tmp_path / "cache"
+    opened = mmload.open(url, cache=cache, cache_limit="1GiB")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").touch()
-    with pytest.raises(UsageError, match="is not empty and not a cache"):
-        mmload.open(url, cache=tmp_path / "mine")
-    with pytest.raises(UsageError, match="write bytes, or a number with"):
-        mmload.open(url, cache=tmp_path / "cache", cache_limit="lots")
-    with pytest.raises(StoreError, match="there is no dataset at"):
-        mmload.open(f"{url}/nothing", cache=tmp_path / "cache")
-    open_again = mmload.open(url, cache=tmp_path / "cache", cache_limit="1GiB")
-    with pytest.raises(UsageError, match=r"is open in this process with cache_limit=1.0 GiB, not 2.0 GiB"):
-        mmload.open(url, cache=tmp_path / "cache", cache_limit="2GiB")
-    assert len(open_again["train"]) == ROWS
+    wrong: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+        (url, {}, UsageError, "give cache="),
+        (large.path, {"cache": tmp_path}, UsageError, "needs no cache"),
+        (url, {"cache": tmp_path / "mine"}, UsageError, "is not empty and not a cache"),
+        (url, {"cache": cache, "cache_limit": "lots"}, UsageError, "write bytes, or a number with"),
+        (f"{url}/nothing", {"cache": tmp_path / "other"}, StoreError, "there is no dataset at"),
+        (
+            url,
+            {"cache": cache, "cache_limit": "2GiB"},
+            UsageError,
+            "is open in this process with cache_limit=1.0 GiB, not 2.0 GiB",
+        ),
+    ]
+    for place, options, error, message in wrong:
+        with pytest.raises(error, match=message):
+            mmload.open(place, **options)
+    assert len(opened["train"]) == ROWS
 
 
 def test_a_copy_without_checksums_of_chunks(url: str, bucket: Bucket, tmp_path: Path) -> None:

@@ -40,57 +40,52 @@ def chunks_of(rows: list[int], row_bytes: int | list[int]) -> Chunks:
     return Chunks("train", "images", record, offsets)
 
 
-def check(chunks: Chunks, rows: list[int], lengths: np.ndarray, unit: int) -> None:
-    """Checks that chunks divide the files at rows, and that each row lies in its chunk in both places."""
-    shards = np.repeat(np.arange(len(rows)), rows)
-    places = np.zeros(len(shards), ROW)
-    places["file"], places["bytes"] = shards, lengths
-    ends = np.cumsum(lengths)
-    before = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(rows)])[shards]]
-    places["offset"] = ends - lengths - before
-    found = chunks.chunks_at(places)
-    for place, number in zip(places, found.tolist(), strict=True):
-        chunk = chunks.each[number]
-        assert chunk.shard == place["file"]
-        assert chunk.start <= place["offset"]
-        assert place["offset"] + place["bytes"] <= chunk.start + chunk.length
-        assert (chunk.place + place["offset"] - chunk.start) % unit == 0
-    last = 0
-    for chunk in chunks.each:
-        assert chunk.place - chunk.padding >= last
-        assert (chunk.place - chunk.padding) % mmap.PAGESIZE == 0
-        last = -(-(chunk.place + chunk.length) // mmap.PAGESIZE) * mmap.PAGESIZE
-    assert last <= -(-chunks.extent // mmap.PAGESIZE) * mmap.PAGESIZE
-    for shard in range(len(rows)):
-        own = [chunk for chunk in chunks.each if chunk.shard == shard]
-        assert [chunk.number for chunk in own] == list(range(len(own)))
-        assert sum(chunk.length for chunk in own) == lengths[shards == shard].sum()
-        assert all(chunk.length >= LEAST for chunk in own[:-1])
-        assert {chunk.start for chunk in own} <= set(places["offset"][shards == shard].tolist())
-        assert chunks.counts[shard] == len(own)
+def check(rows: list[int], row_bytes: int | list[int], unit: int) -> None:
+    """Checks that a chunk has as few rows as have enough bytes, and that it and its rows have places of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks_module, "CHUNK_BYTES", LEAST)
+        chunks = chunks_of(rows, row_bytes)
+    expected: list[list[int]] = []  # shard, number, first byte, and bytes of each chunk
+    owners, places = [], []
+    for shard, lengths in enumerate(np.split(np.broadcast_to(row_bytes, sum(rows)), np.cumsum(rows)[:-1])):
+        number, start, size = 0, 0, 0
+        for length in lengths.tolist():
+            if size >= LEAST:
+                expected.append([shard, number, start, size])
+                number, start, size = number + 1, start + size, 0
+            owners.append(len(expected))
+            places.append((shard, start + size, length))
+            size += length
+        expected.append([shard, number, start, size])
+    located = np.zeros(len(places), ROW)
+    located["file"], located["offset"], located["bytes"] = np.array(places).T
+    assert [[chunk.shard, chunk.number, chunk.start, chunk.length] for chunk in chunks.each] == expected
+    assert chunks.chunks_at(located).tolist() == owners
+    assert list(chunks.counts) == [sum(shard == chunk[0] for chunk in expected) for shard in range(len(rows))]
+    moved = np.array([chunk.place - chunk.start for chunk in chunks.each])
+    assert ((moved[owners] + located["offset"]) % unit == 0).all()
+    starts = np.array([chunk.place - chunk.padding for chunk in chunks.each])
+    ends = np.array([chunk.place + chunk.length for chunk in chunks.each])
+    assert (starts % mmap.PAGESIZE == 0).all()
+    assert (ends[:-1] <= starts[1:]).all()  # as starts are pages', no page has two chunks
+    assert ends[-1] <= -(-chunks.extent // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 @given(rows=st.lists(st.integers(1, 90), min_size=1, max_size=4), row_bytes=st.integers(1, 120_000))
 def test_chunks_of_rows_of_one_size_are_whole_rows_with_places_of_their_own(rows: list[int], row_bytes: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks_module, "CHUNK_BYTES", LEAST)
-        chunks = chunks_of(rows, row_bytes)
-        check(chunks, rows, np.full(sum(rows), row_bytes), row_bytes)
+    check(rows, row_bytes, row_bytes)
 
 
 @given(rows=st.lists(st.integers(1, 60), min_size=1, max_size=4), seed=st.integers(0, 9))
 def test_chunks_of_variable_size_rows_are_whole_rows_with_places_of_their_own(rows: list[int], seed: int) -> None:
     lengths = np.random.default_rng(seed).choice([1, 300, 5_000, 16_384, 90_000, 400_000], sum(rows))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks_module, "CHUNK_BYTES", LEAST)
-        chunks = chunks_of(rows, lengths.tolist())
-        check(chunks, rows, lengths, 1)
+    check(rows, lengths.tolist(), 1)
 
 
 def test_chunks_of_a_shard_do_not_depend_on_other_shards() -> None:
-    alone, behind = chunks_of([700], 75_000), chunks_of([11, 700], 75_000)
-    own = [chunk for chunk in behind.each if chunk.shard == 1]
-    assert [(one.start, one.length, one.padding) for one in alone.each] == [
-        (one.start, one.length, one.padding) for one in own
-    ]
-    assert len(own) > 2
+    alone, behind = (
+        [(one.start, one.length, one.padding) for one in chunks.each if one.shard == shard]
+        for shard, chunks in ((0, chunks_of([700], 75_000)), (1, chunks_of([11, 700], 75_000)))
+    )
+    assert alone == behind
+    assert len(alone) > 2

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from bounds import BOUNDS_CHECK
 from hypothesis import strategies as st
 from torch import Tensor
 
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Hole, Padding
-from mmload.runtime.machine_code import BOUNDS_CHECK
 from mmload.runtime.random_words import Numbers
 
 FORMATS = (torch.contiguous_format, torch.channels_last)

@@ -12,9 +12,8 @@ from simplejpeg import decode_jpeg
 from variable_datasets import some_images
 
 from mmload.render.arrival import arrive, bring
-from mmload.render.kernel_arguments import ARRIVE, NEEDED, PIXELS, PLACE, PRESENT, REFUSED, ImageLines
+from mmload.render.kernel_arguments import NEEDED, PIXELS, PLACE, PRESENT, REFUSED, ImageLines
 from mmload.runtime import turbojpeg
-from mmload.runtime.numba_compile import address_of
 from mmload.runtime.turbojpeg import HANDLE, TurboDecoder, turbojpeg_library
 
 LIBRARY = turbojpeg_library()
@@ -39,7 +38,7 @@ def lines_of(
     pixels = np.array([height * width * channels for height, width in sizes])
     places = [(0, 0, height, height, width, PIXELS, 1) for height, width in sizes]
     arrival = PRESENT._replace(
-        address=address_of(arrive, ARRIVE),
+        address=arrive.address,
         files=np.zeros(len(rows), np.int64),
         absent=np.zeros(len(rows), np.int64),
         jpeg=np.ones(len(rows), np.bool_),

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from random_plans import EXAMPLES, FORMATS, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
-from mmload.render import cpu_rendering
-from mmload.render.cpu_kernels import written
-from mmload.render.kernel_arguments import ImageLines
+from mmload.render import rendering as made
+from mmload.render.kernel_arguments import ImageLines, written
 from mmload.render.level_program import FLIP_X, INVERT, Program
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import PADDING_MODES, Mixing, Padding
 from mmload.render.rendering import Rendering
-from mmload.runtime.memory_pool import MemoryPool
+from mmload.runtime.host_memory import MemoryPool
 
 
 @st.composite
@@ -101,11 +100,11 @@ def past_caches(
     monkeypatch: pytest.MonkeyPatch, plan: Plan, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
     """Memory for a batch, which kernels write past the caches from now on if its parts are whole cache lines."""
-    monkeypatch.setattr(cpu_rendering, "past_caches", lambda count, sample: True)
+    monkeypatch.setattr(made, "past_caches", lambda count, sample: True)
     out = MemoryPool(spare=1).empty(plan.shape, dtype, memory_format).fill_(99)
     together = plan.height * plan.width * (1 if memory_format == torch.contiguous_format else 3)
     if dtype != torch.float64:
-        assert cpu_rendering.streams(written(out)) is (together * out.itemsize % 64 == 0)
+        assert made.streams(written(out)) is (together * out.itemsize % 64 == 0)
     return out
 
 
@@ -143,7 +142,7 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
 def test_only_large_batches_of_large_samples_are_written_past_the_caches() -> None:
     def streams(count: int, side: int, first: int = 0) -> bool:
         memory = MemoryPool(spare=1).array(((count + 1) * 3 * side**2,), np.float32)
-        return cpu_rendering.streams(memory[first : first + count * 3 * side**2].reshape(count, 3, side, side))
+        return made.streams(memory[first : first + count * 3 * side**2].reshape(count, 3, side, side))
 
     assert streams(64, 224)
     assert streams(16, 224)

@@ -14,7 +14,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch, make_batch
 from mmload.render import level_program as levels
 from mmload.render.plan import Plan
-from mmload.render.plan_copies import with_tensors
+from mmload.render.plan_copies import copied
 from mmload.render.torch_levels import warped
 from mmload.render.torch_sampling import on_canvas, picked
 
@@ -55,7 +55,7 @@ LISTS: dict[str, list[nn.Module]] = {
 
 def by_torch(plan: Plan, masks: Tensor) -> Tensor:
     """Moves masks by torch's operations, as if they were images with the fill of masks."""
-    there: Plan = with_tensors(plan, masks.device)
+    there: Plan = copied(plan, masks.device).description
     if there.padding is not None:
         there = replace(there, padding=replace(there.padding, fill=(float(there.padding.mask_fill),)))
     moved = picked(masks[:, None], there)

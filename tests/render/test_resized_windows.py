@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from random_plans import EXAMPLES
 from torch import Tensor
 
-from mmload.render import antialiased_resize
-from mmload.render.antialiased_resize import REACHES
+from mmload.render.antialiased_resize import REACHES, resize, resize_part
 from mmload.render.kernel_arguments import RESIZED, ImageLines, Resizes
 from mmload.render.plan_parts import PADDING_MODES, Padding, Placement, Resampling
-from mmload.render.resized_windows import resize
-from mmload.render.torch_rendering import Placed, on_canvas_of
-from mmload.render.torch_sampling import Window
+from mmload.render.torch_rendering import on_canvas_of
+from mmload.render.torch_sampling import Placed, Window
 
 
 @given(
@@ -95,14 +93,14 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     placement = Placement(rows=nothing, cols=nothing, top=nothing, left=nothing, fill=ground, mask_fill=255)
     how = Resampling(height=canvas[0], width=canvas[1], mode=mode, antialias=True, placement=placement)
     around = Padding(mode=outside, fill=fill)
-    expected = on_canvas_of(images[1], Window(*corner, *window, 0, 0, ()), how, around, Placed(*size, *place))
+    expected = on_canvas_of(images[1], Window(*corner, *window, 0, 0, (), Placed(*size, *place)), how, around)
     torch.testing.assert_close(torch.from_numpy(out[0]), expected, rtol=0, atol=0)
 
 
 def test_a_part_of_a_resized_image_equals_that_part_of_the_whole() -> None:
     for length, wanted, reach in ((300, 224, 1), (10, 300, 2), (900, 7, 1)):
-        planes = np.random.default_rng(length).integers(0, 256, (1, length, 5, 1), np.uint8)
-        whole, part = np.empty((1, 1, wanted, 5), np.uint8), np.empty((1, 1, 4, 5), np.uint8)
-        antialiased_resize.resize_part(planes, wanted, 5, 0, 0, reach, whole)
-        antialiased_resize.resize_part(planes, wanted, 5, 2, 0, reach, part)
-        assert np.array_equal(part, whole[:, :, 2:6])
+        image = np.random.default_rng(length).integers(0, 256, (1, length, 5), np.uint8)
+        whole, part = np.empty((1, wanted, 5), np.uint8), np.empty((1, 4, 5), np.uint8)
+        resize_part(image, (wanted, 5), (0, 0, wanted, 5), reach, whole)
+        resize_part(image, (wanted, 5), (2, 0, 4, 5), reach, part)
+        assert np.array_equal(part, whole[:, 2:6])

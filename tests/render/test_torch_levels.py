@@ -11,7 +11,7 @@ from test_level_kernels import EXACT, pictures
 from mmload.render import level_program as levels
 from mmload.render import torch_levels
 from mmload.render.level_program import OperationSlot, Program, chain, one_of
-from mmload.render.plan_copies import with_tensors
+from mmload.render.plan_copies import copied
 
 COUNT = 6
 WARP = (0.9137, -0.2171, 3.113, 0.1531, 1.1017, -4.371)
@@ -30,7 +30,7 @@ def compiled(program: Program, images: torch.Tensor) -> torch.Tensor:
 
 def by_torch(program: Program, images: torch.Tensor, white: float) -> torch.Tensor:
     """The images after a program, by torch's operations."""
-    return torch_levels.run_program(with_tensors(program, images.device), images, white)
+    return torch_levels.run_program(copied(program, images.device).description, images, white)
 
 
 def batch() -> torch.Tensor:

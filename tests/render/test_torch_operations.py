@@ -16,7 +16,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch, view_seeds
 from mmload.augment.views import collates_of
 from mmload.batch import Batch, fields_of
-from mmload.render.plan_copies import _copied, copied, with_tensors
+from mmload.render.plan_copies import _copied, copied
 
 COUNT = 8
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -168,6 +168,6 @@ def test_a_description_is_copied_with_its_values() -> None:
             assert tensor.dtype == torch.from_numpy(array.copy()).dtype
             assert np.array_equal(tensor.numpy(), array)
     records = np.zeros(2, [("a", np.int64)])
-    made = with_tensors((arrays[0], (1.5, "x"), records), META)
+    made = copied((arrays[0], (1.5, "x"), records), META).description
     assert made[0].device == META
     assert made[1:] == ((1.5, "x"), records)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import BITS
-from mmload.runtime.declarations import Signature
 from mmload.runtime.intrinsics import rounded
-from mmload.runtime.numba_compile import numba_compiled, variant
+from mmload.runtime.numba_compile import numba_compiled
 
 SIGNATURES = {
     torch.float16: "void(float32[::1], int16[::1])",
@@ -31,7 +30,6 @@ def values() -> Tensor:
     return torch.cat([numbers[~numbers.isnan()], (infinite - infinite)[None]])  # NaN as arithmetic makes it
 
 
-@numba_compiled(*SIGNATURES.values())
 def _round_all(values: Any, out: Any) -> None:
     for i in range(np.uintp(values.size)):
         out[i] = rounded(values[i], out)
@@ -41,7 +39,7 @@ def _round_all(values: Any, out: Any) -> None:
 def test_values_are_rounded_as_by_torch(dtype: torch.dtype) -> None:
     given = values()
     out = torch.empty(len(given), dtype=dtype)
-    variant(_round_all, Signature.parsed(SIGNATURES[dtype]))(given.numpy(), out.view(BITS.get(dtype, dtype)).numpy())
+    numba_compiled(SIGNATURES[dtype])(_round_all)(given.numpy(), out.view(BITS.get(dtype, dtype)).numpy())
     assert torch.equal(out.isnan(), given.isnan())
     expected = given.to(dtype)
     bits = torch.int32 if dtype == torch.float32 else torch.int16

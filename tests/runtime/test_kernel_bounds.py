@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bounds import BOUNDS_CHECK
 
 from mmload.runtime.declarations import called, inlined
+from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.intrinsics import finish_streams, stream
-from mmload.runtime.machine_code import BOUNDS_CHECK
-from mmload.runtime.memory_pool import MemoryPool
 from mmload.runtime.numba_compile import numba_compiled
 
 TESTS = Path(__file__).parents[1]

@@ -96,10 +96,13 @@ def test_cache_of_machine_code_that_others_can_write_to_is_not_used(
     assert machine_code.cache_folder.__wrapped__() is None
 
 
-def test_user_without_a_home_has_no_cache_of_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+def test_user_without_a_home_has_no_cache_of_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package").write_text("")  # no folder can be made in it
+    monkeypatch.setattr(machine_code, "PACKAGE", tmp_path / "package")
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    assert machine_code._user_caches() == []
+    assert machine_code.cache_folder.__wrapped__() is None
 
 
 LIBRARIES = sorted((PACKAGE / "machine_code").glob("*.so"))

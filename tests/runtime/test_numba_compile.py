@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
-import pkgutil
+import runpy
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pytest
 from forked_program import run_program
 
+from mmload.errors import UsageError
 from mmload.runtime import machine_code, numba_compile
-from mmload.runtime.arena import carve
-from mmload.runtime.declarations import ARENA, CallBy, RecordArray, Signature, tuple_type, void
-from mmload.runtime.numba_compile import Kernel, address_of, numba_compiled
-from mmload.runtime.numba_compile import variant as variant_of
+from mmload.runtime.declarations import ARENA, CallBy, RecordArray, Signature, void
+from mmload.runtime.intrinsics import carve
+from mmload.runtime.numba_compile import Kernel, numba_compiled
 
 PROGRAM = """
 import sys
 sys.path.insert(0, {folder!r})
-{before}
 import numpy as np
 import doubling
 values = np.arange(5, dtype=np.float32)
@@ -56,9 +53,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, cache: Path, before: str = "") -> str:
+def run(folder: Path, **variables: str) -> str:
     """Calls a kernel in another process; returns where its machine code came from."""
-    done = run_program(PROGRAM.format(folder=str(folder), before=before), place={"NUMBA_CACHE_DIR": str(cache)})
+    done = run_program(PROGRAM.format(folder=str(folder)), place=variables)
     assert done.returncode == 0, done.stderr
     values, has_compiled = done.stdout.strip().rsplit(" ", 1)
     assert values == "[0.0, 2.0, 4.0, 6.0, 8.0]"
@@ -67,47 +64,44 @@ def run(folder: Path, cache: Path, before: str = "") -> str:
     return "compiled" if has_compiled == "True" else "from the cache"
 
 
+def cached(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*.o*") if path.is_file()]
+
+
 def test_processes_that_start_at_once_compile_once(folder: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda _: run(folder, tmp_path / "cache"), range(3)))
+        made = list(pool.map(lambda _: run(folder, NUMBA_CACHE_DIR=cache), range(3)))
     assert sorted(made) == ["compiled", "from the cache", "from the cache"]
-
-
-def test_a_process_that_was_stopped_while_it_compiled_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache" / "mmload"
-    cache.mkdir(parents=True, mode=0o700)
-    with open(cache / "mmload.lock", "ab") as held:
-        fcntl.lockf(held, fcntl.LOCK_EX)
-        impatient = "from mmload.runtime import machine_code; machine_code._PATIENCE_S = 0.1"
-        assert run(folder, tmp_path / "cache", impatient) == "compiled"
-    assert run(folder, tmp_path / "cache") == "from the cache"
 
 
 def test_the_symbol_of_a_kernel_changes_with_all_that_decides_on_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     from mmload.render.level_kernels import run_operations
 
-    def symbol(signature: str = "void(int64)", changed: tuple[str, ...] = ()) -> str:
-        monkeypatch.setattr(pkgutil, "get_data", lambda *of: read(*of) + b"#" * (of[1] in changed))
-        machine_code._source.cache_clear()
-        machine_code._sources.cache_clear()
-        return machine_code.symbol_of(run_operations.function, signature)  # type: ignore[attr-defined]
-
-    read = pkgutil.get_data
-    before = symbol()
-    assert symbol("void(int32)") != before
-    for name in ("warp_kernels.py", "level_program.py", "declarations.py", "kernel_compiler.py", "plan_parts.py"):
-        assert symbol(changed=(name,)) != before, name
-    assert symbol(changed=("collate.py", "mix.py")) == before
+    monkeypatch.setattr(machine_code, "_sources", machine_code._sources.__wrapped__)
+    read, plain = machine_code._source, run_operations.function
+    before = machine_code.symbol_of(plain, "void(int64)")
+    assert machine_code.symbol_of(plain, "void(int32)") != before
+    decisive = ("render.warp_kernels", "render.level_program", "runtime.declarations", "runtime.kernel_compiler")
+    for changed in (*decisive, "augment.collate", "augment.mix"):
+        one = f"mmload.{changed}"
+        monkeypatch.setattr(machine_code, "_source", lambda name, one=one: read(name) + b"#" * (name == one))
+        assert (machine_code.symbol_of(plain, "void(int64)") != before) is (changed in decisive), changed
 
 
 def test_nowhere_to_keep_code_is_no_failure(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert run(folder, tmp_path / "file") == "compiled"
+    nothing = tmp_path / "file"
+    nothing.write_text("")
+    assert run(folder, NUMBA_CACHE_DIR=str(nothing)) == "compiled"
 
 
 def test_a_full_disk_is_no_failure(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("resource")
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # for a message only
-    assert run(folder, tmp_path / "cache", limit) == "compiled"
+    program = f"{limit}\n{PROGRAM.format(folder=str(folder))}"
+    done = run_program(program, place={"NUMBA_CACHE_DIR": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[0.0, 2.0, 4.0, 6.0, 8.0]")
 
 
 ABSOLUTE = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value or 0
@@ -135,10 +129,10 @@ PAIR = np.dtype([("first", np.int64), ("second", np.uint8)], align=True)
 class Things(NamedTuple):
     """Arguments of every kind."""
 
-    numbers: np.ndarray
-    pairs: np.ndarray
-    scale: float
-    inner: tuple[int, bool]
+    numbers: Annotated[np.ndarray, "float32[:, ::1]"]
+    pairs: Annotated[np.ndarray, RecordArray(PAIR)]
+    scale: Annotated[float, "float32"]
+    inner: Inner
 
 
 class Inner(NamedTuple):
@@ -148,10 +142,7 @@ class Inner(NamedTuple):
     is_on: bool
 
 
-THINGS = tuple_type(Things, "float32[:, ::1]", RecordArray(PAIR), "float32", tuple_type(Inner, "int64", "boolean"))
-
-
-@numba_compiled(void(THINGS, "uint8[::1]", "uint64", ARENA, "int64[:, :]"))
+@numba_compiled(void(Things, "uint8[::1]", "uint64", ARENA, "int64[:, :]"))
 def sum_of_all(things: Any, levels: Any, mask: Any, arena: Any, sums: Any) -> None:
     total = np.float32(0)
     for i in range(things.numbers.shape[0]):
@@ -173,49 +164,58 @@ def things(**changes: Any) -> Things:
     return Things(numbers, pairs, np.float32(2), Inner(5, np.True_))._replace(**changes)  # type: ignore[arg-type]
 
 
+def summed(mask: Any, size: int = 10) -> list[int]:
+    sums = np.zeros((2, 2), np.int64).T
+    sum_of_all(things(), np.arange(size, dtype=np.uint8), mask, sums)
+    return [int(each) for each in (sums[0, 0], sums[0, 1], sums[1, 0])]
+
+
 def test_a_kernel_takes_numbers_arrays_records_and_tuples() -> None:
-    for mask, expected in ((-1, [30, 45 + 42, 6 + 15]), (np.uint64(2**63), [30, 87, 14])):
-        sums = np.zeros((2, 2), np.int64).T
-        sum_of_all(things(), np.arange(10, dtype=np.uint8), mask, sums)
-        assert [sums[0, 0], sums[0, 1], sums[1, 0]] == expected
+    assert summed(-1) == [30, 45 + 42, 6 + 15]
+    assert summed(np.uint64(2**63)) == [30, 87, 14]
 
 
 def test_working_memory_that_is_too_small_grows() -> None:
     for size in (10, 1_000_000, 1_000_000, 3_000_000):
-        levels, sums = np.arange(size).astype(np.uint8), np.zeros((2, 2), np.int64)
+        levels = np.arange(size).astype(np.uint8)
+        sums = np.zeros((2, 2), np.int64)
         sum_of_all(things(), levels, 0, sums)
         assert sums[0, 1] == levels.sum(dtype=np.int64) + 42
 
 
-def of_things(**changes: Any) -> None:
-    sum_of_all(things(**changes), np.zeros(1, np.uint8), 0, np.zeros((2, 2), np.int64))
-
-
 @pytest.mark.parametrize(
-    ("call", "match"),
+    ("changes", "match"),
     [
-        (lambda: of_things(numbers=np.zeros((2, 3))), "takes float32 in 2 dimensions, and got float64 in 2"),
-        (lambda: of_things(numbers=np.zeros(6, np.float32)), "got float32 in 1"),
-        (lambda: of_things(numbers=np.zeros((3, 2), np.float32).T), "not C contiguous"),
-        (lambda: of_things(numbers=np.zeros((2, 3), ">f4")), "got >f4"),
-        (lambda: of_things(pairs=np.zeros(2, np.int64)), "got int64"),
-        (lambda: sum_of_all(things()), r"sum_of_all\(\) missing 3"),  # type: ignore[call-arg]
-        (lambda: add(np.frombuffer(bytes(32), np.int64).reshape(2, 2), 1), "not writable"),
-        (lambda: numba_compiled("float64(float64[::1])")(add), "returns float64"),
+        ({"numbers": np.zeros((2, 3))}, "takes float32 in 2 dimensions, and got float64 in 2"),
+        ({"numbers": np.zeros(6, np.float32)}, "got float32 in 1"),
+        ({"numbers": np.zeros((3, 2), np.float32).T}, "not C contiguous"),
+        ({"numbers": np.zeros((2, 3), ">f4")}, "got >f4"),
+        ({"pairs": np.zeros(2, np.int64)}, "got int64"),
     ],
 )
-def test_arguments_and_results_of_other_types_are_refused(call: Callable[[], object], match: str) -> None:
+def test_arguments_of_other_types_are_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(TypeError, match=match):
-        call()
+        sum_of_all(things(**changes), np.zeros(1, np.uint8), 0, np.zeros((2, 2), np.int64))
+
+
+def test_a_kernel_with_too_few_arguments_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"sum_of_all\(\) missing 3"):
+        sum_of_all(things())  # type: ignore[call-arg]
+
+
+def test_arrays_that_cannot_be_written_are_refused() -> None:
+    numbers = np.zeros((2, 2), np.int64)
+    numbers.flags.writeable = False
+    with pytest.raises(TypeError, match="not writable"):
+        add(numbers, 1)
 
 
 def test_references_to_arguments_are_not_lost() -> None:
     given, levels = things(), np.zeros(4, np.uint8)
-    held = (given, given.numbers, given.pairs, levels, None)
-    before = [sys.getrefcount(one) for one in held]
+    before = [sys.getrefcount(one) for one in (given, given.numbers, given.pairs, levels, None)]
     for _ in range(100):
         sum_of_all(given, levels, 7, np.zeros((2, 2), np.int64))
-    after = [sys.getrefcount(one) for one in held]
+    after = [sys.getrefcount(one) for one in (given, given.numbers, given.pairs, levels, None)]
     assert after[:-1] == before[:-1]
     assert abs(after[-1] - before[-1]) < 50
 
@@ -241,49 +241,36 @@ def add_to_each(array: np.ndarray, numbers: np.ndarray, address: int) -> None:
 
 def test_a_kernel_is_called_by_address_with_its_arguments() -> None:
     array = np.zeros((3, 2), np.int64)
-    add_to_each(array, np.array([5, 0, 7]), address_of(add, ADD))
+    add_to_each(array, np.array([5, 0, 7]), add.address)
     assert array.tolist() == [[5, 5], [0, 0], [7, 7]]
 
 
-def add_floats(array: np.ndarray, address: int) -> None:
-    call(address, (array, 1))
+def test_other_types_are_refused_when_the_caller_is_compiled() -> None:
+    @numba_compiled("void(float64[:, ::1], uintp)")
+    def add_floats(array: np.ndarray, address: int) -> None:
+        call(address, (array, 1))
+
+    with pytest.raises(Exception, match="no kernel of these"):
+        add_floats(np.zeros((1, 1)), 0)
 
 
-def check(values: np.ndarray) -> None:
-    if values[0] < 0:
-        raise ValueError("a negative number")
+def test_a_kernel_that_may_raise_is_refused_when_it_is_compiled() -> None:
+    @numba_compiled("void(int64[::1])")
+    def check(values: np.ndarray) -> None:
+        if values[0] < 0:
+            raise ValueError("a negative number")
+
+    with pytest.raises(RuntimeError, match="numba_do_raise.* kernels allocate and raise nothing"):
+        check(np.zeros(1, np.int64))
 
 
-def allocate(count: int) -> int:
-    return len(np.empty(count))
+def test_a_kernel_that_allocates_is_refused_when_it_is_compiled() -> None:
+    @numba_compiled("int64(int64)")
+    def allocate(count: int) -> int:
+        return len(np.empty(count))
 
-
-@pytest.mark.parametrize(
-    ("function", "signature", "given", "message"),
-    [
-        (add_floats, "void(float64[:, ::1], uintp)", (np.zeros((1, 1)), 0), "no kernel of these"),
-        (check, "void(int64[::1])", (np.zeros(1, int),), "numba_do_raise.* kernels allocate and raise nothing"),
-        (allocate, "int64(int64)", (3,), "empty"),
-    ],
-)
-def test_kernels_that_call_other_types_raise_or_allocate_are_refused_when_they_are_compiled(
-    function: Callable[..., Any], signature: str, given: tuple[Any, ...], message: str
-) -> None:
-    kernel = numba_compiled(signature)(function)
-    with pytest.raises(Exception, match=message):
-        kernel(*given)
-
-
-@numba_compiled("int64(float64[::1])", "int64(float32[::1])")
-def doubled(values: np.ndarray) -> int:
-    return int(values[0] * 2)
-
-
-def test_one_of_several_signatures_is_taken() -> None:
-    assert doubled(np.array([2.5])) == 5, "the plain function"
-    assert variant_of(doubled, Signature.parsed("int64(float32[::1])"))(np.array([1.5], np.float32)) == 3
-    with pytest.raises(KeyError):
-        variant_of(doubled, Signature.parsed("int64(int64[::1])"))
+    with pytest.raises(Exception, match="empty"):
+        allocate(3)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -311,10 +298,19 @@ def test_a_process_that_is_forked_while_a_kernel_is_loaded_loads_others(monkeypa
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_what_killed_processes_left_is_removed_when_the_file_is_written_again(folder: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    run(folder, cache)
-    [file] = (cache / "mmload").glob("*.o*")
-    file.rename(file.with_name(f"{file.name}.{'a' * 16}.partial"))
-    assert run(folder, cache) == "compiled"
-    assert [path.name for path in (cache / "mmload").iterdir() if path.name != "mmload.lock"] == [file.name]
+@pytest.mark.parametrize("damage", ["cut off", "empty", "changed"])
+def test_a_damaged_file_of_the_cache_is_compiled_again(folder: Path, tmp_path: Path, damage: str) -> None:
+    cache = str(tmp_path / "cache")
+    run(folder, NUMBA_CACHE_DIR=cache)
+    [file] = cached(tmp_path / "cache")
+    whole = file.read_bytes()
+    file.write_bytes({"cut off": whole[:-100], "empty": b"", "changed": whole[:64] + bytes(64) + whole[128:]}[damage])
+    assert run(folder, NUMBA_CACHE_DIR=cache) == "compiled"
+    assert file.read_bytes() == whole
+    assert run(folder, NUMBA_CACHE_DIR=cache) == "from the cache"
+
+
+def test_a_python_without_the_interpreter_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    with pytest.raises(UsageError, match="set PYTHON_GIL=1"):
+        runpy.run_path(numba_compile.__file__)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
 from mmload.errors import UsageError
-from mmload.runtime.resources import check_threads, in_threads, single_op_pool, single_op_threads
+from mmload.runtime.resources import check_threads, in_threads, single_op_threads
 
 
 @pytest.fixture
@@ -23,33 +22,35 @@ def two_threads() -> object:
     torch.set_num_threads(before)
 
 
-def spent(pool: ThreadPoolExecutor) -> tuple[float, float]:
-    """CPU seconds of a thread's own, and of the whole process, in a thread's large operations."""
-
-    def work() -> tuple[float, float]:
+def test_operations_of_parts_use_one_thread(two_threads: None) -> None:
+    def work(_: int) -> tuple[float, float]:
+        """CPU seconds of the thread's own, and of the whole process, in large operations."""
         x = torch.ones(1 << 22)
         own, whole = time.thread_time(), time.process_time()
         for _ in range(30):
             x.mul_(1.0001).add_(0.1)
         return time.thread_time() - own, time.process_time() - whole
 
-    pool.submit(work).result()  # torch 2.11 starts a thread of its own meanwhile, once
-    return pool.submit(work).result()
+    *_, (own, whole) = in_threads(range(2), work, 1)  # torch 2.11 starts a thread of its own meanwhile, once
+    assert whole < 1.3 * own
+    assert list(in_threads(range(8), lambda _: torch.get_num_threads(), 2)) == [1] * 8
 
 
-@pytest.mark.usefixtures("two_threads")
-def test_operations_in_the_pool_use_one_thread_and_the_caller_and_later_threads_keep_their_own() -> None:
-    with single_op_pool(2, "test") as pool, ThreadPoolExecutor(1) as later:
-        own, whole = spent(pool)
-        assert whole < 1.3 * own
-        assert list(pool.map(lambda _: torch.get_num_threads(), range(8))) == [1] * 8
-        assert torch.get_num_threads() == later.submit(torch.get_num_threads).result() == 2
+def test_the_caller_and_later_threads_keep_their_own(two_threads: None) -> None:
+    made, seen = in_threads(range(8), lambda part: part, 3), list[int]()
+    next(made)
+    assert torch.get_num_threads() == 2
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert seen == [2]
+    made.close()
 
 
-@pytest.mark.usefixtures("two_threads")
-def test_single_op_threads_each_run_the_work_with_one_thread() -> None:
+def test_single_op_threads_each_run_the_work_with_one_thread(two_threads: None) -> None:
     numbers: list[int] = []
-    for thread in single_op_threads(3, "test", lambda: numbers.append(torch.get_num_threads())):
+    threads = single_op_threads(3, "test", lambda: numbers.append(torch.get_num_threads()))
+    for thread in threads:
         thread.join()
     assert numbers == [1] * 3
     assert torch.get_num_threads() == 2
@@ -59,6 +60,25 @@ def test_single_op_threads_each_run_the_work_with_one_thread() -> None:
 def test_check_threads_invalid_number_raises(number: object) -> None:
     with pytest.raises(UsageError, match=f"threads is {number!r}; use 1 to 1024"):
         check_threads(number)  # type: ignore[arg-type]  # that is the point
+
+
+def test_threads_that_cannot_be_started_are_an_error_and_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = 0
+    start = threading.Thread.start
+
+    def few(thread: threading.Thread) -> None:
+        nonlocal started
+        if thread.name.startswith("mmload-parts"):
+            started += 1
+            if started > 3:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    before = torch.get_num_threads()
+    with pytest.raises(UsageError, match="8 threads cannot be started here"):
+        next(in_threads(range(9), abs, 8))
+    assert torch.get_num_threads() == before
 
 
 def test_parts_are_made_in_order_and_few_ahead() -> None:
@@ -90,38 +110,25 @@ def test_what_a_part_raises_ends_the_others_and_so_does_a_break() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("mmload-parts")]
 
 
-@pytest.mark.parametrize("make", [single_op_pool, lambda size, name: single_op_threads(size, name, lambda: None)])
-@pytest.mark.parametrize("number", [0, 1, 3])
 @pytest.mark.parametrize(
-    ("fault", "raised", "message"),
-    [
-        (RuntimeError("can't start new thread"), UsageError, "4 threads cannot be started here"),
-        (KeyboardInterrupt(), KeyboardInterrupt, None),
-    ],
-    ids=["too many", "interrupt"],
+    "make",
+    [lambda: next(in_threads(range(9), abs, 4)), lambda: single_op_threads(4, "mmload-parts", lambda: None)],
+    ids=["parts", "threads"],
 )
-def test_a_fault_while_threads_start_is_an_error_and_leaves_none(
-    monkeypatch: pytest.MonkeyPatch,
-    make: Any,
-    number: int,
-    fault: BaseException,
-    raised: type[BaseException],
-    message: str | None,
-) -> None:
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_an_interrupt_while_threads_start_leaves_none(monkeypatch: pytest.MonkeyPatch, make: Any, number: int) -> None:
     start, before = threading.Thread.start, torch.get_num_threads()
 
-    def faulty(thread: threading.Thread) -> None:
-        is_last = thread.name == f"few_{number}"
-        if not (is_last and raised is UsageError):
-            start(thread)
-        if is_last:
-            raise fault
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == f"mmload-parts_{number}":
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(threading.Thread, "start", faulty)
-    with pytest.raises(raised, match=message):
-        make(4, "few")
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make()
     for thread in threading.enumerate():
-        if thread.name.startswith("few"):
+        if thread.name.startswith("mmload-parts"):
             thread.join(20)
             assert not thread.is_alive()
     assert torch.get_num_threads() == before

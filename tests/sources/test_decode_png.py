@@ -11,7 +11,7 @@ from encoding import NOISE, chunk, decoded, encoded
 from PIL import Image
 
 from mmload.sources.files import SampleFiles
-from mmload.sources.masks import read_mask
+from mmload.sources.objects import read_mask
 
 LARGE = zlib.compress(bytes(3 << 20))
 SMALL = zlib.compress(bytes(1 << 20))

@@ -13,9 +13,8 @@ from PIL import Image
 
 from mmload.errors import SampleError, SourceError
 from mmload.sources import make_source
-from mmload.sources.decode import FORMATS, Decoder
-from mmload.sources.file_kinds import describe_content
-from mmload.sources.voc_annotations import parse_annotation
+from mmload.sources.decode import FORMATS, Decoder, describe_content
+from mmload.sources.voc import parse_annotation
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 PAGE = b"\xef\xbb\xbf\n<!DOCTYPE html>\n<html><body>404</body></html>"

@@ -19,7 +19,7 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.errors import SampleError, SourceError
 from mmload.sources import files, make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.voc_annotations import parse_annotation
+from mmload.sources.voc import parse_annotation
 
 
 def listed(root: Path, **tensors: Any) -> Path:

@@ -21,9 +21,8 @@ from web_folder import serving
 
 from mmload.errors import RecipeError, SourceError
 from mmload.sources import ReadsBlocks, make_source
-from mmload.sources.cifar import CIFAR10, CIFAR100
+from mmload.sources.cifar import CIFAR10, CIFAR100, read_plain_pickle
 from mmload.sources.decode import Decoder
-from mmload.sources.pickles import read_plain_pickle
 
 
 def splits(root: Path, kind: str = "cifar10", **options):

@@ -8,13 +8,173 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coco_sets import CocoSet, arrays
+from coco_sets import CATEGORIES, CocoSet, arrays
+from source_cases import check, picture, plant
 
 from mmload.errors import SampleError, SourceError
+from mmload.sources import make_source
 from mmload.sources.coco import CocoSplit
+from mmload.sources.decode import Decoder
 
 TRIANGLE = [1, 1, 9, 1, 1, 9]
 Change = Callable[[dict[str, Any]], object]
+
+
+def annotated(*objects: dict[str, Any], images: int = 1, **body: Any) -> dict[str, Any]:
+    """Returns the content of an annotation file of images a, b, ... of 40 x 30; objects are of the first one."""
+    return {
+        "images": [{"id": 1 + n, "file_name": f"{'abc'[n]}.png", "height": 30, "width": 40} for n in range(images)],
+        "annotations": [
+            {"id": 100 + n, "image_id": 1, "category_id": 1, "bbox": [1, 2, 5, 5], "area": 25, "iscrowd": 0, **each}
+            for n, each in enumerate(objects)
+        ],
+        "categories": CATEGORIES,
+        **body,
+    }
+
+
+FILE, POINTS = "annotations/instances_train2017.json", "annotations/person_keypoints_train2017.json"
+PHOTO = picture(30, 40)
+
+
+def tree_of(*objects: dict[str, Any], file: str = FILE, **body: Any) -> dict[str, Any]:
+    names = [f"train2017/{name}.png" for name in "abc"[: body.get("images", 1)]]
+    return {file: annotated(*objects, **body), **dict.fromkeys(names, PHOTO)}
+
+
+def faulty(change: dict[str, Any], task: str, message: str) -> dict[str, Any]:
+    file = POINTS if task == "keypoints" else FILE
+    rows = {"train": [f"{file}, image 1, annotation 100: .*{message}"]}
+    return {"tree": tree_of(change, file=file), "options": {"task": task}, "rows": rows}
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "polygon of two points": ({"segmentation": [[1, 1, 5, 5]]}, "instances", r"its segmentation is \[\[1, 1, 5, 5\]\]"),
+    "odd polygon": ({"segmentation": [[1, 1, 5, 5, 9, 1, 3]]}, "instances", "a polygon has 3.5 points"),
+    "outside": ({"bbox": [30, 2, 20, 5]}, "detection", "the box 30, 2, 50, 7 leaves the 40 x 30 image"),
+    "no area": ({"bbox": [3, 2, 5, 0]}, "detection", "the box 3, 2, 8, 2 has no area"),
+    "no box": ({"bbox": None}, "detection", "required field `bbox`"),
+    "three numbers": ({"bbox": [1, 2, 3]}, "detection", r"its bbox is \[1, 2, 3\]"),
+    "category": ({"category_id": 7}, "detection", "category 7 does not exist"),
+    "keypoints": ({"keypoints": [1, 2, 2] * 4}, "keypoints", "it has 4 keypoints, the category with most has 3"),
+    "visibility": ({"keypoints": [1, 2, 5] * 3}, "keypoints", "another visibility"),
+    "runs": ({"segmentation": {"size": [30, 40], "counts": [5, 6]}}, "instances", "do not cover an image of 40 x 30"),
+    "runs of another size": (
+        {"segmentation": {"size": [40, 30], "counts": [1200]}},
+        "instances",
+        "of an image of 30 x 40, listed is 40 x 30",
+    ),
+    "far point": ({"segmentation": [[1, 1, 5, 5, 1e9, 3]]}, "instances", "<= 1000000"),
+    "keypoint over float32": ({"keypoints": [1e39, 5, 2] * 3}, "keypoints", r"its keypoints is \[1e\+39"),
+    "keypoint under float32": ({"keypoints": [1, -1e39, 0] * 3}, "keypoints", r"its keypoints is \[1, -1e\+39"),
+    "area over float32": ({"area": 1e39}, "detection", r"its area is 1e\+39"),
+    "compressed": ({"segmentation": {"size": [30, 40], "counts": "oo"}}, "instances", "run lengths are damaged"),
+}
+SIDES = [5, 5, 2, 0, 0, 0, 9, 9, 1]
+CHAIR = [{"id": 1, "name": "chair", "keypoints": ["seat", "back"]}]
+OVER = ({"bbox": [30, 2, 20, 5]}, {"bbox": [3, 2, 5, 0]}, {})
+BESIDE = "valid/_annotations.coco.json"
+READ: dict[str, dict[str, Any]] = {
+    **{name: faulty(*each) for name, each in FAULTS.items()},
+    "missing image": {
+        "tree": {FILE: annotated(), "train2017": None},
+        "rows": {"train": [f"{FILE}, image 1: no such file: .*train2017/a.png"]},
+    },
+    "no object": {"tree": tree_of(), "rows": {"train": [{"counts": 0}]}, "notes": ["no image has an object"]},
+    "no annotations": {
+        "tree": {
+            FILE: {name: each for name, each in annotated().items() if name != "annotations"},
+            "train2017/a.png": PHOTO,
+        },
+        "rows": {"train": [{"counts": 0}]},
+        "notes": ["no image has an object"],
+    },
+    "a box over the edge by rounding": {
+        "tree": tree_of({"bbox": [30.2, 2, 10.4, 28.5]}),
+        "rows": {"train": [{"boxes": [[30.2, 2, 40, 30]]}]},
+    },
+    "clipped boxes": {
+        "tree": tree_of(*({**each, "segmentation": [TRIANGLE]} for each in OVER)),
+        "options": {"clip_boxes": True, "task": "instances"},
+        "rows": {"train": [{"boxes": [[30, 2, 40, 7], [1, 2, 6, 7]], "rings": [[0, 3], [1, 3]]}]},
+    },
+    "objects without segmentation": {
+        "tree": tree_of({"segmentation": []}, {"segmentation": None}, {"segmentation": [TRIANGLE]}),
+        "options": {"task": "instances"},
+        "rows": {"train": [{"rings": [[2, 3]]}]},
+        "notes": ["2 objects without segmentation: no pixel belongs to such a mask"],
+    },
+    "crowds left out": {
+        "tree": tree_of({"iscrowd": 1}, {}),
+        "options": {"crowds": False},
+        "rows": {"train": [{"iscrowd": [False]}]},
+    },
+    "keypoints": {
+        "tree": tree_of({"keypoints": SIDES}, file=POINTS),
+        "options": {"task": "keypoints"},
+        "rows": {"train": [{"keypoints": [[[5, 5, 2], [0, 0, 0], [9, 9, 1]]], "keypoint_flips": [0, 2, 1]}]},
+        "notes": [],
+    },
+    "keypoints without sides": {
+        "tree": tree_of({"keypoints": []}, file=POINTS, categories=CHAIR),
+        "options": {"task": "keypoints"},
+        "rows": {"train": [{"keypoints": [[[0, 0, 0], [0, 0, 0]]]}]},
+        "notes": ["exchange none of the 2 keypoints"],
+    },
+    "ids that are long texts and begin equally": {
+        "tree": tree_of(*({"id": "x" * 100 + end, "bbox": [1, 2, side, 5]} for end, side in (("a", 3), ("b", 4)))),
+        "rows": {"train": [{"boxes": [[1, 2, 4, 7], [1, 2, 5, 7]]}]},
+    },
+    "too many keypoints": {
+        "tree": tree_of(file=POINTS, categories=[{**CHAIR[0], "keypoints": list(map(str, range(257)))}]),
+        "options": {"task": "keypoints"},
+        "rows": "of up to 257 keypoints, at most",
+    },
+    "two splits": {
+        "tree": tree_of() | {FILE.replace("train", "val"): annotated(), "val2017/a.png": PHOTO},
+        "rows": {"train": [{"id": "train2017/a.png"}], "val": [{"id": "val2017/a.png"}]},
+    },
+    "two years": {
+        "tree": tree_of() | {FILE.replace("2017", "2014"): annotated()},
+        "rows": "both of split train; give annotations",
+    },
+    "one of two years": {
+        "tree": tree_of() | {FILE.replace("2017", "2014"): annotated(), "train2014/a.png": PHOTO},
+        "options": {"annotations": FILE.replace("2017", "2014")},
+        "rows": {"train": [{"id": "train2014/a.png"}]},
+    },
+    "annotations beside images": {
+        "tree": {BESIDE: annotated(), "valid/a.png": PHOTO},
+        "rows": {"valid": [{"id": "valid/a.png"}]},
+    },
+    "annotations outside": {"tree": tree_of(), "options": {"annotations": "../a.json"}, "rows": "leaves the root"},
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_coco_sets_are_read(tmp_path: Path, case: str) -> None:
+    check("coco", tmp_path, **READ[case])
+
+
+def test_coco_absolute_names_within_the_folder_are_read(tmp_path: Path) -> None:
+    image = {"id": 1, "file_name": str(tmp_path / "train2017/a.png")}
+    check(
+        "coco",
+        tmp_path,
+        {"train": [{"id": "train2017/a.png"}]},
+        tree=tree_of() | {FILE: annotated() | {"images": [image]}},
+    )
+
+
+def test_coco_skeleton_and_losses_are_told(tmp_path: Path) -> None:
+    split = make_source(
+        "coco", plant(tmp_path, tree_of(*OVER, file=POINTS)), Decoder(), {"task": "keypoints", "clip_boxes": True}
+    ).splits()["train"]
+    assert (split.objects().keypoints, split.objects().skeleton) == (
+        ("nose", "left_eye", "right_eye"),
+        ((0, 1), (0, 2)),
+    )
+    assert split.read(0).losses == {"boxes_clipped": 2}
 
 
 def example(root: Path, prefix: str = "instances") -> CocoSet:
@@ -240,16 +400,14 @@ def test_coco_files_of_lvis_name_images_by_their_url(tmp_path: Path, beside: boo
 
 
 def make_splits(root: Path) -> Any:
-    from mmload.sources import make_source
-    from mmload.sources.decode import Decoder
-
     return make_source("coco", root, Decoder(), {}).splits()
 
 
-def test_coco_file_in_utf_16_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_coco_file_in_another_encoding_is_read(tmp_path: Path, encoding: str) -> None:
     made = example(tmp_path)
-    made.file.write_text(json.dumps(made.body), encoding="utf-16")
-    assert make_splits(tmp_path)["train"].read(0).fields["boxes"].tolist() == [[1, 2, 6, 7]]
+    made.file.write_text(json.dumps(made.body), encoding=encoding)
+    check("coco", tmp_path, {"train": [{"boxes": [[1, 2, 6, 7]]}, {}]})
 
 
 @pytest.mark.parametrize(
@@ -260,18 +418,14 @@ def test_coco_file_in_utf_16_is_read(tmp_path: Path) -> None:
         ('[{"image_id": 1}]', "no annotation file of COCO"),
         ('{"images": null}', "has no images"),
         ('{"images": ' + "[" * 100_000, "is no JSON, or was cut off"),
+        ('{"images": [{"id": 1, "file_name": "a"}, {"id"', "is no JSON, or was cut off"),
         ('{"images": [{"id": 1, "file_name": "a"}], "annotations": [{}]}', "no categories"),
         ('{"images": [], "categories": [{"id": 1}]}', r"categories\[0\]"),
         ('{"images": [], "categories": [{"id": 1, "name": "a"}, {"id": "1", "name": "b"}]}', "two categories"),
     ],
 )
 def test_coco_file_that_is_unreadable_is_one_line(tmp_path: Path, content: str, message: str) -> None:
-    made = example(tmp_path)
-    made.file.write_text(content)
-    with pytest.raises(SourceError, match=message) as caught:
-        make_splits(tmp_path)
-    assert str(made.file) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    check("coco", tmp_path, f"{FILE}.*{message}", tree=tree_of() | {FILE: content})
 
 
 def test_boxes_that_are_all_shares_of_the_image_are_refused(tmp_path: Path) -> None:

@@ -8,23 +8,24 @@ import pickle
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import make_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from parity_stores import make_photos
 from picture_folders import folder_of
 from PIL import Image
+from source_cases import check, picture
 from torchvision.datasets import ImageFolder
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
-from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.errors import SampleError, SourceError
 from mmload.remote.opening import open as open_dataset
-from mmload.sources import HasNotes, make_source
+from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.files import inner_name, read_bytes
 from mmload.sources.listing import held_out
@@ -44,6 +45,136 @@ def assert_same(split, root: Path, **options) -> None:
     for index in range(0, len(split), max(1, len(split) // 10)):
         expected = np.asarray(plain[index][0]).transpose(2, 0, 1)
         assert (split.read(index).fields["images"].numpy() == expected).all()
+
+
+PHOTO = picture(5, 7)
+
+
+def named(sign: str, *names: str) -> dict[str, Any]:
+    """Returns a case of class folders n01, n02, ... and a file of their names."""
+    folders = [f"n{number:02d}" for number in range(1, 1 + len(names))]
+    lines = [f"{folder}{sign}{name}\n" for folder, name in zip(folders, names, strict=True)]
+    return {
+        "tree": {f"{folder}/0.png": PHOTO for folder in folders} | {"names.txt": "\ufeffheader\n" + "".join(lines)},
+        "options": {"class_names": "names.txt"},
+        "rows": {"train": [{"targets": target} for target in range(len(names))]},
+        "classes": names,
+    }
+
+
+def photos(*names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, PHOTO)
+
+
+READ: dict[str, dict[str, Any]] = {
+    "splits": {
+        "tree": photos("train/a/1.png", "test/a/2.png", "valid/a/3.png", "raw/x/4.png"),
+        "rows": {"train": [{}], "valid": [{"id": "valid/a/3.png"}], "test": [{"id": "test/a/2.png"}]},
+        "notes": ["folders that are not splits are not read: 1 (raw)"],
+    },
+    "pictures of other endings": {
+        "tree": photos("train/a/1.png", "train/a/2.png", "val/a/3.png")
+        | dict.fromkeys((f"train/a/{n}" for n in ("1.gif", "2.GIF", "3.Heic", "4.jpg_large", "gif", "Thumbs.db")), b"")
+        | {"train/loose.png": b""},
+        "rows": {"train": [{}, {}], "val": [{}]},
+        "notes": [
+            "in .gif are not read, convert images among them to .jpg or .png: 2 (train/a/1.gif, train/a/2.GIF)",
+            "in .heic",
+            "in .jpg_large",
+            "images beside the class folders are left out: 1 (loose.png)",
+        ],
+    },
+    "a class called train": {
+        "tree": photos("bus/1.png", "train/2.png"),
+        "rows": {"train": [{}, {}]},
+        "classes": ["bus", "train"],
+    },
+    "chosen splits": {
+        "tree": photos("train/a/1.png", "fold2/a/2.png"),
+        "options": {"split_folders": ["fold2", "train"]},
+        "rows": {"fold2": [{}], "train": [{}]},
+    },
+    "no splits": {
+        "tree": photos("train/a/1.png", "fold2/a/2.png"),
+        "options": {"split_folders": []},
+        "rows": {"train": [{}, {}]},
+        "classes": ["fold2", "train"],
+    },
+    "a split that is not there": {"options": {"split_folders": ["fold3"]}, "rows": "no such folder"},
+    "a split outside": {"options": {"split_folders": ["../a"]}, "rows": "split_folders"},
+    "nothing": {"rows": "no class folders"},
+    "no folder": {"below": "x", "rows": "no such folder"},
+    "splits of other classes": {
+        "tree": photos("train/a/1.png", "val/b/1.png"),
+        "rows": r"different classes \(a, b\)",
+    },
+    "val_fraction beside test": {
+        "tree": photos(*(f"{split}/a/{number}.png" for split in ("train", "test") for number in range(4))),
+        "options": {"val_fraction": 0.25},
+        "rows": {"train": [{}] * 3, "val": [{}], "test": [{}] * 4},
+    },
+    "val_fraction beside val": {
+        "tree": photos("train/a/1.png", "val/a/2.png"),
+        "options": {"val_fraction": 0.5},
+        "rows": "val_fraction",
+    },
+    "val_fraction of one sample": {
+        "tree": photos("a/1.png"),
+        "options": {"val_fraction": 0.5},
+        "rows": "two samples",
+    },
+    **{
+        f"val_fraction {value}": {"options": {"val_fraction": value}, "rows": "val_fraction"}
+        for value in (0.0, 1.0, -1.0, "x", float("nan"))
+    },
+    **{f"names of classes after {sign!r}": named(sign, "crane, bird", "crane", "dog") for sign in " ,\t"},
+    "names that classes share": named(" ", "crane", "dog", "crane")
+    | {"classes": ["crane (n01)", "dog", "crane (n03)"]},
+    "names of another class": {
+        **named(" ", "crane"),
+        "rows": "no name for the class folder 'n02'",
+        "tree": photos("n01/0.png", "n02/0.png") | {"names.txt": "n01 crane\n"},
+    },
+    "no names": {**named(" ", "crane"), "options": {"class_names": "none.txt"}, "rows": "none.txt"},
+    "names outside": {"options": {"class_names": "../names.txt"}, "rows": "class_names is"},
+    **{
+        f"another kind: {name}": {"tree": {f"my data/{name}": b""}, "below": "my data", "rows": command}
+        for name, command in (
+            ("shards/000.tar", "mmload build webdataset '.*my data' OUT"),
+            ("data/train-00000-of-00001.parquet", "mmload build huggingface '.*my data' OUT"),
+            ("train/data-00000-of-00001.arrow", "mmload build huggingface"),
+            ("dataset_dict.json", "mmload build huggingface"),
+        )
+    },
+    "Cat and cat": {
+        "tree": photos("Cat/1.png", "cat/1.png", "dog/1.png"),
+        "rows": {"train": [{}] * 3},
+        "notes": ["'Cat' and 'cat' are classes of their own"],
+    },
+    "one name in two Unicode forms": {
+        "tree": photos("b\u00e4r/1.png", "ba\u0308r/1.png"),
+        "rows": {"train": [{}] * 2},
+        "notes": ["differ only in case, quotes, spaces or their Unicode form"],
+    },
+    "plain classes": {"tree": photos("ant/1.png", "bee/1.png"), "rows": {"train": [{}] * 2}, "notes": []},
+    "folders that programs make": {
+        "tree": photos(".ipynb_checkpoints/a.png", "__MACOSX/a.png", "ant/a.png"),
+        "rows": {"train": [{}] * 3},
+        "notes": [".ipynb_checkpoints, __MACOSX may not be a class"],
+    },
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_image_folders_are_read(tmp_path: Path, case: str) -> None:
+    check("imagefolder", tmp_path, **READ[case])
+
+
+def test_order_is_the_same_from_a_relative_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(
+        "imagefolder", Path("."), {"train": [{"id": "a/1.png"}, {"id": "b/2.png"}]}, tree=photos("a/1.png", "b/2.png")
+    )
 
 
 def test_photographs_are_torchvisions(tmp_path: Path) -> None:
@@ -70,14 +201,6 @@ def test_nested_folders_extensions_and_hidden_files(tmp_path: Path) -> None:
     (root / "b" / "notes.txt").write_text("not an image")
     (root / "b" / "folder.png").mkdir()
     assert_same(source(root).splits()["train"], root)
-
-
-def test_order_is_the_same_from_a_relative_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder_of(tmp_path, "a/1.png", "b/2.png")
-    monkeypatch.chdir(tmp_path)
-    split = source(Path(".")).splits()["train"]
-    assert [split.id(i) for i in range(2)] == ["a/1.png", "b/2.png"]
-    assert split.read(1).size == (5, 7)
 
 
 def test_linked_folders_and_files_are_followed(tmp_path: Path) -> None:
@@ -121,46 +244,6 @@ def test_a_file_that_goes_or_breaks_fails_alone(tmp_path: Path) -> None:
     assert source(root).splits()["train"].revision(0) != before
 
 
-def test_splits_by_subfolder(tmp_path: Path) -> None:
-    root = folder_of(tmp_path, "train/a/1.png", "test/a/2.png", "valid/a/3.png", "raw/x/4.png")
-    splits = source(root).splits()
-    assert list(splits) == ["train", "valid", "test"]
-    assert splits["test"].id(0) == "test/a/2.png"
-    assert isinstance(splits["train"], HasNotes)
-    assert splits["train"].notes() == ("folders that are not splits are not read: 1 (raw)",)
-
-
-def test_pictures_of_other_endings_are_left_out_with_a_note(tmp_path: Path) -> None:
-    root = folder_of(tmp_path, "train/a/1.png", "train/a/2.png", "val/a/3.png")
-    for name in ("1.gif", "2.GIF", "3.Heic", "4.jpg_large", "gif", "Thumbs.db"):
-        (root / "train" / "a" / name).write_bytes(b"")
-    (root / "train" / "loose.png").write_bytes(b"")
-    splits = source(root).splits()
-    gif, heic, large, loose = splits["train"].notes()
-    assert "in .gif" in gif
-    assert gif.endswith(": 2 (train/a/1.gif, train/a/2.GIF)")
-    assert "in .heic" in heic
-    assert "in .jpg_large" in large
-    assert loose == "images beside the class folders are left out: 1 (loose.png)"
-    assert splits["val"].notes() == ()
-    assert len(splits["train"]) == len(ImageFolder(root / "train")) == 2
-
-
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    root = folder_of(tmp_path, "bus/1.png", "train/2.png")
-    assert source(root).splits()["train"].classes == ("bus", "train")
-
-
-def test_split_folders_are_a_choice(tmp_path: Path) -> None:
-    root = folder_of(tmp_path, "train/a/1.png", "fold2/a/2.png")
-    assert list(source(root, split_folders=["fold2", "train"]).splits()) == ["fold2", "train"]
-    assert source(root, split_folders=[]).splits()["train"].classes == ("fold2", "train")
-    with pytest.raises(SourceError, match="no such folder"):
-        source(root, split_folders=["fold3"]).splits()
-    with pytest.raises(RecipeError, match="split_folders"):
-        source(root, split_folders=["../a"])
-
-
 def test_empty_classes_are_named_or_allowed(tmp_path: Path) -> None:
     root = folder_of(tmp_path, "a/1.png", "c/1.png")
     (root / "b").mkdir()
@@ -173,20 +256,6 @@ def test_empty_classes_are_named_or_allowed(tmp_path: Path) -> None:
     shutil.rmtree(root / "c")
     with pytest.raises(SourceError, match="no images"):
         source(root, allow_empty=True).splits()
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [((), "no class folders"), (("train/a/1.png", "val/b/1.png"), r"different classes \(a, b\)")],
-)
-def test_wrong_layouts(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        source(folder_of(tmp_path, *names)).splits()
-
-
-def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no such folder"):
-        source(tmp_path / "x").splits()
 
 
 def test_val_fraction_is_stratified_seeded_and_stable(tmp_path: Path) -> None:
@@ -202,23 +271,6 @@ def test_val_fraction_is_stratified_seeded_and_stable(tmp_path: Path) -> None:
     other = source(root, val_fraction=0.2, seed=1).splits()["val"]
     assert [other.id(i) for i in range(len(other))] != held
     assert splits["val"].classes == splits["train"].classes == ("a", "b", "c")
-
-
-def test_val_fraction_leaves_other_splits(tmp_path: Path) -> None:
-    root = folder_of(tmp_path, *(f"{split}/a/{i}.png" for split in ("train", "test") for i in range(4)))
-    splits = source(root, val_fraction=0.25).splits()
-    assert {name: len(split) for name, split in splits.items()} == {"train": 3, "val": 1, "test": 4}
-
-
-def test_val_fraction_where_it_cannot_be(tmp_path: Path) -> None:
-    root = folder_of(tmp_path, "train/a/1.png", "val/a/2.png")
-    with pytest.raises(RecipeError, match="val_fraction"):
-        source(root, val_fraction=0.5).splits()
-    with pytest.raises(SourceError, match="two samples"):
-        source(root / "train", val_fraction=0.5).splits()
-    for wrong in (0.0, 1.0, -1.0, "x", float("nan")):
-        with pytest.raises(RecipeError, match="val_fraction"):
-            source(root, val_fraction=wrong)
 
 
 @given(
@@ -285,56 +337,6 @@ def test_imagefolder_pngs_of_12_bits_in_16_are_counted_in_a_note(tmp_path: Path,
     notes = open_dataset(tmp_path / "out").manifest.card_lines("notes", "train")
     found = [note for note in notes if "16-bit PNGs" in note]
     assert [note.endswith(": 2 (cell/1.png, cell/2.png)") for note in found] == [True] * noted
-
-
-@pytest.mark.parametrize("sign", [" ", ",", "\t"])
-def test_class_names_of_a_file_are_those_of_the_folders(tmp_path: Path, sign: str) -> None:
-    folders = ("n01", "n02", "golden ret")[: 2 if sign == " " else 3]
-    for split in ("train", "val"):
-        make_folder(tmp_path / split, 1, folders)
-    lines = [f"{name}{sign}{given}" for name, given in zip(folders, ("crane, bird", "crane", "dog"), strict=False)]
-    (tmp_path / "names.txt").write_text("header\n" + "\n".join(lines) + "\n", encoding="utf-8-sig")
-    found = make_source("imagefolder", tmp_path, Decoder(), {"class_names": "names.txt"}).splits()
-    expected = ("crane, bird", "crane") if sign == " " else ("dog", "crane, bird", "crane")
-    assert found["train"].classes == found["val"].classes == expected
-    assert [int(found["train"].read(index).fields["targets"]) for index in range(len(folders))] == [
-        *range(len(folders))
-    ]
-
-
-def test_class_names_that_classes_share_end_in_the_folder(tmp_path: Path) -> None:
-    make_folder(tmp_path, 1, ("n01", "n02", "n03"))
-    (tmp_path / "names.txt").write_text("n01 crane\nn02 dog\nn03 crane\n")
-    split = make_source("imagefolder", tmp_path, Decoder(), {"class_names": "names.txt"}).splits()["train"]
-    assert split.classes == ("crane (n01)", "dog", "crane (n03)")
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("names.txt", "no name for the class folder 'n02'"), ("none.txt", "none.txt"), ("../names.txt", "class_names is")],
-)
-def test_class_names_that_cannot_be_read_are_refused(tmp_path: Path, value: str, message: str) -> None:
-    make_folder(tmp_path, 1, ("n01", "n02"))
-    (tmp_path / "names.txt").write_text("n01 crane\n")
-    with pytest.raises((SourceError, RecipeError), match=message):
-        make_source("imagefolder", tmp_path, Decoder(), {"class_names": value}).splits()
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("shards/000.tar", "webdataset"),
-        ("data/train-00000-of-00001.parquet", "huggingface"),
-        ("train/data-00000-of-00001.arrow", "huggingface"),
-        ("dataset_dict.json", "huggingface"),
-    ],
-)
-def test_folder_of_another_kind_is_answered_with_its_command(tmp_path: Path, name: str, command: str) -> None:
-    root = tmp_path / "my data"
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_bytes(b"")
-    with pytest.raises(SourceError, match=f"mmload build {command} '{root}' OUT"):
-        source(root).splits()
 
 
 def test_tars_given_as_a_folder_of_images_are_answered_with_their_command() -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from source_cases import check, plant
 
-from mmload.errors import RecipeError, SampleError, SourceError
+import mmload
+from mmload.errors import SampleError, SourceError
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.files import LocalTree
 from mmload.sources.list_rows import ListRow, read_rows, targets_of
 from mmload.sources.listing import Listing
 
-
-def picture(path: Path, seed: int = 0) -> np.ndarray:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (4, 6, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-    return pixels
+PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+PHOTO = Image.fromarray(PIXELS)
+CHW = PIXELS.transpose(2, 0, 1)
 
 
 def splits(root: Path, **options: Any):
@@ -44,80 +44,239 @@ def write_csv(path: Path, *rows: tuple[str, ...]) -> Path:
     return path
 
 
-def test_csv(tmp_path: Path) -> None:
-    pixels = [picture(tmp_path / f"img/{i}.png", i) for i in range(3)]
-    write_csv(
-        tmp_path / "list.csv",
-        ("label", "path", "split", "id", "more"),
-        ("dog, big", "img/0.png", "train", "zero", ""),
-        ("cat", "./img//1.png", "val", "", "x"),
-        ("cat", "img/2.png", "train", "", ""),
+def lines_of(*records: dict[str, Any]) -> str:
+    return "\n\n".join(map(json.dumps, records)) + "\n"
+
+
+def mask(value: int) -> Image.Image:
+    return Image.fromarray(np.full((4, 6), value, np.uint8))
+
+
+def masks_of(value: int) -> list[list[int]]:
+    return np.full((4, 6), value).tolist()
+
+
+CSV, JSONL, IDS = {"file": "list.csv"}, {"file": "list.jsonl"}, {"file": "ids.json"}
+PHOTOS = {f"{number}.png": PHOTO for number in range(4)}
+SEVERAL_CSV = PHOTOS | {"list.csv": "path,label\n0.png,cat|dog\n1.png,dog\n2.png, dog | ant \n3.png,\n"}
+SEVERAL_JSON = PHOTOS | {
+    "list.jsonl": lines_of(
+        *({"path": f"{n}.png", "label": names} for n, names in enumerate((["cat", "dog"], "dog", ["ant", "dog"], [])))
     )
-    found = splits(tmp_path, file="list.csv")
-    assert list(found) == ["train", "val"]
-    assert found["train"].classes == found["val"].classes == ("cat", "dog, big")
-    assert [found["train"].id(i) for i in range(2)] == ["zero", "img/2.png"]
-    sample = found["val"].read(0)
-    assert (sample.id, int(sample.fields["targets"]), sample.size) == ("img/1.png", 0, (4, 6))
-    assert (sample.fields["images"].numpy() == pixels[1].transpose(2, 0, 1)).all()
-    assert found["train"].read(0).fields["targets"].dtype == torch.int64
-    copy = pickle.loads(pickle.dumps(found["train"]))
-    assert torch.equal(copy.read(0).fields["images"], found["train"].read(0).fields["images"])
+}
+SEVERAL = {"train": [{"targets": row} for row in ([0, 1, 1], [0, 0, 1], [1, 0, 1], [0, 0, 0])]}
+MASKED = {
+    "list.csv": "path,mask\na.png,masks/a.png\nb.png,masks/b.png\nc.png,masks/c.png\n",
+    **dict.fromkeys(("a.png", "b.png", "c.png"), PHOTO),
+    **{f"masks/{name}.png": mask(value) for name, value in (("a", 2), ("b", 255), ("c", 3))},
+}
+TENSORS = {f"id-{number}": torch.full((2, 3), number / 3, dtype=torch.float64) for number in range(4)}
+READ: dict[str, dict[str, Any]] = {
+    "CSV": {
+        "tree": {
+            "list.csv": 'label,path,split,id,more\n"dog, big",img/0.png,train,zero,\ncat,./img//1.png,val,,x\n'
+            "cat,img/2.png,train,,\n",
+            **{f"img/{number}.png": PHOTO for number in range(3)},
+        },
+        "options": CSV,
+        "rows": {
+            "train": [{"id": "zero", "targets": 1, "images": CHW}, {"id": "img/2.png", "targets": 0}],
+            "val": [{"id": "img/1.png", "targets": 0}],
+        },
+        "classes": ["cat", "dog, big"],
+    },
+    "the list as the root, and other names of columns": {
+        "tree": {"list.csv": "file name,species\na.png,cat\n", "photos/a.png": PHOTO},
+        "below": "list.csv",
+        "options": {"folder": "photos", "columns": {"path": "file name", "label": "species"}},
+        "rows": {"train": [{"id": "a.png", "targets": 0}]},
+    },
+    "JSON Lines": {
+        "tree": {
+            "list.jsonl": lines_of(
+                {"path": "a.png", "label": 1, "split": "train"}, {"path": "b.pt", "label": 0, "split": "test", "id": 7}
+            ),
+            "a.png": PHOTO,
+            "b.pt": torch.arange(3, dtype=torch.float16),
+        },
+        "options": JSONL | {"classes": ["no", "yes"]},
+        "rows": {"train": [{"targets": 1}], "test": [{"id": "7", "features": [0, 1, 2]}]},
+        "classes": ["no", "yes"],
+    },
+    "ids of tensors": {
+        "tree": {
+            "ids.json": {
+                "partition": {"train": ["id-0", "id-1", "id-2"], "validation": ["id-3"]},
+                "labels": {"id-0": 0, "id-1": 1, "id-2": 2, "id-3": 1},
+            },
+            **{f"data/{name}.pt": tensor for name, tensor in TENSORS.items()},
+        },
+        "options": IDS | {"folder": "data"},
+        "rows": {
+            "train": [{"id": f"id-{n}", "features": TENSORS[f"id-{n}"].tolist(), "targets": n} for n in range(3)],
+            "validation": [{"id": "id-3", "features": TENSORS["id-3"].tolist(), "targets": 1}],
+        },
+        "classes": ["0", "1", "2"],
+    },
+    "ids of images and of tensors that are images": {
+        "tree": {
+            "ids.json": {"partition": {"train": ["sub/a", "b", "c"]}, "labels": {"sub/a": "x", "b": "y", "c": "x"}},
+            "sub/a.PNG": PHOTO,
+            "b.pt": torch.from_numpy(CHW.copy()),
+        },
+        "options": IDS,
+        "rows": {
+            "train": [
+                {"images": CHW},
+                {"images": CHW},
+                r"c: no such file: c.pt \(paths are relative to the list's folder, or to the folder",
+            ]
+        },
+    },
+    "a column by another name": {
+        "tree": {"list.csv": "path, label,set\na.png,x,val\n", "a.png": PHOTO},  # names without their spaces
+        "options": CSV | {"columns": {"split": "set"}},
+        "rows": {"val": [{"targets": 0}]},
+    },
+    "a column that is not there": {
+        "tree": {"list.csv": "path, label,set\na.png,x,val\n"},
+        "options": CSV | {"columns": {"split": "subset"}},
+        "rows": "has no 'subset'; it has 'path', 'label', 'set'",
+    },
+    "paths out of the root": {
+        "tree": {"x.png": PHOTO, "root/list.csv": "path,label\n../x.png,a\n"},
+        "below": "root",
+        "options": CSV | {"allow_outside": True},
+        "rows": {"train": [{"images": CHW}]},
+    },
+    **{
+        f"refused path {path!r}": {
+            "tree": {"list.jsonl": lines_of({"path": "fine.png", "label": "a"}, {"path": path, "label": "a"})},
+            "options": JSONL,
+            "rows": "line 3: the path .*allow_outside",
+        }
+        for path in ("../x.png", "a/../../x.png", "/etc/passwd", "..", "a/..", "a\0b")
+    },
+    "val_fraction beside val": {
+        "tree": {"list.csv": "path,label,split\na,b,val\n"},
+        "options": CSV | {"val_fraction": 0.2},
+        "rows": "val_fraction",
+    },
+    "a list that is no text": {"tree": {"list.csv": b"path,label\n\xff,x\n"}, "options": CSV, "rows": "UTF-8"},
+    "no list": {"options": CSV, "rows": "no such list"},
+    "a folder in place of a list": {"rows": "is a folder; give the list in it as file"},
+    "no folder": {"tree": {"list.csv": "path,label\n"}, "options": CSV | {"folder": "x"}, "rows": "no such folder"},
+    "several labels in CSV": {
+        "tree": SEVERAL_CSV,
+        "options": CSV | {"separator": "|"},
+        "rows": SEVERAL,
+        "classes": ["ant", "cat", "dog"],
+    },
+    "several labels in JSON": {
+        "tree": SEVERAL_JSON,
+        "options": JSONL,
+        "rows": SEVERAL,
+        "classes": ["ant", "cat", "dog"],
+    },
+    "several labels of given classes": {
+        "tree": SEVERAL_CSV,
+        "options": CSV | {"separator": "|", "classes": ["dog", "cat", "ant", "bee"]},
+        "rows": {"train": [{"targets": row} for row in ([1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [0] * 4)]},
+    },
+    "several labels of other classes": {
+        "tree": SEVERAL_CSV,
+        "options": CSV | {"separator": "|", "classes": ["cat", "dog"]},
+        "rows": "'ant' is not one of the classes: cat, dog",
+    },
+    **{
+        f"labels {labels}": {
+            "tree": {"list.jsonl": lines_of(*({"path": f"{n}.png", "label": each} for n, each in enumerate(labels)))},
+            "options": JSONL,
+            "rows": "others are names of classes",
+        }
+        for labels in ([["cat"], 3], [3, ["cat"]], [["cat"], [1.0]], [["cat"], 0])
+    },
+    "lists of numbers": {
+        "tree": PHOTOS
+        | {"list.jsonl": lines_of({"path": "0.png", "label": [1, 0]}, {"path": "1.png", "label": [1, 1]})},
+        "options": JSONL,
+        "rows": {"train": [{"targets": [1, 0]}, {"targets": [1, 1]}]},
+        "classes": [],
+    },
+    "a column of masks": {
+        "tree": MASKED,
+        "options": CSV | {"classes": ["road", "car", "tree"]},
+        "rows": {
+            "train": [
+                {"images": CHW, "masks": masks_of(2)},
+                {"masks": masks_of(255)},
+                "has the value 3; classes are 0 to 2, and 255 is void; name all in classes",
+            ]
+        },
+    },
+    "a column of masks of any classes": {
+        "tree": MASKED,
+        "options": CSV,
+        "rows": {"train": [{}, {}, {"masks": masks_of(3)}]},
+    },
+    "two folders": {
+        "tree": {
+            **{f"images/{name}.png": PHOTO for name in "abc"},
+            **{f"masks/{name}.png": mask(1) for name in ("a_mask", "c", "d")},
+        },
+        "options": {"folder": "images", "masks": "masks"},
+        "rows": {"train": [{"id": "images/a.png"}, {"id": "images/c.png"}]},
+        "notes": [
+            "images without a mask of their name are left out: 1 (images/b.png)",
+            "masks without an image of their name are left out: 1 (masks/d.png)",
+        ],
+    },
+    "two folders without a pair": {
+        "tree": {"images/a.png": PHOTO, "masks/b.png": mask(1)},
+        "options": {"folder": "images", "masks": "masks"},
+        "rows": r"no image with a mask; images without .*images/a.png.*masks/b.png",
+    },
+    "masks beside a list": {"options": CSV | {"masks": "masks"}, "rows": "masks takes the place of a list"},
+    "masks of no text": {"options": {"masks": 3}, "rows": "masks is 3; use a path"},
+    "a separator of no text": {"options": {"separator": ""}, "rows": "separator is ''; use a text"},
+    "masks outside": {
+        "tree": {"images/a.png": PHOTO},
+        "options": {"folder": "images", "masks": "../masks"},
+        "rows": "no folder below",
+    },
+    "unknown columns": {"options": {"columns": {"color": "x"}}, "rows": "columns"},
+    "classes of one name": {"options": {"classes": ["a", "a"]}, "rows": "different names"},
+    "a file of no text": {"options": {"file": 3}, "rows": "file is 3"},
+    "val_fraction of 2": {"options": {"val_fraction": 2.0}, "rows": "val_fraction"},
+    "a seed of no number": {"options": {"seed": "x"}, "rows": "seed"},
+}
 
 
-def test_the_list_itself_as_the_root_and_other_column_names(tmp_path: Path) -> None:
-    picture(tmp_path / "photos" / "a.png")
-    path = write_csv(tmp_path / "list.csv", ("file name", "species"), ("a.png", "cat"))
-    columns = {"path": "file name", "label": "species"}
-    assert splits(path, folder="photos", columns=columns)["train"].read(0).size == (4, 6)
+@pytest.mark.parametrize("case", READ)
+def test_lists_are_read(tmp_path: Path, case: str) -> None:
+    check("list", tmp_path, **READ[case])
 
 
-def test_json_lines(tmp_path: Path) -> None:
-    picture(tmp_path / "a.png")
-    torch.save(torch.arange(3, dtype=torch.float16), tmp_path / "b.pt")
-    lines = [{"path": "a.png", "label": 1, "split": "train"}, {"path": "b.pt", "label": 0, "split": "test", "id": 7}]
-    (tmp_path / "list.jsonl").write_text("\n\n".join(map(json.dumps, lines)) + "\n")
-    found = splits(tmp_path, file="list.jsonl", classes=["no", "yes"])
-    assert int(found["train"].read(0).fields["targets"]) == 1
-    assert found["test"].id(0) == "7"
-    assert found["test"].read(0).fields["features"].dtype == torch.float16
-    assert found["test"].classes == ("no", "yes")
+def test_list_keeps_the_dtypes_of_tensors_and_pickles(tmp_path: Path) -> None:
+    tree = {"list.csv": "path,label\na.png,x\nb.pt,y\n", "a.png": PHOTO, "b.pt": torch.ones(2, dtype=torch.float16)}
+    split = splits(plant(tmp_path, tree), **CSV)["train"]
+    copy = pickle.loads(pickle.dumps(split))
+    assert [copy.read(0).size, copy.read(1).size] == [(4, 6), None]
+    assert copy.read(1).fields["features"].dtype == torch.float16
+    assert copy.read(0).fields["targets"].dtype == torch.int64
+    assert splits(plant(tmp_path, SEVERAL_JSON), **JSONL)["train"].read(0).fields["targets"].dtype == torch.float32
 
 
-def test_id_list_of_tensors(tmp_path: Path) -> None:
-    tensors = {f"id-{i}": torch.randn(2, 3, dtype=torch.float64) for i in range(4)}
-    (tmp_path / "data").mkdir()
-    for name, tensor in tensors.items():
-        torch.save(tensor, tmp_path / "data" / f"{name}.pt")
-    body = {
-        "partition": {"train": ["id-0", "id-1", "id-2"], "validation": ["id-3"]},
-        "labels": {"id-0": 0, "id-1": 1, "id-2": 2, "id-3": 1},
-    }
-    (tmp_path / "ids.json").write_text(json.dumps(body))
-    found = splits(tmp_path, file="ids.json", folder="data")
-    for split, names in body["partition"].items():
-        for index, name in enumerate(names):
-            sample = found[split].read(index)
-            assert torch.equal(sample.fields["features"], tensors[name])
-            assert sample.fields["features"].dtype == torch.float64
-            assert int(sample.fields["targets"]) == body["labels"][name]
-            assert sample.id == name
-            assert sample.size is None
-    assert found["train"].classes == ("0", "1", "2")
-
-
-def test_id_list_of_images_and_uint8_tensors(tmp_path: Path) -> None:
-    pixels = picture(tmp_path / "sub" / "a.PNG")
-    torch.save(torch.from_numpy(pixels.transpose(2, 0, 1).copy()), tmp_path / "b.pt")
-    body = {"partition": {"train": ["sub/a", "b", "c"]}, "labels": {"sub/a": "x", "b": "y", "c": "x"}}
-    (tmp_path / "ids.json").write_text(json.dumps(body))
-    split = splits(tmp_path, file="ids.json")["train"]
-    assert torch.equal(split.read(0).fields["images"], split.read(1).fields["images"])
-    assert split.read(1).size == (4, 6)
-    with pytest.raises(
-        SampleError, match=r"c: no such file: c.pt \(paths are relative to the list's folder, or to the folder"
-    ):
-        split.read(2)
+def test_two_folders_of_images_and_masks_are_built_by_one_command(tmp_path: Path) -> None:
+    names = (("train", "a", 1), ("train", "sub/b", 5), ("val", "c", 1))
+    tree = {f"images/{split}/{name}.jpg": PHOTO for split, name, _ in names}
+    plant(tmp_path / "root", tree | {f"masks/{split}/{name}.png": mask(value) for split, name, value in names})
+    setting = {"folder": "images", "masks": "masks"}
+    mmload.build(tmp_path / "root", tmp_path / "out", kind="list", size=4, setting=setting)
+    opened = mmload.open(tmp_path / "out")
+    assert {name: len(split) for name, split in opened.items()} == {"train": 2, "val": 1}
+    assert opened["train"][1].masks.unique().tolist() == [5]
+    assert opened["train"].source(1).id == "images/train/sub/b.jpg"
 
 
 def test_bad_tensors_fail_alone_and_run_nothing(tmp_path: Path) -> None:
@@ -146,42 +305,23 @@ def test_bad_tensors_fail_alone_and_run_nothing(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("path", ["../x.png", "a/../../x.png", "/etc/passwd", "..", "a/..", "a\0b"])
-def test_paths_that_leave_the_root_are_refused(tmp_path: Path, path: str) -> None:
-    body = [json.dumps({"path": "fine.png", "label": "a"}), json.dumps({"path": path, "label": "a"})]
-    (tmp_path / "list.jsonl").write_text("\n".join(body))
-    with pytest.raises(SourceError, match="line 2: the path .*allow_outside"):
-        splits(tmp_path, file="list.jsonl")
+def targets_of_split(split: Any) -> np.ndarray:
+    return np.stack([split.read(index).fields["targets"].numpy() for index in range(len(split))])
 
 
-def test_paths_may_leave_the_root_where_allowed(tmp_path: Path) -> None:
-    picture(tmp_path / "x.png")
-    (tmp_path / "root").mkdir()
-    rows = [("../x.png", "a"), (str(tmp_path / "x.png"), "a")]
-    write_csv(tmp_path / "root" / "list.csv", ("path", "label"), *rows)
-    split = splits(tmp_path / "root", file="list.csv", allow_outside=True)["train"]
-    assert torch.equal(split.read(0).fields["images"], split.read(1).fields["images"])
-
-
-def test_columns_that_a_list_does_not_have_are_an_error(tmp_path: Path) -> None:
-    write_csv(tmp_path / "list.csv", ("path", " label", "set"), ("a.png", "x", "val"))  # names without their spaces
-    assert list(splits(tmp_path, file="list.csv", columns={"split": "set"})) == ["val"]
-    with pytest.raises(SourceError, match="has no 'subset'; it has 'path', 'label', 'set'"):
-        splits(tmp_path, file="list.csv", columns={"split": "subset"})
-
-
-def test_val_fraction(tmp_path: Path) -> None:
+def test_list_holds_out_the_same_share_of_each_class_and_combination(tmp_path: Path) -> None:
     rows = [(f"{i}.png", "ab"[i % 2]) for i in range(20)]
+    plant(tmp_path, {name: PHOTO for name, _ in rows})
     write_csv(tmp_path / "list.csv", ("path", "label"), *rows)
     found = splits(tmp_path, file="list.csv", val_fraction=0.2)
     assert {name: len(split) for name, split in found.items()} == {"train": 16, "val": 4}
-    assert [*found["val"].targets].count(0) == 2
+    assert [*targets_of_split(found["val"])].count(0) == 2
     for split in found.values():
-        for index in range(len(split)):
-            assert int(split.targets[index]) == "ab".index(dict(rows)[split.id(index)])
-    write_csv(tmp_path / "split.csv", ("path", "label", "split"), ("a", "b", "val"))
-    with pytest.raises(RecipeError, match="val_fraction"):
-        splits(tmp_path, file="split.csv", val_fraction=0.2)
+        expected = ["ab".index(dict(rows)[split.id(index)]) for index in range(len(split))]
+        assert targets_of_split(split).tolist() == expected
+    write_csv(tmp_path / "several.csv", ("path", "label"), *((f"{i}.png", ("a|b", "b")[i % 2]) for i in range(20)))
+    found = splits(tmp_path, file="several.csv", separator="|", val_fraction=0.2)
+    assert targets_of_split(found["val"]).sum(0).tolist() == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -225,37 +365,7 @@ def test_val_fraction(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_lists_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(SourceError) as caught:
-        splits(tmp_path, file=name)
-    assert message in str(caught.value)
-
-
-def test_lists_that_are_no_text_or_not_there(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"path,label\n\xff,x\n")
-    with pytest.raises(SourceError, match="UTF-8"):
-        splits(tmp_path, file="a.csv")
-    with pytest.raises(SourceError, match="no such list"):
-        splits(tmp_path, file="b.csv")
-    with pytest.raises(RecipeError, match="is a folder"):
-        splits(tmp_path)
-    with pytest.raises(SourceError, match="no such folder"):
-        splits(tmp_path, file="a.csv", folder="x")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"columns": {"color": "x"}}, "columns"),
-        ({"classes": ["a", "a"]}, "different names"),
-        ({"file": 3}, "file is 3"),
-        ({"val_fraction": 2.0}, "val_fraction"),
-        ({"seed": "x"}, "seed"),
-    ],
-)
-def test_sources_list_wrong_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        splits(tmp_path, **options)
+    check("list", tmp_path, re.escape(message), tree={name: text}, options={"file": name})
 
 
 def targets(labels: list[Any], classes: tuple[str, ...] | None = None) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -2,70 +2,65 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from source_cases import check, plant
 
-from mmload.errors import RecipeError, SourceError
-from mmload.sources import HasNotes, make_source
+from mmload.sources import make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.sample_list import ListSplit
+
+SEVERAL = "is one class, as a text is one label; for several labels add --set separator='|'"
+OWN = "are classes of their own, but differ only in case, quotes, spaces or their Unicode form"
+NOTED: dict[tuple[str, ...], list[str]] = {
+    ("cat", "Cat", "caf\u00e9", "cafe\u0301", "cat|dog", "dog, small"): [
+        f"'cat|dog' {SEVERAL}",
+        f"'Cat' and 'cat' {OWN}",
+        OWN,
+    ],
+    ("cat", "dog", "cat, dog"): [f"'cat, dog' {SEVERAL}"],
+    ("tench, Tinca tinca", "goldfish, Carassius auratus", "cat"): [],
+    **{
+        ("cat", "dog", label): [SEVERAL] for label in ("16 0", "['cat', 'dog']", "[1, 0]", '{"name": "cat"}', "cat dog")
+    },
+    ("50%", "7.5 %"): ["for numbers to predict"],
+    ("3,5", "2,75"): [SEVERAL, "for numbers to predict"],
+    ("0.0", "1.0"): ["'0.0'"],
+    **{
+        ("cat", missing, "dog"): [f"{missing!r} is a class of its own; if it stands for a missing label"]
+        for missing in ("nan", "NaN", "None", "n/a", "?", "<NA>")
+    },
+    ("0.5", "nan", "0.75", "1"): [
+        "'nan' is a class of its own",
+        "labels are class names and not numbers, because 'nan' is not a number",
+    ],
+    ("3", "l", "0"): ["labels are class names and not numbers, because 'l'"],
+    ("1a", "2", "b", "3"): [],
+    ("cat", "'cat'", '"cat"', "dog"): [OWN],
+    ("0", "7", "007", "1", "2", "3", "4", "5", "6"): ["'7' and '007' are both class number 7"],
+    ("00", "01"): [],
+    ("0", "1", "5", "1"): ["3 of the class numbers 0 to 5 have no samples, the first is 2; a model needs an output"],
+    ("1", "0", "2"): [],
+}
 
 
-def notes_of(folder: Path, *rows: tuple[str, ...], **options: Any) -> dict[str, tuple[str, ...]]:
-    """The notes of each split of a CSV; the first row names the columns."""
-    with open(folder / "a.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
-    splits = make_source("list", folder, Decoder(), {"file": "a.csv", **options}).splits()
-    noted: dict[str, tuple[str, ...]] = {}
-    for name, split in splits.items():
-        assert isinstance(split, HasNotes)
-        noted[name] = split.notes()
-    return noted
+def csv_of(*rows: tuple[str, ...]) -> dict[str, str]:
+    """Returns the tree of a list; the first row names the columns."""
+    cells = ([f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in row] for row in rows)
+    return {"a.csv": "".join(f"{','.join(row)}\n" for row in cells)}
 
 
-def notes_on(folder: Path, *labels: str) -> tuple[str, ...]:
+def notes_of(root: Path, *rows: tuple[str, ...], **options: Any) -> dict[str, tuple[str, ...]]:
+    splits: Any = make_source("list", plant(root, csv_of(*rows)), Decoder(), {"file": "a.csv", **options}).splits()
+    return {name: split.notes() for name, split in splits.items()}
+
+
+@pytest.mark.parametrize("labels", NOTED)
+def test_labels_that_hardly_mean_what_they_are_are_noted(tmp_path: Path, labels: tuple[str, ...]) -> None:
     rows = [(f"{number}.png", label) for number, label in enumerate(labels)]
-    return notes_of(folder, ("path", "label"), *rows)["train"]
-
-
-def test_classes_that_hardly_anybody_means_are_noted(tmp_path: Path) -> None:
-    rows = ["cat", "Cat", "caf\u00e9", "cafe\u0301", "cat|dog", "dog, small"]
-    lines = "".join(f'{number}.png,"{label}"\n' for number, label in enumerate(rows))
-    (tmp_path / "a.csv").write_text(f"path,label\n{lines}", encoding="utf-8")
-    split = make_source("list", tmp_path, Decoder(), {"file": "a.csv"}).splits()["train"]
-    assert isinstance(split, HasNotes)
-    several, case, form = split.notes()
-    assert "'Cat' and 'cat' are classes of their own" in case
-    assert "Unicode form" in form
-    assert several.startswith("'cat|dog' is one class")
-
-
-def test_a_cell_of_several_classes_is_noted(tmp_path: Path) -> None:
-    (note,) = notes_on(tmp_path, "cat", "dog", "cat, dog")
-    assert note.startswith(
-        "'cat, dog' is one class, as a text is one label; for several labels add --set separator='|'"
-    )
-    assert notes_on(tmp_path, "tench, Tinca tinca", "goldfish, Carassius auratus", "cat") == ()
-
-
-@pytest.mark.parametrize("label", ["16 0", "['cat', 'dog']", "[1, 0]", '{"name": "cat"}', "cat dog"])
-def test_text_that_looks_like_several_labels_is_noted(tmp_path: Path, label: str) -> None:
-    (note,) = notes_on(tmp_path, "cat", "dog", label)
-    assert "is one class, as a text is one label" in note
-
-
-@pytest.mark.parametrize("labels", [("50%", "7.5 %"), ("3,5", "2,75")])
-def test_numbers_with_a_sign_or_a_decimal_comma_are_classes_and_noted(tmp_path: Path, labels: tuple[str, str]) -> None:
-    assert "for numbers to predict" in notes_on(tmp_path, *labels)[-1]
-
-
-def test_integral_numbers_with_a_fraction_are_classes_and_noted(tmp_path: Path) -> None:
-    (note,) = notes_on(tmp_path, "0.0", "1.0")
-    assert "'0.0'" in note
+    notes = notes_of(tmp_path, ("path", "label"), *rows)["train"]
+    assert [part in note for note, part in zip(notes, NOTED[labels], strict=True)] == [True] * len(notes), notes
 
 
 def test_samples_without_a_split_among_others_are_noted(tmp_path: Path) -> None:
@@ -75,60 +70,28 @@ def test_samples_without_a_split_among_others_are_noted(tmp_path: Path) -> None:
     assert any("'val' and 'VAL' are splits of their own" in note for note in notes)
 
 
-def test_cell_of_more_than_csvs_default_limit_is_read(tmp_path: Path) -> None:
+def test_what_needs_no_note_has_none(tmp_path: Path) -> None:
     assert notes_of(tmp_path, ("path", "label", "mask"), ("a.png", "x", "1 2 " * 50_000))["train"] == ()
+    rows = [("path", "label"), ("a.png", "0"), ("b.png", "2")]
+    assert notes_of(tmp_path, *rows, classes=["x", "y", "z"])["train"] == ()
 
 
-def test_lists_of_numbers_are_several_labels(tmp_path: Path) -> None:
-    lines = (json.dumps({"path": f"{number}.png", "label": label}) for number, label in enumerate(([1, 0], [1, 1])))
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    split = make_source("list", tmp_path, Decoder(), {"file": "a.jsonl"}).splits()["train"]
-    assert isinstance(split, ListSplit)
-    assert [split.targets[row].tolist() for row in range(2)] == [[1.0, 0.0], [1.0, 1.0]]
-    assert split.classes == ()
-
-
-@pytest.mark.parametrize("missing", ["nan", "NaN", "None", "n/a", "?", "<NA>"])
-def test_labels_that_stand_for_missing_ones_are_noted(tmp_path: Path, missing: str) -> None:
-    (note,) = notes_on(tmp_path, "cat", missing, "dog")
-    assert note.startswith(f"{missing!r} is a class of its own; if it stands for a missing label")
-
-
-def test_one_label_that_is_no_number_makes_all_names(tmp_path: Path) -> None:
-    missing, odd = notes_on(tmp_path, "0.5", "nan", "0.75", "1")
-    assert "'nan' is a class of its own" in missing
-    assert odd.startswith("labels are class names and not numbers, because 'nan' is not a number")
-    assert notes_on(tmp_path, "3", "l", "0")[0].startswith("labels are class names and not numbers, because 'l'")
-    assert notes_on(tmp_path, "1a", "2", "b", "3") == ()
-
-
-def test_quotes_and_spaces_around_names_are_noted(tmp_path: Path) -> None:
-    (note,) = notes_on(tmp_path, "cat", "'cat'", '"cat"', "dog")
-    assert "are classes of their own, but differ only in case, quotes, spaces or their Unicode form" in note
-
-
-def test_blank_labels_and_class_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"line 2 \(label\): label is empty"):
-        notes_on(tmp_path, " ")
-    (tmp_path / "b.jsonl").write_text('{"path": "a.png", "label": " "}')
-    with pytest.raises(SourceError, match=r"line 1 \(label\): label is ' '"):
-        make_source("list", tmp_path, Decoder(), {"file": "b.jsonl"}).splits()
-    with pytest.raises(RecipeError, match="classes is .*; write a list of different names"):
-        notes_of(tmp_path, ("path", "label"), ("a.png", "cat"), classes=["cat", " "])
-
-
-def test_numbers_written_in_two_ways_are_noted(tmp_path: Path) -> None:
-    (note,) = notes_on(tmp_path, "0", "7", "007", "1", "2", "3", "4", "5", "6")
-    assert note == "'7' and '007' are both class number 7"
-    assert notes_on(tmp_path, "00", "01") == ()
-
-
-def test_gaps_in_class_numbers_are_noted(tmp_path: Path) -> None:
-    (note,) = notes_on(tmp_path, "0", "1", "5", "1")
-    assert note.startswith("3 of the class numbers 0 to 5 have no samples, the first is 2; a model needs an output")
-    assert notes_on(tmp_path, "1", "0", "2") == ()
-    rows = [("a.png", "0"), ("b.png", "2")]
-    assert notes_of(tmp_path, ("path", "label"), *rows, classes=["x", "y", "z"])["train"] == ()
+@pytest.mark.parametrize(
+    ("tree", "options", "message"),
+    [
+        (csv_of(("path", "label"), ("0.png", " ")), {"file": "a.csv"}, r"line 2 \(label\): label is empty"),
+        ({"b.jsonl": '{"path": "a.png", "label": " "}'}, {"file": "b.jsonl"}, r"line 1 \(label\): label is ' '"),
+        (
+            csv_of(("path", "label"), ("a.png", "cat")),
+            {"file": "a.csv", "classes": ["cat", " "]},
+            "classes is .*; write a list of different names",
+        ),
+    ],
+)
+def test_blank_labels_and_class_names_are_refused(
+    tmp_path: Path, tree: dict[str, str], options: dict[str, Any], message: str
+) -> None:
+    check("list", tmp_path, message, tree=tree, options=options)
 
 
 def test_files_that_are_listed_again_are_noted(tmp_path: Path) -> None:

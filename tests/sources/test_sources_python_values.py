@@ -243,7 +243,7 @@ def as_jpeg(mask: np.ndarray) -> Image.Image:
         ((Image.fromarray(GRAY.astype(np.float32) / 255), 0), "of mode F, over 8 bits"),
         ((torch.zeros(8, 9, 3, dtype=torch.uint8), 0), r"\[8, 9, 3\], and a tensor \[C, H, W\] is expected"),
         ((np.zeros((3, 8, 9), np.uint8), 0), r"\[3, 8, 9\], and an array \[H, W, C\] is expected"),
-        ({"image": IMAGE, "mask": as_jpeg(GRAY)}, "masks is a JPEG, which does not keep class numbers"),
+        ({"image": IMAGE, "mask": as_jpeg(GRAY)}, "masks: it is a JPEG, which does not keep class numbers"),
         ({"image": IMAGE, "boxes": [[5.0, 3, 1, 1]], "labels": [0]}, "the box 5, 3, 1, 1 is empty or leaves"),
         ({"image": IMAGE, "boxes": [[0.0, 0, 2, 2], [1, 1, 7, 2]], "labels": [0, 1]}, "the box 1, 1, 7, 2 .* 6 x 4"),
         ({"image": IMAGE, "boxes": [[-1.0, 0, 2, 2]], "labels": [0]}, "the box -1, 0, 2, 2"),

@@ -11,27 +11,22 @@ from mmload.records import FieldSpec
 
 
 def detection_batch() -> Batch:
-    boxes = torch.tensor([[[1.0, 2, 30, 40], [5, 5, 20, 20]], [[3, 3, 9, 9], [0, 0, 0, 0]]])
     fields = {
         "images": torch.rand(2, 3, 64, 64),
-        "boxes": boxes,
+        "boxes": torch.tensor([[[1.0, 2, 30, 40], [5, 5, 20, 20]], [[3, 3, 9, 9], [0, 0, 0, 0]]]),
         "labels": torch.tensor([[0, 4], [2, -1]]),
         "counts": torch.tensor([2, 1]),
     }
     return make_batch(fields, 2)
 
 
-def test_the_real_boxes_only_and_labels_from_one() -> None:
+def test_a_detection_model_of_torchvision_trains_on_the_real_boxes_and_labels_from_one() -> None:
     images, targets = detection_batch().to_torchvision()
     assert [tuple(image.shape) for image in images] == [(3, 64, 64)] * 2
     assert targets[0]["labels"].tolist() == [1, 5]
     assert targets[1]["boxes"].tolist() == [[3, 3, 9, 9]]
-
-
-def test_a_detection_model_of_torchvision_trains_on_it() -> None:
     model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=6)
-    losses = model(*detection_batch().to_torchvision())
-    assert all(torch.isfinite(loss) for loss in losses.values())
+    assert all(torch.isfinite(loss) for loss in model(images, targets).values())
 
 
 def test_without_boxes_it_says_so() -> None:

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import crop_collate
 from loaded import rows_of
-from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 from torchvision.datasets import ImageFolder
 from written_datasets import of_tensors
 
@@ -94,25 +92,6 @@ def test_it_pickles_small_and_reads_the_same(rows: Split, images: torch.Tensor) 
     state = pickle.dumps(rows)
     assert len(state) < 10_000
     assert torch.equal(pickle.loads(state)[7].images, images[7])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_ordinary_dataloader_gives_finished_batches(rows: Split, workers: int) -> None:
-    batches = list(DataLoader(rows, batch_size=4, shuffle=True, collate_fn=crop_collate(), num_workers=workers))
-    assert sorted(rows_of(batches)) == list(range(18))
-    for batch in batches:
-        assert (batch.images.shape[1:], batch.images.dtype) == ((3, 24, 24), torch.float32)
-        assert torch.equal(batch.targets, batch.ids // 6)
-
-
-def test_torch_utils_data_works_on_it(rows: Split, images: torch.Tensor) -> None:
-    assert torch.equal(Subset(rows, [5, 3]).__getitems__([1, 0]).images, images[[3, 5]])
-    both = ConcatDataset([rows, rows])
-    assert torch.equal(both[20].images, images[2])
-    parts = random_split(rows, [10, 8], generator=torch.Generator().manual_seed(0))
-    assert sorted(int(row.ids) for part in parts for row in part) == list(range(18))
-    (batch,) = DataLoader(both, batch_size=36, collate_fn=mmload.Collate(dtype=torch.uint8))
-    assert torch.equal(batch.images, images.repeat(2, 1, 1, 1))
 
 
 OTHER = json.dumps({"format": "mmload dataset", "version": 99, "splits": "of another shape"})

@@ -79,32 +79,22 @@ def test_a_golden_dataset_is_loaded(kind: str) -> None:
 def make(kind: str, folder: Path) -> None:
     """Builds a golden dataset of noise, of a few kilobytes."""
     from building import make_pictures, recipe  # the tests above need no build
-    from coco_sets import CocoSet
+    from coco_sets import coco_dataset
+    from updating import add_and_update, picture
 
-    from mmload.builder.pipeline import build, update
-    from mmload.builder.recipe import BuildRecipe, VariableLayout
+    from mmload.builder.pipeline import build
+    from mmload.builder.recipe import VariableLayout
 
     work = folder.with_name(f"{folder.name}.source")
-    exact = ({"step": "Resize", "size": [16, 20]},)
     if kind == "lists":
-        coco = CocoSet(work)
-        for number in range(1, 5):
-            coco.image(number, 24, 32)
-            for box in range(number - 1):
-                coco.object(number, [2 + box, 3, 12, 10], keypoints=[4, 5, 2, 6, 7, 1, 0, 0, 0], num_keypoints=2)
-        coco.write()
-        made = BuildRecipe(kind="coco", root=work, out=folder, variable_layout=VariableLayout(encode="raw"))
-        build(made)
+        shutil.move(coco_dataset(work, "keypoints", size=None), folder)
     else:
-        made = recipe(make_pictures(work, classes=2, each=4), folder, transforms=exact)
-        if kind == "variable":
-            made = recipe(work, folder, transforms=(), variable_layout=VariableLayout(encode="mixed", raw_share=0.5))
+        variable = {"transforms": (), "variable_layout": VariableLayout(encode="mixed", raw_share=0.5)}
+        made = recipe(make_pictures(work, classes=2, each=4), folder, **(variable if kind == "variable" else {}))
         build(made)
     if kind == "versions":
-        files = sorted(work.rglob("*.*"))
-        shutil.copy(files[0], files[0].with_name("new.jpg"))
-        files[2].unlink()
-        update(made)
+        picture(work, 2).unlink()
+        add_and_update(made)
         mmload.save_subset(mmload.open(folder), "few", [3, 1], split="train")
         mmload.add_field(folder, "scores", np.arange(8, dtype=np.float32).reshape(8, 1), split="train")
     shutil.rmtree(work)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from building import reseal_file
-from coco_sets import coco_dataset
+from coco_sets import CocoSet, coco_dataset
 from tensordict import TensorDict
 from torch.utils.data import ConcatDataset, Subset
 
 import mmload
+from mmload.builder.pipeline import build
+from mmload.builder.recipe import BuildRecipe
 from mmload.builder.verify import compare, verify
 from mmload.errors import DamagedError
+from mmload.export import to_coco
 from mmload.records import FieldSpec
+from mmload.remote.copies import pull, push
 from mmload.remote.opening import open as open_dataset
 from mmload.store import row_reader
 
+LETTERBOX = ({"step": "Letterbox", "size": 32},)
 NAMES = ("boxes", "labels", "area", "iscrowd", "rings", "polygons", "run_boxes", "runs")
 
 
@@ -39,6 +45,19 @@ def stored(path, split, name):
     ]
 
 
+@pytest.fixture
+def copy(dataset, tmp_path):
+    """A copy of the dataset, to be damaged."""
+    return shutil.copytree(dataset, tmp_path / "copy")
+
+
+def change(copy, name, changed, dtype="<i8"):
+    """Changes the values of a file by a function, and gives it the checksum that the manifest expects."""
+    place = copy / "train" / "000000" / f"{name}.memmap"
+    changed(np.fromfile(place, dtype)).astype(dtype).tofile(place)
+    reseal_file(copy, "train", 0, name)
+
+
 def padded(lists, most, fill):
     rows = np.full((len(lists), most, *lists[0].shape[1:]), fill, lists[0].dtype)
     for row, values in enumerate(lists):
@@ -47,7 +66,7 @@ def padded(lists, most, fill):
 
 
 @pytest.mark.parametrize("column_bytes", [row_reader.COLUMN_BYTES, 0])
-def test_lists_are_read_padded_from_memory_and_from_files(dataset, column_bytes, monkeypatch):
+def test_lists_are_read_padded_and_loaded_from_memory_and_from_files(dataset, column_bytes, monkeypatch):
     monkeypatch.setattr(row_reader, "COLUMN_BYTES", column_bytes)
     split = open_dataset(dataset)["train"]
     rows = np.array([5, 0, 1, 1, 4])
@@ -59,12 +78,7 @@ def test_lists_are_read_padded_from_memory_and_from_files(dataset, column_bytes,
         np.testing.assert_array_equal(split.reader.array(name, rows), expected)
         np.testing.assert_array_equal(split.reader.gather(name, rows), expected)
     assert split.reader.is_column("boxes") is (column_bytes > 0)
-
-
-@pytest.mark.parametrize("column_bytes", [row_reader.COLUMN_BYTES, 0])
-def test_a_loader_gives_the_lists_of_its_rows(dataset, column_bytes, monkeypatch):
-    monkeypatch.setattr(row_reader, "COLUMN_BYTES", column_bytes)
-    split = open_dataset(dataset)["train"]
+    assert torch.equal(pickle.loads(pickle.dumps(split))[2:4].boxes, split[2:4].boxes)
     for batch in mmload.Loader(split, batch_size=4, shuffle=True, seed=1):
         expected = split[batch.ids]
         for name in ("boxes", "labels", "counts"):
@@ -76,47 +90,32 @@ def test_a_loader_gives_the_lists_of_its_rows(dataset, column_bytes, monkeypatch
 def test_joined_splits_pad_lists_to_the_most_of_both(dataset):
     both = open_dataset(dataset)
     joined = ConcatDataset([Subset(both["val"], [3, 0]), both["train"]])
-    lists = [stored(dataset, "val", "boxes")[3], stored(dataset, "val", "boxes")[0], *stored(dataset, "train", "boxes")]
+    val, train = (stored(dataset, split, "boxes") for split in ("val", "train"))
     (batch,) = mmload.Loader(joined, batch_size=len(joined))
-    most = max(map(len, [*stored(dataset, "val", "boxes"), *stored(dataset, "train", "boxes")]))
-    np.testing.assert_array_equal(batch.boxes, padded(lists, batch.boxes.shape[1], 0))
-    assert batch.boxes.shape[1] <= most
+    np.testing.assert_array_equal(batch.boxes, padded([val[3], val[0], *train], batch.boxes.shape[1], 0))
+    assert batch.boxes.shape[1] <= max(map(len, [*val, *train]))
 
 
-def test_a_split_with_lists_can_be_pickled(dataset):
-    split = open_dataset(dataset)["train"]
-    assert torch.equal(pickle.loads(pickle.dumps(split))[2:4].boxes, split[2:4].boxes)
-
-
-def test_a_shard_with_lists_opens_with_tensordict(dataset):
+def test_a_right_dataset_of_lists_has_no_fault_and_its_shards_open_with_tensordict(dataset):
+    assert verify(dataset) == compare(dataset, dataset.parent / "coco") == []
     shard = TensorDict.load_memmap(dataset / "train" / "000000")
     lists = stored(dataset, "train", "boxes")
     np.testing.assert_array_equal(shard["boxes.bytes"].numpy().view(np.float32).reshape(-1, 4), np.concatenate(lists))
 
 
-def test_verify_and_compare_find_no_fault_in_lists(dataset):
-    assert verify(dataset) == []
-    assert compare(dataset, dataset.parent / "coco") == []
+def test_compare_names_the_row_of_another_label(copy, dataset):
+    def other(labels):
+        first = len(np.concatenate(stored(dataset, "train", "labels")[:3]))
+        labels[first] = labels[first] == 0
+        return labels
 
-
-def test_compare_names_the_row_of_another_label(dataset, tmp_path):
-    import shutil
-
-    copy = tmp_path / "copy"
-    shutil.copytree(dataset, copy)
-    place = copy / "train" / "000000" / "labels.bytes.memmap"
-    values = np.fromfile(place, "<i8")
-    offsets = np.fromfile(copy / "train" / "000000" / "labels.offsets.memmap", "<i8")
-    values[offsets[3] // 8] = 2 - values[offsets[3] // 8]
-    if values[offsets[3] // 8] == np.fromfile(place, "<i8")[offsets[3] // 8]:
-        values[offsets[3] // 8] = 0
-    values.tofile(place)
+    change(copy, "labels.bytes", other)
     (fault,) = compare(copy, dataset.parent / "coco")
     assert "labels of row 3 differs" in fault.reason
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("changed", "reason"),
     [
         (lambda offsets: np.where(np.arange(len(offsets)) == 2, 10**9, offsets), "leave the file"),
         (lambda offsets: np.where(np.arange(len(offsets)) == 2, -16, offsets), "end before they begin"),
@@ -125,14 +124,8 @@ def test_compare_names_the_row_of_another_label(dataset, tmp_path):
         (lambda offsets: np.concatenate([[16], offsets[1:]]), "its offset is 16, expected 0"),
     ],
 )
-def test_damaged_offsets_of_lists_name_the_row(dataset, tmp_path, change, reason):
-    import shutil
-
-    copy = tmp_path / "copy"
-    shutil.copytree(dataset, copy)
-    place = copy / "train" / "000000" / "boxes.offsets.memmap"
-    change(np.fromfile(place, "<i8")).astype("<i8").tofile(place)
-    reseal_file(copy, "train", 0, "boxes.offsets")
+def test_damaged_offsets_of_lists_name_the_row(copy, changed, reason):
+    change(copy, "boxes.offsets", changed)
     with pytest.raises(DamagedError, match=reason):
         open_dataset(copy)["train"][:]
 
@@ -152,25 +145,17 @@ FAULTS = [
 
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: f"{fault[0]}, {fault[2]}")
-def wrong_masks(request, dataset, tmp_path):
+def wrong_masks(request, copy, dataset):
     """Returns a dataset with wrong masks of instances in row 0 and the reason."""
-    import shutil
-
-    name, change, reason = request.param
-    copy = tmp_path / "copy"
-    shutil.copytree(dataset, copy)
-    place = copy / "train" / "000000" / f"{name}.bytes.memmap"
-    values, first = np.fromfile(place, "<i4"), stored(dataset, "train", name)[0]
-    values[: first.size] = np.reshape(change(first), -1)
-    values.tofile(place)
-    reseal_file(copy, "train", 0, f"{name}.bytes")
+    name, changed, reason = request.param
+    first = stored(dataset, "train", name)[0]
+    wrong = np.reshape(changed(first), -1)
+    change(copy, f"{name}.bytes", lambda values: np.concatenate([wrong, values[first.size :]]), "<i4")
     return open_dataset(copy), rf"of row 0 of .*{reason}"
 
 
 @pytest.mark.parametrize("column_bytes", [row_reader.COLUMN_BYTES, 0])
 def test_wrong_masks_of_instances_name_the_row(wrong_masks, column_bytes, tmp_path, monkeypatch):
-    from mmload.export import to_coco
-
     monkeypatch.setattr(row_reader, "COLUMN_BYTES", column_bytes)
     wrong, match = wrong_masks
     for read in (
@@ -192,9 +177,6 @@ def test_list_fields_begin_with_the_number_of_elements(shape):
 def test_lists_in_object_storage_are_those_of_the_folder(dataset, tmp_path):
     pytest.importorskip("obstore")
     url = f"file://{tmp_path / 'bucket'}"
-    (tmp_path / "bucket").mkdir()
-    from mmload.remote.copies import pull, push
-
     push(dataset, f"{url}/set")
     cached = mmload.open(f"{url}/set", cache=tmp_path / "cache")
     local = open_dataset(dataset)["train"]
@@ -206,23 +188,17 @@ def test_lists_in_object_storage_are_those_of_the_folder(dataset, tmp_path):
 
 
 def test_labels_take_at_most_a_fifth_more_than_their_values(tmp_path):
-    from coco_sets import CocoSet
-
-    from mmload.builder.pipeline import build
-    from mmload.builder.recipe import BuildRecipe
-
     made, random = CocoSet(tmp_path / "coco"), np.random.default_rng(0)
     for number in range(1, 41):
         made.image(number)
         for _ in range(14 * (number % 2)):  # 7 on average, as in train2017; half of the images have none
             made.object(number, [*random.uniform(0, 10, 2).tolist(), *random.uniform(1, 20, 2).tolist()])
-    transforms = ({"step": "Letterbox", "size": 32},)
-    out = build(BuildRecipe(kind="coco", root=made.write(), out=tmp_path / "out", transforms=transforms)).out
-    split = open_dataset(out)["train"]
+    recipe = BuildRecipe(kind="coco", root=made.write(), out=tmp_path / "out", transforms=LETTERBOX)
+    split = open_dataset(build(recipe).out)["train"]
     values = sum(spec.padded(1).row_bytes for spec in split.record.fields.values() if spec.is_list) * 40 * 7
     values += 40 * (8 + 8)  # counts and image_ids
-    sizes = {name: int(split.record.shards.bytes[name].sum()) for name in split.record.shards.bytes}
-    assert sum(size for name, size in sizes.items() if name != "images") <= 1.2 * values
-    held = sum(split.reader.lists(name)._column.nbytes for name in ("boxes", "labels", "area", "iscrowd"))
-    held += sum(split.files.index(name).offsets.nbytes for name in ("boxes", "labels", "area", "iscrowd"))
+    on_disk = sum(int(sizes.sum()) for name, sizes in split.record.shards.bytes.items() if name != "images")
+    assert on_disk <= 1.2 * values
+    names = ("boxes", "labels", "area", "iscrowd")
+    held = sum(split.reader.lists(name)._column.nbytes + split.files.index(name).offsets.nbytes for name in names)
     assert held <= 1.2 * values

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,12 +48,12 @@ def maps_of(split: Split) -> int:
     return Path("/proc/self/maps").read_text().count(name[: -len("000000/images.memmap")])
 
 
-@contextmanager
-def opened(folder: Path, sizes: Sequence[int]) -> Iterator[list[OpenFile]]:
-    """Files of these sizes, each filled with its number from 1."""
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[list[OpenFile]]:
+    """Open files of three sizes, each filled with its number from 1."""
     files = []
-    for number, size in enumerate(sizes, 1):
-        path = folder / f"{number}"
+    for number, size in enumerate((4096, 8192, 5), 1):
+        path = tmp_path / f"{number}"
         path.write_bytes(bytes([number]) * size)
         files.append(OpenFile(str(path), os.open(path, os.O_RDONLY), size))
     yield files
@@ -64,11 +63,11 @@ def opened(folder: Path, sizes: Sequence[int]) -> Iterator[list[OpenFile]]:
 
 def test_several_shards_are_one_tensorclass(split: Split) -> None:
     assert len(split.shards) == 4
-    data = split.data
+    data, rows = split.data, split[:]
     assert len(data) == 18
-    assert torch.equal(data.images, split[:].images)
-    assert torch.equal(data.targets, split[:].targets)
-    assert torch.equal(data[7:12].images, split[7:12].images)
+    assert torch.equal(data.images, rows.images)
+    assert torch.equal(data.targets, rows.targets)
+    assert torch.equal(data[7:12].images, rows[7:12].images)
     assert maps_of(split) == 4  # the images'; targets of 40 bytes a shard are read
 
 
@@ -83,21 +82,20 @@ def test_maps_end_with_what_looks_at_them(split: Split) -> None:
     assert maps_of(split) == 0
 
 
-def test_files_lie_one_behind_the_other(tmp_path: Path) -> None:
-    with opened(tmp_path, [4096, 8192, 5]) as files:
-        whole = mapped(files)
-    assert whole.tobytes() == b"\1" * 4096 + b"\2" * 8192 + b"\3" * 5
+def test_files_lie_one_behind_the_other_and_a_truncated_one_is_an_error(files: list[OpenFile]) -> None:
+    assert mapped(files).tobytes() == b"\1" * 4096 + b"\2" * 8192 + b"\3" * 5
+    with pytest.raises(DamagedError, match=r"2 has 8,192 bytes, expected 12,288: it was truncated"):
+        mapped([files[0], files[1]._replace(size=12_288)])
 
 
 def test_what_is_written_stays_in_the_process(split: Split) -> None:
-    before = contents(split.path)
-    data, rows = split.data, split[:].images
+    before, rows = contents(split.path), split[:].images
+    data = split.data
     data.images += 1
-    data.targets.zero_()
     assert torch.equal(data.images, rows + 1)
-    for shard in split.shards:
-        shard.images.zero_()
-        shard.targets.fill_(7)
+    for part in (data, *split.shards):
+        part.images.zero_()
+        part.targets.fill_(7)
     assert contents(split.path) == before
     assert torch.equal(split.data.images, rows)
     assert torch.equal(split[:].images, rows)
@@ -105,18 +103,9 @@ def test_what_is_written_stays_in_the_process(split: Split) -> None:
 
 def test_a_map_may_be_larger_than_the_memory(tmp_path: Path) -> None:
     size = 2**42
-    with open(tmp_path / "hole", "wb") as file:
+    with open(tmp_path / "hole", "w+b") as file:
         try:
             file.truncate(size)
         except OSError as error:
             pytest.skip(f"no such large files here: {error}")
-    with open(tmp_path / "hole", "rb") as file:
-        whole = mapped([OpenFile(file.name, file.fileno(), size)])
-    assert whole[-1] == 0
-
-
-def test_a_file_that_was_truncated_is_an_error(tmp_path: Path) -> None:
-    with opened(tmp_path, [4096, 4096]) as files:
-        longer = files[1]._replace(size=8192)
-        with pytest.raises(DamagedError, match=r"2 has 4,096 bytes, expected 8,192: it was truncated"):
-            mapped([files[0], longer])
+        assert mapped([OpenFile(file.name, file.fileno(), size)])[-1] == 0

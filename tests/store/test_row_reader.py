@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from mmload.remote.opening import open as open_dataset
 from mmload.store import field_rows
 from mmload.store.dataset import Dataset
 from mmload.store.dataset_folder import OpenedFile
-from mmload.store.row_reader import Numbers, RowReader, memory_of, read
+from mmload.store.row_reader import RowReader, memory_of, read
 
 ROWS = np.array([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
 ROW_BYTES = 3 * 32 * 32
@@ -29,19 +28,6 @@ def reader(dataset: Dataset) -> RowReader:
     return dataset["train"].reader
 
 
-def in_parts(reader: RowReader, rows: Numbers, most: int) -> list[Tensor]:
-    """Images, as many at a time as fit into memory for ``most``."""
-    scratch, field = torch.empty(most, 3, 32, 32, dtype=torch.uint8), reader.field("images")
-    starts = np.arange(len(rows)) % most * ROW_BYTES
-    stops = [*range(most, len(rows), most), len(rows)] if len(rows) else []
-    parts = []
-    for stop in stops:
-        some = slice((stop - 1) // most * most, stop)
-        field.fill(rows[some], field.located(rows[some]), memory_of(scratch), starts[some])
-        parts.append(scratch[: (stop - 1) % most + 1].clone())
-    return parts
-
-
 def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:
     out = torch.zeros(18, 3, 32, 32, dtype=torch.uint8)
     places = torch.tensor([2, 3, 4, 5, 0, 17])
@@ -51,13 +37,15 @@ def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:
 
 
 def test_every_kind_of_run_is_read(reader: RowReader, images: Tensor) -> None:
+    field = reader.field("images")
     for rows in (ROWS, np.arange(18), np.arange(17, -1, -1), np.empty(0, np.int64)):
-        out = reader.gather("images", rows)
-        assert torch.equal(out, images[rows])
+        assert torch.equal(reader.gather("images", rows), images[rows])
         for size in (1, 4, 40):
-            parts = in_parts(reader, rows, size)
-            assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
-            assert torch.equal(torch.cat([out[:0], *parts]), images[rows])
+            scratch = torch.empty(size, 3, 32, 32, dtype=torch.uint8)
+            for start in range(0, len(rows), size):
+                part = rows[start : start + size]
+                field.fill(part, field.located(part), memory_of(scratch), np.arange(len(part)) * ROW_BYTES)
+                assert torch.equal(scratch[: len(part)], images[part])
 
 
 def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +62,8 @@ def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeyp
     assert sizes[:1] == [2]
 
 
-def test_the_row_that_cannot_be_read_is_named(dataset: Dataset, tmp_path: Path) -> None:
-    shutil.copytree(dataset.path, tmp_path / "copy")
-    split = open_dataset(tmp_path / "copy")["train"]
+def test_the_row_that_cannot_be_read_is_named(copy: Path) -> None:
+    split = open_dataset(copy)["train"]
     os.truncate(split.files.opened("images", 1).path, 3 * ROW_BYTES + 5)  # of the fourth row of the second shard
     with pytest.raises(DamagedError, match=r"images of row 8 of split 'train' of .*000001/images.memmap ends at byte"):
         read(split.reader.field("images"), np.arange(18), memoryview(bytearray(18 * ROW_BYTES)))
@@ -95,20 +82,15 @@ def test_a_batch_of_several_ranges_is_announced_and_a_single_range_is_not(
         assert told == [(offset * ROW_BYTES, count * ROW_BYTES) for offset, count in expected]
 
 
-def test_a_system_without_hints_reads_the_same(
-    reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    assert torch.equal(reader.gather("images", ROWS), images[ROWS])
-
-
-def test_a_hint_that_is_refused_does_no_harm(
+def test_a_system_without_hints_or_that_refuses_them_reads_the_same(
     reader: RowReader, images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object) -> None:
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
+    assert torch.equal(reader.gather("images", ROWS), images[ROWS])
+    monkeypatch.delattr(os, "posix_fadvise")
     assert torch.equal(reader.gather("images", ROWS), images[ROWS])
 
 

@@ -25,9 +25,8 @@ def test_a_table_has_ids_classes_sizes_and_values_of_every_row(train, library, m
     pytest.importorskip(library)
     if library == "pandas":
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        table = train.table().to_dict("list")
-    else:
-        table = train.table().to_pydict()
+    made = train.table()
+    table = made.to_dict("list") if library == "pandas" else made.to_pydict()
     sources = train.source(slice(None))
     assert table["row"] == list(range(15))
     assert table["id"] == [source.id for source in sources]

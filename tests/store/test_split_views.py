@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import crop_collate
+from loaded import resumed, rows_of
 from loading_orders import order_options
 from torch.utils.data import ConcatDataset, Subset, random_split
 from written_datasets import of_one_value
@@ -39,24 +40,17 @@ NESTED: dict[str, Make] = {
 }
 
 
-def rows_of(loader: Loader) -> tuple[list[torch.Tensor], list[int]]:
-    batches = list(loader)
-    return [image for batch in batches for image in batch.images], [
-        t for batch in batches for t in batch.targets.tolist()
-    ]
-
-
 @pytest.mark.parametrize("tier", ["disk", "memory", "device"])
 @pytest.mark.parametrize("name", NESTED)
 def test_the_rows_are_torchs_in_its_order(dataset: Dataset, name: str, tier: str) -> None:
     nested = NESTED[name](dataset["train"])
+    expected = [nested[index] for index in range(len(nested))]
     for collate in (None, mmload.Collate(dtype=torch.uint8)):
-        loader = Loader(nested, batch_size=4, tier=tier, collate=collate)
-        images, targets = rows_of(loader)
-        expected = [nested[index] for index in range(len(nested))]
-        assert len(loader) == -(-len(nested) // 4)
-        assert targets == [int(row.targets) for row in expected]
-        assert all(torch.equal(image, row.images) for image, row in zip(images, expected, strict=True))
+        batches = list(Loader(nested, batch_size=4, tier=tier, collate=collate))
+        assert len(batches) == -(-len(nested) // 4)
+        found = [row for batch in batches for row in batch.unbind(0)]
+        assert [int(row.targets) for row in found] == [int(row.targets) for row in expected]
+        assert all(torch.equal(row.images, other.images) for row, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:order=.block. over")  # the tiny dataset is sorted by class
@@ -64,48 +58,34 @@ def test_the_rows_are_torchs_in_its_order(dataset: Dataset, name: str, tier: str
 @pytest.mark.parametrize("name", NESTED)
 def test_ranks_share_an_epoch_and_a_state_goes_on(dataset: Dataset, name: str, order: str) -> None:
     nested = NESTED[name](dataset["train"])
-    whole = Loader(nested, batch_size=3, seed=0, **order_options(order), collate=crop_collate())
-    batches = list(whole)
-    ids = [row for batch in batches for row in batch.ids.tolist()]
-    dealt = [
-        r
-        for rank in range(2)
-        for b in Loader(nested, seed=0, **order_options(order), ranks=(rank, 2))
-        for r in b.ids.tolist()
-    ]
-    assert sorted(dealt) == sorted(ids) == sorted(r for b in Loader(nested) for r in b.ids.tolist())
+    options: dict[str, Any] = {"seed": 0, **order_options(order)}
+
+    def whole() -> Loader:
+        return Loader(nested, batch_size=3, collate=crop_collate(), **options)
+
+    batches = list(whole())
+    dealt = [row for rank in range(2) for row in rows_of(Loader(nested, ranks=(rank, 2), **options))]
+    assert sorted(dealt) == sorted(rows_of(batches)) == sorted(rows_of(Loader(nested)))
     if len(batches) > 1:
-        first = Loader(nested, batch_size=3, seed=0, **order_options(order))
+        first = whole()
         next(iter(first))
-        resumed = Loader(nested, batch_size=3, seed=0, **order_options(order), collate=crop_collate())
-        resumed.load_state_dict(first.state_dict())
-        assert all(torch.equal(a.images, b.images) for a, b in zip(resumed, batches[1:], strict=True))
+        rest = resumed(whole(), first.state_dict())
+        assert all(torch.equal(a.images, b.images) for a, b in zip(rest, batches[1:], strict=True))
 
 
 def test_ids_are_those_beneath_the_subsets(dataset: Dataset) -> None:
     split = dataset["train"]
-    assert next(iter(Loader(split.subset([5, 3])))).ids.tolist() == [5, 3]
     joined = ConcatDataset([split, split.subset([7, 8])])
-    assert next(iter(Loader(joined))).ids.tolist() == list(range(20))
-    assert next(iter(Loader(Subset(joined, [19, 1])))).ids.tolist() == [19, 1]
-
-
-def test_a_row_of_a_subset_is_drawn_as_in_its_split(dataset: Dataset) -> None:
-    split = dataset["train"]
-    plain = {
-        int(row): image
-        for b in Loader(split, collate=crop_collate())
-        for row, image in zip(b.ids, b.images, strict=True)
-    }
-    for batch in Loader(halves(split)[0], batch_size=3, shuffle=True, collate=crop_collate()):
-        assert all(torch.equal(image, plain[int(row)]) for row, image in zip(batch.ids, batch.images, strict=True))
+    assert rows_of(Loader(split.subset([5, 3]))) == [5, 3]
+    assert rows_of(Loader(joined)) == list(range(20))
+    assert rows_of(Loader(Subset(joined, [19, 1]))) == [19, 1]
 
 
 def test_a_sampler_counts_positions_of_the_subset(dataset: Dataset) -> None:
-    loader = Loader(dataset["train"].subset([5, 3, 9]), order=[2, 0])
-    assert next(iter(loader)).ids.tolist() == [9, 5]
+    subset = dataset["train"].subset([5, 3, 9])
+    assert rows_of(Loader(subset, order=[2, 0])) == [9, 5]
     with pytest.raises(IndexError, match="row 3 does not exist"):
-        Loader(dataset["train"].subset([5, 3, 9]), order=[3])
+        Loader(subset, order=[3])
 
 
 def test_two_datasets_are_joined_where_fields_and_classes_agree(dataset: Dataset, tmp_path: Path) -> None:

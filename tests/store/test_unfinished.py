@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from building import recipe
 from conftest import complaint, mmload
+from meanwhile import interrupted
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
 from mmload.store.unfinished import how_to_go_on
-
-
-def stop(done: int, total: int) -> None:
-    if done >= 8:
-        raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -26,8 +22,7 @@ def words(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     monkeypatch.chdir(tmp_path)
     words = ["build", "imagefolder", str(source), "my out", "--size", "32", "--shard-size", "12416"]
     asked = recipe(source, Path("my out"), transforms=square(32), shard_bytes=12416)
-    with pytest.raises(KeyboardInterrupt):
-        build(asked, threads=1, progress=stop, command=words)
+    interrupted(build, asked, after=8, command=words)
     return words
 
 
@@ -46,11 +41,8 @@ COMMANDS = (
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_names_the_command_that_goes_on(command: tuple[str, ...], words: list[str]) -> None:
     said = complaint(mmload(*(word.replace("DATASET", "my out") for word in command)), 1)
-    out = Path("my out").absolute()
-    assert (
-        said == f"mmload: the build of {out} is unfinished; if it no longer runs, continue it with: "
-        f"mmload {shlex.join(words)}"
-    )
+    unfinished = f"the build of {Path('my out').absolute()} is unfinished; if it no longer runs, continue it with: "
+    assert said == f"mmload: {unfinished}mmload {shlex.join(words)}"
 
 
 def test_the_named_command_goes_on(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,32 +70,29 @@ def test_unfinished_build_records_its_command_line(
 
 
 def test_a_build_from_python_has_no_command(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        build(recipe(source, tmp_path / "out"), threads=1, progress=stop)
-    advice = f"mmload build KIND ROOT {tmp_path / 'out'}, with the recipe that it was begun with"
-    assert str(how_to_go_on(tmp_path / "out")).endswith(advice)
+    interrupted(build, recipe(source, tmp_path / "out"), after=8)
+    assert str(how_to_go_on(tmp_path / "out")).endswith(WITHOUT.format(out=tmp_path / "out"))
+
+
+WITHOUT = "mmload build KIND ROOT {out}, with the recipe that it was begun with"
+ODD = {"words": ["build", "a; rm -rf ~\n\x1b[2J"], "folder": "/$(id)"}
 
 
 @pytest.mark.parametrize(
-    "plan", ["", "[1]", '{"recipe": [], "command": 3}', '{"command": {"words": [1], "folder": 2}}']
+    ("plan", "advice"),
+    [
+        *((plan, WITHOUT) for plan in ("", "[1]", '{"recipe": [], "command": 3}')),
+        ('{"command": {"words": [1], "folder": 2}}', WITHOUT),
+        (json.dumps({"command": ODD}), "cd '/$(id)' && mmload build 'a; rm -rf ~\\n\\x1b[2J'"),
+    ],
 )
-def test_a_plan_that_cannot_be_read_is_no_obstacle(plan: str, tmp_path: Path) -> None:
+def test_the_command_of_a_plan_is_shown_quoted_in_one_line_if_it_can_be_read(
+    plan: str, advice: str, tmp_path: Path
+) -> None:
     staging = tmp_path / ".out.building"
     staging.mkdir()
     assert how_to_go_on(tmp_path / "out") is None
     (staging / "lock").touch()
     (staging / "plan.json").write_text(plan)
     said = complaint(mmload("info", tmp_path / "out"), 1)
-    assert said.endswith(
-        f"continue it with: mmload build KIND ROOT {tmp_path / 'out'}, with the recipe that it was begun with"
-    )
-
-
-def test_the_command_of_a_plan_is_shown_quoted_in_one_line(tmp_path: Path) -> None:
-    staging = tmp_path / ".out.building"
-    staging.mkdir()
-    (staging / "lock").touch()
-    asked = {"words": ["build", "a; rm -rf ~\n\x1b[2J"], "folder": "/$(id)"}
-    (staging / "plan.json").write_text(json.dumps({"command": asked}))
-    said = complaint(mmload("info", tmp_path / "out"), 1)
-    assert said.endswith("continue it with: cd '/$(id)' && mmload build 'a; rm -rf ~\\n\\x1b[2J'")
+    assert said.endswith(f"continue it with: {advice.format(out=tmp_path / 'out')}")

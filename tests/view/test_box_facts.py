@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from coco_sets import coco_dataset
-from conftest import mmload
+from conftest import ran
 
 from mmload.remote.opening import open as open_dataset
 from mmload.view.box_facts import ASPECTS, PER_IMAGE, SIDES, box_facts
@@ -39,8 +39,7 @@ def test_rows_without_boxes_have_no_box_facts(dataset):
 
 
 def test_report_has_a_chart_of_boxes(tmp_path):
-    done = mmload("report", coco_dataset(tmp_path, "detection"), "-o", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
+    ran("report", coco_dataset(tmp_path, "detection"), "-o", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "2.5 per image" in text
     assert "width / height" in text

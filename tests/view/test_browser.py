@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from browsers import Browser, chromium
 from browsing import Page, browsed
-from conftest import make_folder, mmload
+from conftest import make_folder, mmload, ran
 from PIL import Image
 
 from mmload.augment import RandomCrop, RandomHorizontalFlip
@@ -40,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "val"):
         (photos.parent / split / HOSTILE).mkdir()
         (photos.parent / split / HOSTILE / f"{HOSTILE}.png").write_bytes((photos / "ant" / "00.png").read_bytes())
-    assert mmload("build", "imagefolder", photos.parent, place / "out", "--size", 32).returncode == 0
+    ran("build", "imagefolder", photos.parent, place / "out", "--size", 32)
     return place
 
 
@@ -95,7 +95,7 @@ def test_three_rows_are_marked_and_left_out_by_a_build(browser: Browser, page: P
     words = ("imagefolder", place / "photos", place / "clean", "--size", 32, "--exclude", marks)
     done = mmload("build", *words)
     assert "excluded   3 samples" in done.stdout, done.stderr
-    assert mmload("verify", place / "clean", "--source", place / "photos").returncode == 0
+    ran("verify", place / "clean", "--source", place / "photos")
     train = open_dataset(place / "out")["train"]
     before = [source.id for source in train.source(slice(None))]
     after = [source.id for source in open_dataset(place / "clean")["train"].source(slice(None))]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import mmload
+from conftest import mmload, ran
 
 import mmload as package
 from mmload.store.dataset import Dataset
@@ -89,8 +89,7 @@ def test_doctor_counts_the_rows_of_a_subset_once(copy: Path) -> None:
 
 
 def test_doctor_shows_facts_as_lines_or_json(tmp_path: Path) -> None:
-    done = mmload("doctor")
-    assert done.returncode == 0, done.stderr
+    done = ran("doctor")
     assert done.stdout.startswith(f"mmload {package.__version__}, Python ")
     assert "machine code" in done.stdout
     body = json.loads(mmload("doctor", "--json").stdout)

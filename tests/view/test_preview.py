@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import complaint, mmload
+from conftest import complaint, mmload, ran
 from devkits import voc_dataset
 from PIL import Image
 
@@ -33,8 +33,7 @@ def contains(sheet: Image.Image, image: torch.Tensor, factor: int) -> bool:
 
 def test_a_preview_shows_the_stored_pixels(dataset: Dataset, tmp_path: Path) -> None:
     split, out = dataset["train"], tmp_path / "sheet.png"
-    done = mmload("preview", dataset.path, "-o", out, "--row", 3, "--row", 17, "--grid", "1x2")
-    assert done.returncode == 0, done.stderr
+    done = ran("preview", dataset.path, "-o", out, "--row", 3, "--row", 17, "--grid", "1x2")
     sheet = Image.open(out).convert("RGB")
     assert done.stdout == f"{out}: {sheet.width} x {sheet.height} pixels\n"
     assert contains(sheet, split[3].images, 4)
@@ -46,7 +45,7 @@ def test_a_preview_shows_the_stored_pixels(dataset: Dataset, tmp_path: Path) -> 
 
 def test_only_a_class(dataset: Dataset, tmp_path: Path) -> None:
     split, out = dataset["train"], tmp_path / "sheet.png"
-    assert mmload("preview", dataset.path, "-o", out, "--class", "bee").returncode == 0
+    ran("preview", dataset.path, "-o", out, "--class", "bee")
     sheet = Image.open(out).convert("RGB")
     shown = [contains(sheet, split[row].images, 4) for row in range(18)]
     assert shown == [split.classes[int(split[row].targets)] == "bee" for row in range(18)]
@@ -92,7 +91,7 @@ def test_views_are_shown_beside_each_other(dataset: Dataset) -> None:
 def test_steps_are_written_as_in_python(dataset: Dataset, tmp_path: Path) -> None:
     text = "RandomCrop(24, padding=4), RandomApply([ColorJitter(0.4, hue=(-0.1, 0.1))], p=0.5)"
     assert [type(step).__name__ for step in steps_of(text)] == ["RandomCrop", "RandomApply"]
-    assert mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", text).returncode == 0
+    ran("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", text)
 
 
 @pytest.mark.parametrize(
@@ -162,19 +161,16 @@ def test_a_notebook_shows_names_escaped_and_rows(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize("name", presets.__all__)
 def test_preview_of_every_preset_is_drawn(name: str, dataset: Dataset, tmp_path: Path) -> None:
-    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", name, "--grid", "2x2")
-    assert done.returncode == 0, done.stderr
+    ran("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", name, "--grid", "2x2")
 
 
 def test_views_share_the_columns_of_the_grid(dataset: Dataset, tmp_path: Path) -> None:
-    done = mmload("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", "simclr", "--grid", "1x5")
-    assert done.returncode == 0, done.stderr
+    ran("preview", dataset.path, "-o", tmp_path / "a.png", "--augment", "simclr", "--grid", "1x5")
     with Image.open(tmp_path / "a.png") as sheet:
         assert sheet.width == 2 * 12 + 5 * (192 + 8) - 8  # as it is stored, and two draws of two views
 
 
 def test_preview_shows_mosaics_of_the_rows_that_are_drawn(tmp_path: Path) -> None:
     built, out = voc_dataset(tmp_path, "detection"), tmp_path / "drawn.png"
-    done = mmload("preview", built, "-o", out, "--split", "train", "--augment", "Mosaic(48), RandomHSV()")
-    assert done.returncode == 0, done.stderr
+    ran("preview", built, "-o", out, "--split", "train", "--augment", "Mosaic(48), RandomHSV()")
     assert out.stat().st_size > 0

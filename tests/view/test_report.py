@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import complaint, mmload
+from conftest import complaint, mmload, ran
 from picture_folders import picture
 from PIL import Image
 from written_datasets import of_tensors
@@ -27,38 +27,32 @@ from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
 from mmload.view.report import class_rows, report
 
+FLAT = {"black": 0, "white": 254, "gray": 130}
 ODD_CLASS = "<img src=x onerror=alert(1)> & 'co'"
 
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Two splits with one picture twice in both, another twice in val, outliers, and a class full of HTML."""
-    place = tmp_path_factory.mktemp("report")
-    rng = np.random.default_rng(0)
-
-    def save(name: str, pixels: np.ndarray, size: tuple[int, int] = (64, 64)) -> None:
-        path = place / "photos" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(path)
+    place, rng = tmp_path_factory.mktemp("report"), np.random.default_rng(0)
 
     def picture() -> np.ndarray:
         return rng.integers(30, 220, (6, 6, 3), dtype=np.uint8)
 
-    for number in range(6):
-        save(f"train/{ODD_CLASS}/{number}.png", picture())
-        save(f"val/{ODD_CLASS}/{number}.png", picture())
-    leak = picture()
-    save(f"train/{ODD_CLASS}/leak.png", leak)
-    save(f"train/{ODD_CLASS}/again.png", leak)
-    save(f"val/{ODD_CLASS}/leak.png", leak, (96, 96))
-    save(f"val/{ODD_CLASS}/leak too.png", leak, (160, 160))
-    twice = picture()
-    save(f"val/{ODD_CLASS}/twice.png", twice)
-    save(f"val/{ODD_CLASS}/twice too.png", twice)
-    save("train/dark/black.png", np.zeros((4, 4, 3), np.uint8))
-    save("train/dark/white.png", np.full((4, 4, 3), 254, np.uint8))
-    save("train/dark/gray.png", np.full((4, 4, 3), 130, np.uint8))
-    save("val/dark/long.png", picture(), (300, 60))
+    leak, twice, usual = picture(), picture(), (64, 64)
+    files = [
+        *((f"{split}/{ODD_CLASS}/{number}.png", picture(), usual) for split in ("train", "val") for number in range(6)),
+        *((f"train/{ODD_CLASS}/{name}.png", leak, usual) for name in ("leak", "again")),
+        (f"val/{ODD_CLASS}/leak.png", leak, (96, 96)),
+        (f"val/{ODD_CLASS}/leak too.png", leak, (160, 160)),
+        *((f"val/{ODD_CLASS}/{name}.png", twice, usual) for name in ("twice", "twice too")),
+        *((f"train/dark/{name}.png", np.full((4, 4, 3), level, np.uint8), usual) for name, level in FLAT.items()),
+        ("val/dark/long.png", picture(), (300, 60)),
+    ]
+    for name, pixels, size in files:
+        path = place / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(path)
     build(BuildRecipe(kind="imagefolder", root=place / "photos", out=place / "out", transforms=square(48)), threads=2)
     return open_dataset(place / "out")
 
@@ -91,8 +85,7 @@ def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
 
 def test_report_page_is_complete_and_escaped(odd: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    done = mmload("report", odd.path, "-o", out)
-    assert done.returncode == 0, done.stderr
+    done = ran("report", odd.path, "-o", out)
     assert done.stdout == f"{out}: 2 pictures in several rows, 1 of them in two splits; 6 outliers\n"
     text = out.read_text(encoding="utf-8")
     assert len(text) < 5_000_000
@@ -117,7 +110,7 @@ def test_a_browser_shows_it(odd: Dataset, tmp_path: Path) -> None:
     if browser is None:
         pytest.skip("there is no Chromium here")
     out = tmp_path / "page.html"
-    assert mmload("report", odd.path, "-o", out).returncode == 0
+    ran("report", odd.path, "-o", out)
     words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     words += ["--enable-logging=stderr", "--hide-scrollbars", "--virtual-time-budget=2000"]
     for width in (1200, 390):
@@ -134,8 +127,7 @@ def test_report_page_of_many_classes_shows_no_wall_of_equal_bars(tmp_path: Path)
         for number in range(42):
             picture(tmp_path / f"photos/{number:02d}/0.png", number)
         build(BuildRecipe(kind="imagefolder", root=tmp_path / "photos", out=tmp_path / name, transforms=square(8)))
-        done = mmload("report", tmp_path / name, "-o", tmp_path / f"{name}.html")
-        assert done.returncode == 0, done.stderr
+        ran("report", tmp_path / name, "-o", tmp_path / f"{name}.html")
         pages.append((tmp_path / f"{name}.html").read_text(encoding="utf-8").split("<h3>Classes</h3>")[1])
         picture(tmp_path / "photos/07/1.png", 99)
     equal, unequal = (page.split("<h3>")[0] for page in pages)
@@ -189,8 +181,7 @@ def test_classes_of_boxes_masks_and_vectors_are_counted(every_kind: Dataset) -> 
 
 def test_every_kind_of_rows_has_a_page_with_what_was_recorded(every_kind: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    done = mmload("report", every_kind.path, "-o", out)
-    assert done.returncode == 0, done.stderr
+    ran("report", every_kind.path, "-o", out)
     text = out.read_text(encoding="utf-8")
     assert "cannot be applied" not in text
     assert text.count("As training sees them") == 4  # each split but the one without images
@@ -220,7 +211,7 @@ def test_the_code_of_a_page_loads_the_split(name: str, recipe: str | None, every
 
 def test_report_shows_the_steps_that_are_asked_for(every_kind: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    assert mmload("report", every_kind.path, "-o", out, "--augment", "CenterCrop(16)").returncode == 0
+    ran("report", every_kind.path, "-o", out, "--augment", "CenterCrop(16)")
     assert out.read_text().count("epochs of <code>CenterCrop(16)</code>") == 4
     assert "collate = mmload.Collate(CenterCrop(16))" in out.read_text()
 
@@ -259,7 +250,7 @@ def test_report_page_is_written_completely_or_not_at_all(
     assert complaint(done, 1) == f"mmload: cannot write {link} (No space left on device)"
     assert out.read_text() == "an earlier page"
     assert sorted(tmp_path.iterdir()) == [link, out]
-    assert mmload("report", dataset.path, "-o", link).returncode == 0
+    ran("report", dataset.path, "-o", link)
     assert link.is_symlink()
     text = out.read_text()
     assert text.startswith("<!doctype html>")
@@ -270,12 +261,10 @@ def test_report_page_is_written_completely_or_not_at_all(
 def test_the_list_of_findings_names_copies_and_outliers_as_a_subset_takes_them(odd: Dataset, tmp_path: Path) -> None:
     file, copy = tmp_path / "odd.txt", tmp_path / "copy"
     shutil.copytree(odd.path, copy)
-    done = mmload("report", copy, "-o", tmp_path / "page.html", "--findings", file)
-    assert done.returncode == 0, done.stderr
+    ran("report", copy, "-o", tmp_path / "page.html", "--findings", file)
     reasons = {tuple(line.split("\t")[1:]) for line in file.read_text().splitlines()[1:]}
     assert {("copy", "train"), ("copy", "val"), ("nearly black", "train"), ("extreme aspect", "val")} <= reasons
-    done = mmload("subset", copy, "odd", "--rows", file, "--split", "val")
-    assert done.returncode == 0, done.stderr
+    ran("subset", copy, "odd", "--rows", file, "--split", "val")
     opened = open_dataset(copy)
     assert {Path(source.id).name for source in opened["odd"].source(slice(None))} == {
         "leak.png",

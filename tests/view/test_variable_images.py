@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from building import make_pictures
-from conftest import complaint, mmload
+from conftest import complaint, mmload, ran
 from PIL import Image
 from variable_datasets import some_images, variable_dataset
 
@@ -30,14 +30,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """15 pictures as variable-size images, and their source. Read-only."""
     place = tmp_path_factory.mktemp("whole")
     source, out = make_pictures(place / "photos"), place / "out"
-    done = mmload("build", "imagefolder", source, out, "--layout", "variable", "--size", 24, "--encode", "jpeg")
-    assert done.returncode == 0, done.stderr
+    ran("build", "imagefolder", source, out, "--layout", "variable", "--size", 24, "--encode", "jpeg")
     return source, out
 
 
 def test_variable_info_names_the_layout_and_what_verify_recorded(built: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(built[1], tmp_path / "out")
-    assert mmload("verify", tmp_path / "out", "--source", built[0], "--record").returncode == 0
+    ran("verify", tmp_path / "out", "--source", built[0], "--record")
     told = mmload("info", tmp_path / "out").stdout
     for line in (
         "images     uint8 [3, *, *], ",
@@ -54,21 +53,9 @@ def test_rows_are_shown_in_their_own_sizes(built: tuple[Path, Path], tmp_path: P
         assert (cell.image == split[row].images.numpy()).all()
     words = ("preview", built[1], "--grid", "2x4", "-o", tmp_path / "sheet.png")
     for more in ((), ("--augment", "RandomResizedCrop(24), RandomHorizontalFlip()")):
-        done = mmload(*words, *more)
-        assert done.returncode == 0, done.stderr
+        ran(*words, *more)
     message = complaint(mmload(*words, "--augment", "RandomHorizontalFlip()"), 2)
     assert "these steps cannot render split 'train'" in message
-
-
-def test_drawn_rows_are_what_the_loader_gives(built: tuple[Path, Path]) -> None:
-    split = package.open(built[1])["train"]
-    collate = package.Collate(RandomResizedCrop(24), RandomHorizontalFlip(), dtype=torch.uint8)
-    rows = [4, 0, 3]
-    with package.Loader(split, batch_size=3, order=rows, collate=collate, seed=5) as loader:
-        epochs = [next(iter(loader)).images for _ in range(2)]
-    for line, number in zip(drawn_cells(split, collate, rows, draws=2, seed=5), range(3), strict=True):
-        for cell, images in zip(line, epochs, strict=True):
-            assert (cell.image == images[number].numpy()).all()
 
 
 def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
@@ -80,15 +67,16 @@ def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
         "labels": torch.tensor([[1, -1], [0, 1], [0, 0]]),
         "counts": torch.tensor([1, 2, 2]),
     }
-    path = variable_dataset(tmp_path / "out", images, masks=masks, fields=fields)
-    split, collate = package.open(path)["train"], package.Collate(RandomResizedCrop(24), dtype=torch.uint8)
-    with package.Loader(split, batch_size=3, order=[2, 0, 1], collate=collate, seed=5) as loader:
-        batch = next(iter(loader))
-    for number, (cell,) in enumerate(drawn_cells(split, collate, [2, 0, 1], draws=1, seed=5)):
-        assert (cell.image == batch.images[number].numpy()).all()
-        assert (cell.mask == batch.masks[number].numpy()).all()
-    done = mmload("report", path, "-o", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
+    path = variable_dataset(tmp_path / "out", images, encoding="jpeg", masks=masks, fields=fields)
+    split, rows = package.open(path)["train"], [2, 0, 1]
+    collate = package.Collate(RandomResizedCrop(24), RandomHorizontalFlip(), dtype=torch.uint8)
+    with package.Loader(split, batch_size=3, order=rows, collate=collate, seed=5) as loader:
+        epochs = [next(iter(loader)) for _ in range(2)]
+    for number, line in enumerate(drawn_cells(split, collate, rows, draws=2, seed=5)):
+        for cell, batch in zip(line, epochs, strict=True):  # each draw is what a loader gives in an epoch
+            assert (cell.image == batch.images[number].numpy()).all()
+            assert (cell.mask == batch.masks[number].numpy()).all()
+    ran("report", path, "-o", tmp_path / "page.html")
     usual = "Letterbox(640), RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4)"
     assert usual in (tmp_path / "page.html").read_text()
     pages = Pages(path, tmp_path / "marks.toml", augmentation="crops", collate_for=lambda classes: collate)
@@ -109,8 +97,7 @@ def test_thumbnails_are_those_of_squares_of_the_same_pixels(tmp_path: Path) -> N
     for number, image in enumerate(some_images(((20, 20),) * 5)):
         Image.fromarray(image.transpose(1, 2, 0)).save(source / f"{number}.png")
     build(BuildRecipe(kind="imagefolder", root=source.parent, out=tmp_path / "squares", transforms=square(20)))
-    done = mmload("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "variable", "--size", 20)
-    assert done.returncode == 0, done.stderr
+    ran("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "variable", "--size", 20)
     whole, squares = (thumbnails(package.open(tmp_path / name)["train"]) for name in ("whole", "squares"))
     for name in ("grays", "mean", "std", "checksums"):
         assert (getattr(whole, name) == getattr(squares, name)).all()

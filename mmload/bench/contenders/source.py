@@ -17,7 +17,7 @@ from mmload.bench.task import Task
 from mmload.errors import SourceError, counted
 from mmload.interop.shrink import ShortestMaxSize
 from mmload.runtime.regular_files import check_regular, read_regular
-from mmload.sources.pickles import read_plain_pickle
+from mmload.sources.cifar import read_plain_pickle
 
 _STEPS = ("Resize", "CenterCrop", "Pad", "Shrink")
 

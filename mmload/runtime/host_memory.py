@@ -1,8 +1,12 @@
-"""Reusable memory: a pool for batches, working memory of a thread, constants.
+"""Memory of the host: a pool for batches, working memory of a thread, constants, and operations on arrays.
 
 On a CPU a fresh output batch costs more than all the arithmetic in it, since the kernel zeroes every page. So buffers
 are reused, and a buffer is free once the last tensor that views it is collected: what is watched is the owner of the
 storage, not a counter that the user must respect. A batch that is still referenced is never overwritten.
+
+The operations do not release the interpreter lock. A loader's thread that releases it may wait for it beside other
+threads, longer than the work takes. NumPy releases it in ``zeros`` of more than 1 KiB, ``arange``, ``argsort``,
+``searchsorted``, ``unique``, ``bincount``, indexing of several dimensions, and operations on more than 500 elements.
 """
 
 from __future__ import annotations
@@ -20,13 +24,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mmload.runtime.intrinsics import LINE
+from mmload.runtime.numba_compile import filled, numba_compiled
+
+Numbers = npt.NDArray[np.int64]
+
 SIZES = 8
 """Number of batch sizes whose buffers are cached: an epoch has two, one for its last batch; more would fill memory."""
 
 PAST_CACHES, PAST_CACHES_SAMPLE = 8 * 2**20, 2**16
 """Lower bounds on the bytes of a batch, and of a sample in it, for streaming stores, which bypass the caches."""
-
-_ALIGN = 64
 
 
 class MemoryPool:
@@ -95,8 +102,8 @@ def past_caches(count: int, sample: int) -> bool:
 
 def _aligned(size: int) -> np.ndarray:
     """Returns bytes aligned to a cache line, so that every buffer is equally fast (and numpy requests huge pages)."""
-    raw = np.empty(size + _ALIGN, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGN
+    raw = np.empty(size + LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % LINE
     return raw[start : start + size]
 
 
@@ -111,24 +118,15 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     keep the training thread from running ahead of its device.
 
     Args:
-        values: any numbers; rounded to float32 first if they are not integers, as ``torch.tensor`` does.
+        values: any numbers; rounded to float32 first if they are not integers, whatever torch's default is.
         dtype: dtype of the tensor.
         device: device of the tensor, which stays there as long as the process runs.
     """
+    numbers = np.array(values)
     with torch.inference_mode(False):  # else it could not be saved for a backward pass outside of that mode
-        return plain_tensor(values).to(dtype).to(device)
-
-
-def plain_tensor(values: Any) -> Tensor:
-    """Returns numbers as ``torch.tensor`` does, but on the CPU, and floats as float32, whatever torch's defaults are.
-
-    Raises:
-        ValueError, TypeError, RuntimeError, OverflowError: those of ``torch.tensor``.
-    """
-    inferred = torch.tensor(values, device="cpu").dtype
-    return torch.tensor(
-        values, dtype=torch.float32 if inferred == torch.get_default_dtype() else inferred, device="cpu"
-    )
+        return torch.from_numpy(numbers.astype(np.float32 if numbers.dtype.kind == "f" else numbers.dtype)).to(
+            device, dtype
+        )
 
 
 def scratch(use: str, shape: Sequence[int], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
@@ -147,3 +145,64 @@ def scratch(use: str, shape: Sequence[int], dtype: npt.DTypeLike = np.uint8) -> 
         setattr(_memory, use, flat)
     found: npt.NDArray[Any] = flat[:size].reshape(shape)
     return found
+
+
+def zeros(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+    """Returns an array of zeros, of numbers or records."""
+    count = math.prod(shape) if isinstance(shape, tuple) else shape
+    return np.ndarray(shape, dtype, bytearray(count * np.dtype(dtype).itemsize))
+
+
+def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns a copy of a contiguous array."""
+    return np.ndarray(array.shape, array.dtype, bytearray(array.data))
+
+
+def taken(
+    values: npt.NDArray[Any], sources: npt.NDArray[np.int64], real: npt.NDArray[np.bool_], blank: float
+) -> npt.NDArray[Any]:
+    """Returns ``values[k, sources[k, n]]`` at [k, n], or ``blank`` where ``real`` is false.
+
+    Args:
+        values: [B, M, ...], contiguous.
+        sources: int64 [B, N].
+        real: bool [B, N].
+        blank: value of all that is not real.
+    """
+    rest = values.shape[2:]
+    made, empty = np.empty((*sources.shape, *rest), values.dtype), np.full((1, 1, *rest), blank, values.dtype)
+    _take(_bytes_of(values), _bytes_of(empty), sources, real, _bytes_of(made))
+    return made
+
+
+def _bytes_of(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Returns the bytes of an array [B, M, ...] as a view: [B, M, n]."""
+    size = values.dtype.itemsize * math.prod(values.shape[2:])
+    return values.reshape(-1).view(np.uint8).reshape(*values.shape[:2], size)
+
+
+@numba_compiled(
+    "void(uint8[:, :, ::1], uint8[:, :, ::1], int64[:, ::1], boolean[:, ::1], uint8[:, :, ::1])", nogil=False
+)
+def _take(
+    values: npt.NDArray[np.uint8],
+    empty: npt.NDArray[np.uint8],
+    sources: npt.NDArray[np.int64],
+    real: npt.NDArray[np.bool_],
+    out: npt.NDArray[np.uint8],
+) -> None:
+    for k in range(len(out)):
+        for n in range(out.shape[1]):
+            for place in range(out.shape[2]):
+                out[k, n, place] = values[k, sources[k, n], place] if real[k, n] else empty[0, 0, place]
+
+
+def sections_of(rows: Numbers, starts: Numbers) -> Numbers:
+    """Returns the section of each row, int64 [B], by the first row of each section, ascending, int64 [S]."""
+    return filled(_find, len(rows), np.int64, rows, starts)
+
+
+@numba_compiled("void(int64[::1], int64[::1], int64[::1])", nogil=False)
+def _find(rows: Numbers, starts: Numbers, sections: Numbers) -> None:
+    for k in range(len(rows)):
+        sections[k] = np.searchsorted(starts, rows[k], "right") - 1

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mmload
-from mmload.runtime.lazy_property import lazy_property
+from mmload.lazy import lazy_property
 
 
 class Slow:
@@ -49,4 +49,4 @@ def test_a_thread_that_computes_does_not_hold_up_other_instances() -> None:
 def test_no_module_uses_the_property_with_a_lock() -> None:
     """functools' own is locked before Python 3.12, for a whole class: a fork in the meantime locked it for good."""
     using = [file.name for file in Path(mmload.__file__).parent.rglob("*.py") if "cached_property" in file.read_text()]
-    assert using == ["lazy_property.py"]
+    assert using == ["lazy.py"]

@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 
-from mmload.runtime.memory_pool import SIZES, MemoryPool
+from mmload.runtime.host_memory import SIZES, MemoryPool
 
 
 def test_memory_comes_back_when_the_last_view_dies() -> None:
