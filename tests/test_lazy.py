@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mmload
@@ -35,16 +36,14 @@ def test_a_value_is_computed_once() -> None:
 def test_a_thread_that_computes_does_not_hold_up_other_instances() -> None:
     first, second = Slow(), Slow()
     second.goes_on.set()
-    held = threading.Thread(target=lambda: first.value)
-    held.start()
-    first.begun.wait(timeout=60)
-    free = threading.Thread(target=lambda: second.value, daemon=True)
-    free.start()
-    free.join(timeout=60)
-    ended = not free.is_alive()
-    first.goes_on.set()
-    held.join(timeout=60)
-    assert ended
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.submit(lambda: first.value)
+        first.begun.wait(timeout=60)
+        try:
+            assert pool.submit(lambda: second.value).result(60) == 42
+        finally:
+            first.goes_on.set()
+        assert held.result(60) == 42
 
 
 def test_no_module_uses_the_property_with_a_lock() -> None:

@@ -15,11 +15,15 @@ from mmload.builder.pipeline import build
 from mmload.errors import BuildError, SampleError
 
 
+def break_files(source, *names):
+    for name in names:
+        (source / name).write_bytes(b"broken")
+
+
 def test_shards_whose_samples_were_all_skipped_have_no_rows_and_open(source, tmp_path):
     from tensordict import TensorDict
 
-    for index in range(5):
-        (source / "class0" / f"{index}.{'png' if index % 2 else 'jpg'}").write_bytes(b"broken")
+    break_files(source, *source.glob("class0/*"))
     report = build(recipe(source, tmp_path / "out", shard_bytes=2 * (3 * 16 * 20 + 8)), on_error="skip")
     shards = report.manifest.splits["train"].shards
     assert [shard.rows for shard in shards] == [0, 0, 1, 2, 2, 2, 2, 1]
@@ -53,22 +57,24 @@ def test_fail_names_the_sample_and_skip_lists_it(source, tmp_path):
     assert contents(tmp_path / "two") == contents(tmp_path / "out")
 
 
-@pytest.mark.parametrize(("most", "fits"), [(1, False), (2, True), ("10%", False), ("14%", True)])
-def test_max_errors(source, tmp_path, most, fits):
-    for name in ("class1/1.png", "class2/4.jpg"):
-        (source / name).write_bytes(b"broken")
-    if fits:
+@pytest.mark.parametrize("most", [2, "14%"])
+def test_as_many_errors_as_are_allowed_are_skipped(source, tmp_path, most):
+    break_files(source, "class1/1.png", "class2/4.jpg")
+    assert build(recipe(source, tmp_path / "out"), on_error="skip", max_errors=most).skipped == 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "most", "message"),
+    [
+        ("class[12]/4.jpg", 1, "more than --max-errors"),
+        ("class[12]/4.jpg", "10%", "more than --max-errors"),
+        ("*/*.*", None, "not one sample can be read"),
+    ],
+)
+def test_more_errors_than_are_allowed_end_a_build(source, tmp_path, pattern, most, message):
+    break_files(source, *source.glob(pattern))
+    with pytest.raises(BuildError, match=message):
         build(recipe(source, tmp_path / "out"), on_error="skip", max_errors=most)
-    else:
-        with pytest.raises(BuildError, match="more than --max-errors"):
-            build(recipe(source, tmp_path / "out"), on_error="skip", max_errors=most)
-
-
-def test_a_split_with_nothing_readable_is_an_error(source, tmp_path):
-    for path in source.rglob("*.*"):
-        path.write_bytes(b"broken")
-    with pytest.raises(BuildError, match="not one sample can be read"):
-        build(recipe(source, tmp_path / "out"), on_error="skip")
 
 
 def test_free_space_is_checked_before_the_work(source, tmp_path, monkeypatch):

@@ -47,18 +47,8 @@ class Scores:
         return {"images": pixels, "targets": index, "score": 0.1 * index, "point": [0.1, 0.7 * index]}
 
 
-def pictures(root: Path) -> list[object]:
-    return ["imagefolder", make_pictures(root)]
-
-
-def coco(root: Path) -> list[object]:
-    coco_sets.example(root).write()
-    return ["coco", root]
-
-
-def keypoints(root: Path) -> list[object]:
-    coco_sets.example(root, prefix="person_keypoints").write()
-    return ["coco", root, "--task", "keypoints"]
+def coco(root: Path, prefix: str = "instances") -> Path:
+    return coco_sets.example(root, prefix=prefix).write()
 
 
 def devkit(root: Path) -> Path:
@@ -66,66 +56,69 @@ def devkit(root: Path) -> Path:
     return root / "kit"
 
 
-def yolo(root: Path) -> list[object]:
+def yolo(root: Path) -> Path:
     made = YoloSet(root)
     made.image("a", "0 0.5 0.5 0.5 0.5", "1 0.3 0.3 0.1 0.2")
     made.describe("path: .\ntrain: images/train\nval: images/train\nnames:\n  0: cat\n  1: dog\n")
-    return ["yolo", root]
+    return root
 
 
-KINDS: dict[str, tuple[Callable[[Path], list[object]], list[object]]] = {
-    "square": (pictures, ["--size", "16"]),
-    "variable": (pictures, ["--layout", "variable", "--encode", "mixed"]),
-    "coco letterbox": (coco, ["--size", "24"]),
-    "coco variable": (coco, ["--layout", "variable", "--size", "20"]),
-    "keypoints": (keypoints, ["--size", "24"]),
-    "yolo": (yolo, ["--size", "24"]),
-    "voc detection": (lambda root: ["voc", devkit(root)], ["--size", "24"]),
-    "voc classes": (lambda root: ["voc", devkit(root), "--task", "classification"], ["--size", "24"]),
-    "voc masks": (lambda root: ["voc", devkit(root), "--task", "segmentation"], ["--size", "24"]),
-    "cifar": (lambda root: ["cifar10", write_cifar10(root)], []),
-    "python": (lambda root: ["python", root, "--dataset", f"{__name__}:Scores"], []),
+def empty(root: Path) -> Path:
+    root.mkdir()
+    return root
+
+
+KINDS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "square": (make_pictures, "imagefolder --size 16"),
+    "variable": (make_pictures, "imagefolder --layout variable --encode mixed"),
+    "coco letterbox": (coco, "coco --size 24"),
+    "coco variable": (coco, "coco --layout variable --size 20"),
+    "keypoints": (lambda root: coco(root, "person_keypoints"), "coco --task keypoints --size 24"),
+    "yolo": (yolo, "yolo --size 24"),
+    "voc detection": (devkit, "voc --size 24"),
+    "voc classes": (devkit, "voc --task classification --size 24"),
+    "voc masks": (devkit, "voc --task segmentation --size 24"),
+    "cifar": (write_cifar10, "cifar10"),
+    "python": (empty, f"python --dataset {__name__}:Scores"),
 }
+
+
+def said_by(*words: object) -> str:
+    """What a command shows that ends well."""
+    done = mmload(*words)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_build_under_other_defaults_of_torch_writes_the_same_bytes(
     kind: str, default: Callable[[], None], tmp_path: Path
 ) -> None:
-    if kind == "python":
-        (tmp_path / "source").mkdir()
-    make, options = KINDS[kind]
-    source = make(tmp_path / "source")
-    expected = mmload("build", *source, tmp_path / "expected", *options)
-    assert expected.returncode == 0, expected.stderr
+    make, words = KINDS[kind]
+    (name, *options), source = words.split(), make(tmp_path / "source")
+    said_by("build", name, source, tmp_path / "expected", *options)
     default()
-    made = mmload("build", *source, tmp_path / "made", *options)
-    assert made.returncode == 0, made.stderr
+    said_by("build", name, source, tmp_path / "made", *options)
     assert contents(tmp_path / "made") == contents(tmp_path / "expected")
 
 
 def changed(path: Path, folder: Path) -> list[str]:
     """Runs every command that reads or changes a dataset, and returns what they say."""
-    ids = (path / "train" / "samples.jsonl").read_text().count("\n")
-    scores = folder / "scores.npy"
-    np.save(scores, np.linspace(0, 1, ids, dtype=np.float32))
-    rows = folder / "rows.npy"
-    np.save(rows, np.array([0, 2, 3]))
-    commands: list[list[object]] = [
-        ["verify", path],
-        ["add-field", path, "score", scores],
-        ["subset", path, "some", "--rows", rows],
-        ["export", path, folder / "png"],
-        ["preview", path, "--out", folder / "sheet.png"],
-        ["report", path, "--out", folder / "report.html"],
-        ["info", path],
+    rows = (path / "train" / "samples.jsonl").read_text().count("\n")
+    np.save(folder / "scores.npy", np.linspace(0, 1, rows, dtype=np.float32))
+    np.save(folder / "rows.npy", np.array([0, 2, 3]))
+    return [
+        said_by(*words).replace(str(folder), "")
+        for words in (
+            ["verify", path],
+            ["add-field", path, "score", folder / "scores.npy"],
+            ["subset", path, "some", "--rows", folder / "rows.npy"],
+            ["export", path, folder / "png"],
+            ["preview", path, "--out", folder / "sheet.png"],
+            ["report", path, "--out", folder / "report.html"],
+            ["info", path],
+        )
     ]
-    said = []
-    for words in commands:
-        done = mmload(*words)
-        assert done.returncode == 0, (words, done.stderr)
-        said.append(done.stdout.replace(str(folder), ""))
-    return said
 
 
 def test_commands_under_other_defaults_of_torch_do_the_same(
@@ -142,25 +135,20 @@ def test_commands_under_other_defaults_of_torch_do_the_same(
         files["report.html"] = re.sub(r"\d+-\d+-\d+T? ?[\d:]+Z?", "", page).encode()
         found.append((said, files))
         default()
-    assert found[0][0] == found[1][0]
-    assert found[0][1] == found[1][1]
+    assert found[0] == found[1]
 
 
 def test_update_and_parity_under_other_defaults_of_torch_do_the_same(
     default: Callable[[], None], tmp_path: Path
 ) -> None:
-    source = make_pictures(tmp_path / "source")
-    words = ["imagefolder", source, tmp_path / "made", "--size", "16"]
-    assert mmload("build", *words).returncode == 0
-    shutil.copytree(tmp_path / "made", tmp_path / "expected")
+    source, made, other = make_pictures(tmp_path / "source"), tmp_path / "made", tmp_path / "expected"
+    said_by("build", "imagefolder", source, made, "--size", "16")
+    shutil.copytree(made, other)
     added = next(source.rglob("*.*"))
     shutil.copy(added, added.with_name("zz" + added.name))
-    assert mmload("update", tmp_path / "expected", source).returncode == 0
-    expected = mmload("parity", tmp_path / "expected", "--source", source)
-    assert expected.returncode == 0, expected.stderr
+    said_by("update", other, source)
+    expected = said_by("parity", other, "--source", source)
     default()
-    updated = mmload("update", tmp_path / "made", source)
-    assert updated.returncode == 0, updated.stderr
-    assert mmload("verify", tmp_path / "made").returncode == 0
-    found = mmload("parity", tmp_path / "made", "--source", source)
-    assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
+    said_by("update", made, source)
+    said_by("verify", made)
+    assert said_by("parity", made, "--source", source) == expected

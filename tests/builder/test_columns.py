@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from building import recipe
-from updating import files_of
+from conftest import contents
 
 import mmload
 from mmload.builder.dataset_change import compact, remove_unused
@@ -48,15 +48,15 @@ def test_an_added_field_has_its_values_in_rows_and_in_batches(source, tmp_path, 
     more = {} if layout == "squares" else {"variable_layout": VariableLayout(encode=layout), "transforms": ()}
     made, values = recipe(source, tmp_path / "out", **more), vectors()
     build(made)
-    before = files_of(made.out)
+    before = contents(made.out)
     split = mmload.add_field(made.out, "vector", values)["train"]
     for row in (0, 7, 14):
         assert np.array_equal(split[row].extra["vector"].numpy(), values[row])
     crop = mmload.Collate(mmload.augment.RandomCrop(8))
     for batch in mmload.Loader(split, batch_size=4, seed=1, collate=crop):
         assert np.array_equal(batch.extra["vector"].numpy(), values[batch.ids.numpy()])
-    del before[made.out / "dataset.json"]
-    assert before.items() <= files_of(made.out).items()
+    del before["dataset.json"]
+    assert before.items() <= contents(made.out).items()
     assert verify(made.out) == []
     assert "vector" not in mmload.open(made.out, version=1)["train"].fields
 
@@ -216,10 +216,10 @@ def test_an_added_field_is_pushed_read_from_its_url_and_pulled(squares, tmp_path
     ],
 )
 def test_a_wrong_field_is_refused_and_leaves_nothing(squares, name, values, message):
-    before = files_of(squares.out.parent)
+    before = contents(squares.out.parent)
     with pytest.raises(UsageError, match=message):
         mmload.add_field(squares.out, name, values)
-    assert files_of(squares.out.parent) == before
+    assert contents(squares.out.parent) == before
 
 
 def test_a_function_whose_batches_differ_in_shape_is_refused(squares):

@@ -80,20 +80,19 @@ def test_build_without_a_size_resizes_images_of_several_sizes_to_the_default(tmp
     assert built(tmp_path, kind, [(24, 24), (20, 30)]).fields["images"].shape == (3, *[KINDS[kind][2]] * 2)
 
 
-def test_build_without_a_size_fits_an_image_that_was_not_tried(tmp_path: Path) -> None:
-    sizes = [(24, 24)] * 60
-    sizes[1] = (50, 30)
-    split = built(tmp_path, "imagefolder", sizes)
-    assert split.fields["images"].shape == (3, 24, 24)
-    assert len(split) == 60
-
-
-def test_build_without_a_size_shrinks_large_images_of_one_size(tmp_path: Path) -> None:
-    assert built(tmp_path, "imagefolder", [(1025, 1024)]).fields["images"].shape == (3, 256, 256)
-
-
-def test_build_with_a_size_enlarges_images_of_one_size(tmp_path: Path) -> None:
-    assert built(tmp_path, "imagefolder", [(24, 24)] * 2, size=32).fields["images"].shape == (3, 32, 32)
+@pytest.mark.parametrize(
+    ("sizes", "options", "side"),
+    [
+        ([(24, 24), (50, 30), *[(24, 24)] * 58], {}, 24),  # not every image is tried
+        ([(1025, 1024)], {}, 256),
+        ([(24, 24)] * 2, {"size": 32}, 32),
+    ],
+    ids=["an image that was not tried", "large images", "a size that is given"],
+)
+def test_build_makes_squares_of(tmp_path: Path, sizes: Sizes, options: dict[str, int], side: int) -> None:
+    split = built(tmp_path, "imagefolder", sizes, **options)
+    assert split.fields["images"].shape == (3, side, side)
+    assert len(split) == len(sizes)
 
 
 def test_build_without_images_resizes_nothing(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 from conftest import contents, make_folder
 from forked_program import MMLOAD, Program, run_program
+from small_disks import fill, mount, small_disk_at
 
 from mmload.builder.dataset_change import save_subset
 from mmload.builder.pipeline import LocalEngine, build
@@ -186,20 +185,8 @@ def test_files_that_may_not_grow(photos: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    _mount("-t", "tmpfs", "-o", "size=256k", "tmpfs", place)
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def _mount(*words: object) -> None:
-    try:
-        done = subprocess.run(["mount", *map(str, words)], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if done.returncode:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    with small_disk_at(tmp_path / "disk", "256k") as place:
+        yield place
 
 
 @pytest.mark.parametrize("full_at", [6, 12, 18])
@@ -207,14 +194,12 @@ def test_a_disk_that_fills_up_on_the_way(full_at: int, small_disk: Path, photos:
     """Something else takes all the room: while shards are written, or at last when lists and manifest are."""
     out, hog = small_disk / "out", small_disk / "hog"
 
-    def fill(done: int, total: int) -> None:
+    def take_the_room(done: int, total: int) -> None:
         if done >= full_at and not hog.exists():
-            with open(hog, "wb", buffering=0) as file, contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(4096))
+            fill(hog)
 
     with pytest.raises(BuildError, match=r"(no room for|cannot (write|move)).* \(No space left on device\)"):
-        build(recipe(photos, out), threads=1, progress=fill)
+        build(recipe(photos, out), threads=1, progress=take_the_room)
     assert not out.exists()
     hog.unlink()
     assert assert_goes_on(photos, out) < 18
@@ -222,7 +207,7 @@ def test_a_disk_that_fills_up_on_the_way(full_at: int, small_disk: Path, photos:
 
 def test_a_read_only_destination_or_dataset(small_disk: Path, photos: Path) -> None:
     dataset = build(recipe(photos, small_disk / "dataset")).out
-    _mount("-o", "remount,ro", small_disk)
+    mount("-o", "remount,ro", small_disk)
     with pytest.raises(BuildError, match=r"cannot write beside .* \(Read-only file system\); choose another place"):
         build(recipe(photos, small_disk / "out"))
     with pytest.raises(BuildError, match=rf"\(Read-only file system\); make {small_disk} writable"):

@@ -35,17 +35,19 @@ def test_sizes(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
+WRONG = ("", "GiB", "-1", "1e9", "1 TiB", "1,5GB", ".5GB", "9" * 5000, True, 1.5, None, [1], 0, -3, "0", "0.1B")
+
+
 @pytest.mark.parametrize(
-    "text", ["", "GiB", "-1", "1e9", "1 TiB", "1,5GB", ".5GB", "9" * 5000, True, 1.5, None, [1], 0, -3, "0", "0.1B"]
+    ("text", "message"),
+    [
+        *((text, "size") for text in WRONG),
+        *((text, "less than 4 EiB") for text in ("9" * 30 + "GiB", 2**62)),
+        pytest.param(10**5000, "less than 4 EiB", id="long"),
+    ],
 )
-def test_wrong_sizes(text: object) -> None:
-    with pytest.raises(RecipeError, match="size"):
-        parse_bytes(text)
-
-
-@pytest.mark.parametrize("text", ["9" * 30 + "GiB", 2**62, pytest.param(10**5000, id="long")])
-def test_sizes_beyond_any_disk(text: str | int) -> None:
-    with pytest.raises(RecipeError, match="less than 4 EiB"):
+def test_wrong_sizes_are_refused(text: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         parse_bytes(text)
 
 
@@ -134,26 +136,33 @@ def test_wrong_keys_and_values_are_named(body: dict[str, object], message: str) 
         from_mapping(body)
 
 
-@pytest.mark.parametrize("text", [b"\xff\xfe", b"kind = ", b"a = 1\na = 2", b"a = " + b"[" * 50_000])
-def test_what_is_no_toml(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "recipe.toml").write_bytes(text)
-    with pytest.raises(RecipeError, match="is not TOML"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\xff\xfe", "is not TOML"),
+        (b"kind = ", "is not TOML"),
+        (b"a = 1\na = 2", "is not TOML"),
+        (b"a = " + b"[" * 50_000, "is not TOML"),
+        (b"[source]\nkind = 1", r"recipe\.toml: \[source\] kind is 1"),
+        (None, "cannot read the recipe .*No such file"),
+    ],
+    ids=["encoding", "no value", "a key twice", "depth", "kind", "no file"],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: bytes | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "recipe.toml").write_bytes(text)
+    with pytest.raises(RecipeError, match=message):
         load(tmp_path / "recipe.toml")
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot read the recipe"):
+        load(tmp_path)
 
 
 def test_a_recipe_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_bytes(b'\xef\xbb\xbf[source]\r\nkind = "imagefolder"\r\n')
     assert load(tmp_path / "recipe.toml").kind == "imagefolder"
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="cannot read the recipe .*No such file"):
-        load(tmp_path / "nothing.toml")
-    with pytest.raises(RecipeError, match="cannot read the recipe"):
-        load(tmp_path)
-    (tmp_path / "recipe.toml").write_text("[source]\nkind = 1")
-    with pytest.raises(RecipeError, match=r"recipe\.toml: \[source\] kind is 1"):
-        load(tmp_path / "recipe.toml")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}])

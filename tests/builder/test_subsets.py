@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from building import make_pictures, recipe
+from conftest import contents
 from meanwhile import dying_at
 from python_datasets import MADE
-from updating import files_of
 
 import mmload
 from mmload.builder import staging
@@ -54,13 +54,13 @@ def test_a_subset_has_the_rows_in_their_order(source, tmp_path, layout):
     more = {} if layout == "squares" else {"variable_layout": VariableLayout(encode=layout), "transforms": ()}
     made = recipe(source, tmp_path / "out", **more)
     build(made)
-    before = files_of(made.out)
+    before = contents(made.out)
     opened = mmload.save_subset(made.out, "hard", ROWS)
     assert list(opened) == ["train", "hard"]
     assert_is_subset(opened["hard"], opened["train"], ROWS)
     assert verify(made.out) == []
-    del before[made.out / "dataset.json"]
-    assert before.items() <= files_of(made.out).items()
+    del before["dataset.json"]
+    assert before.items() <= contents(made.out).items()
     assert opened.manifest.versions[-1].change == "subset hard"
 
 
@@ -191,10 +191,10 @@ def test_a_mark_on_a_row_of_a_subset_is_one_of_its_split(saved, out, tmp_path):
     ],
 )
 def test_a_wrong_subset_is_refused_and_leaves_nothing(out, name, rows, message):
-    before = files_of(out.parent)
+    before = contents(out.parent)
     with pytest.raises((UsageError, IndexError), match=message):
         mmload.save_subset(out, name, rows)
-    assert files_of(out.parent) == before
+    assert contents(out.parent) == before
 
 
 def test_a_dataset_that_changed_since_it_was_opened_is_refused(out):

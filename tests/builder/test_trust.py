@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from building import resealed
+from building import changed_manifest
 from conftest import mmload as command_line
 
 import mmload.sources
@@ -54,9 +54,7 @@ def hostile(copy: Path, code: Path) -> Path:
 
 def asking(dataset: Path, source: dict[str, object]) -> Path:
     """The dataset with another source in its recipe, and damage that repair would fix."""
-    body = json.loads((dataset / "dataset.json").read_text())
-    body["recipe"]["source"] = source
-    (dataset / "dataset.json").write_text(resealed(body))
+    changed_manifest(dataset, lambda body: body["recipe"].update(source=source))
     (dataset / "train" / "samples.jsonl").write_text("")
     return dataset
 
@@ -79,14 +77,14 @@ def test_no_function_does(hostile: Path, code: Path) -> None:
 
 
 def test_it_runs_if_it_is_trusted(code: Path, tmp_path: Path) -> None:
-    options = {"dataset": "canary_module:rows"}
-    build(BuildRecipe(kind="python", root=code, out=tmp_path / "out", options=options))
-    assert compare(tmp_path / "out", code, trust=True) == []
-    assert parity(tmp_path / "out", code, trust=True).verdicts
-    assert command_line("verify", tmp_path / "out", "--source", code, "--trust").returncode == 0
-    (tmp_path / "out" / "train" / "000000" / "targets.memmap").unlink()
-    assert command_line("verify", tmp_path / "out", "--repair", "--source", code).returncode == 2
-    assert command_line("verify", tmp_path / "out", "--repair", "--source", code, "--trust").returncode == 0
+    out = tmp_path / "out"
+    build(BuildRecipe(kind="python", root=code, out=out, options={"dataset": "canary_module:rows"}))
+    assert compare(out, code, trust=True) == []
+    assert parity(out, code, trust=True).verdicts
+    assert command_line("verify", out, "--source", code, "--trust").returncode == 0
+    (out / "train" / "000000" / "targets.memmap").unlink()
+    for trust, expected in (((), 2), (("--trust",), 0)):
+        assert command_line("verify", out, "--repair", "--source", code, *trust).returncode == expected
 
 
 def test_kinds_of_others_are_not_run(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +115,7 @@ def test_nothing_outside_the_source_is_read(copy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", [{}, {"source": 3}, {"source": {"kind": "voc"}, "transforms": [{"step": "Resize"}]}])
 def test_what_is_no_recipe_is_damage(copy: Path, tmp_path: Path, recipe: dict[str, object]) -> None:
-    body = json.loads((copy / "dataset.json").read_text())
-    (copy / "dataset.json").write_text(resealed({**body, "recipe": recipe}))
+    changed_manifest(copy, lambda body: body.update(recipe=recipe))
     for call in (compare, parity):
         with pytest.raises(DamagedError, match="holds no recipe of a build"):
             call(copy, tmp_path)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-from contextlib import suppress
 
 import pytest
 import torch
 from building import make_pictures, recipe
+from conftest import contents
+from small_disks import fill, small_disk_at
 
 import mmload
 from mmload.builder.dataset_change import compact, remove_unused
@@ -38,10 +38,6 @@ def made(request, tmp_path):
     return made
 
 
-def names_in(folder):
-    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
-
-
 def rows_of(out, version=None):
     split = mmload.open(out, version=version)["train"]
     return [(split.source(row), split[row].images.tolist(), int(split[row].targets)) for row in range(len(split))]
@@ -58,9 +54,9 @@ def expected(made):
 
 @pytest.mark.usefixtures("expected")
 def test_earlier_versions_go_and_the_current_one_stays(made):
-    before = names_in(made.out)
+    before = contents(made.out)
     found = remove_unused(made.out)
-    assert (found.versions, found.files) == ((1, 2, 3), len(before - names_in(made.out)))
+    assert (found.versions, found.files) == ((1, 2, 3), len(before.keys() - contents(made.out).keys()))
     assert [version.number for version in mmload.open(made.out).manifest.versions] == [4]
     assert not (made.out / "versions").exists()
     with pytest.raises(StoreError, match="has no version 1; it has 4"):
@@ -76,14 +72,7 @@ def test_kept_versions_can_be_opened(made):
 
 @pytest.mark.parametrize("has_working_folder", [False, True])
 def test_a_full_disk_is_no_obstacle(source, tmp_path, has_working_folder):
-    place = tmp_path / "disk"
-    place.mkdir()
-    if (
-        shutil.which("mount") is None
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "x", place]).returncode
-    ):
-        pytest.skip("a small file system cannot be mounted here")
-    try:
+    with small_disk_at(tmp_path / "disk", "2m") as place:
         made = recipe(source, place / "out")
         build(made)
         sorted(source.rglob("*.*"))[0].unlink()
@@ -91,23 +80,19 @@ def test_a_full_disk_is_no_obstacle(source, tmp_path, has_working_folder):
         if has_working_folder:
             Staging(made.out).__exit__(None, None, None)
         rows = rows_of(made.out)
-        with suppress(OSError), open(place / "hog", "wb", buffering=0) as hog:
-            while True:
-                hog.write(bytes(4096))
+        fill(place / "hog")
         assert remove_unused(made.out).versions == (1,)
         assert verify(made.out) == []
         assert rows_of(made.out) == rows
         assert {path.name for path in place.iterdir()} == {"out", "hog"}
         assert not (made.out / "versions").exists()
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_dry_run_removes_nothing(made):
-    before = names_in(made.out)
+    before = contents(made.out)
     found = remove_unused(made.out, dry_run=True)
     assert found.files
-    assert names_in(made.out) == before
+    assert contents(made.out) == before
     assert remove_unused(made.out) == found
     assert remove_unused(made.out).files == 0
 
@@ -120,7 +105,7 @@ def test_files_of_others_stay_and_what_a_killed_call_has_left_is_removed(made):
         (made.out / name).write_text("mine")
     remove_unused(made.out)
     assert all((made.out / name).read_text() == "mine" for name in others)
-    assert not names_in(made.out) & set(left)
+    assert not contents(made.out).keys() & set(left)
 
 
 @pytest.mark.usefixtures("expected")

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import make_folder, mmload
@@ -22,7 +23,7 @@ from mmload.store.dataset import Dataset
 
 FULL = Path("/dev/full")
 COMMANDS = (["--help"], ["bench", "--help"], ["info", "DATASET"])
-UNBUFFERED = ("", "1")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 
 
 def command(words: list[str], dataset: Dataset) -> list[str]:
@@ -30,64 +31,48 @@ def command(words: list[str], dataset: Dataset) -> list[str]:
     return [sys.executable, "-m", "mmload", *(str(dataset.path) if word == "DATASET" else word for word in words)]
 
 
-@pytest.mark.parametrize("unbuffered", UNBUFFERED)
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_full_output_is_one_line(words: list[str], unbuffered: str, dataset: Dataset) -> None:
-    if not FULL.exists():
-        pytest.skip("there is no /dev/full")
+def run(words: list[str], unbuffered: str, output: Any) -> tuple[int, str]:
+    """A program with this output: its exit code, and what it writes to standard error."""
     place = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(words, env=place, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+SWALLOWED = """
+import sys
+from mmload.cli.terminal import last_resort
+with last_resort(False):
+    try: print('shown', flush=True)
+    except Exception: pass
+"""
+
+
+@needs_full
+@pytest.mark.parametrize(
+    ("words", "unbuffered"), [(words, each) for words in COMMANDS for each in ("", "1")] + [(["SWALLOWED"], "")]
+)
+def test_a_full_output_is_one_line(words: list[str], unbuffered: str, dataset: Dataset) -> None:
+    program = [sys.executable, "-c", SWALLOWED] if words == ["SWALLOWED"] else command(words, dataset)
     with FULL.open("w") as full:
-        done = subprocess.run(
-            command(words, dataset), env=place, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.returncode == 1
-    assert done.stderr.startswith("mmload: No space left on device; free some space")
-    assert done.stderr.count("\n") == 1
+        code, said = run(program, unbuffered, full)
+    assert code == 1
+    assert said.startswith("mmload: No space left on device; free some space")
+    assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("unbuffered", UNBUFFERED)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_reader_that_is_gone_ends_it_quietly(words: list[str], unbuffered: str, dataset: Dataset) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    place = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-    try:
-        done = subprocess.run(
-            command(words, dataset), env=place, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False
-        )
-    finally:
-        os.close(theirs)
-    assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_terminal_write_error_swallowed_by_a_library_is_reported() -> None:
-    if not FULL.exists():
-        pytest.skip("there is no /dev/full")
-    script = (
-        "import sys\n"
-        "from mmload.cli.terminal import last_resort\n"
-        "with last_resort(False):\n"
-        "    try: print('shown', flush=True)\n"
-        "    except Exception: pass\n"
-    )
-    with FULL.open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env=os.environ | {"PYTHONUNBUFFERED": ""},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert done.stderr.startswith("mmload: No space left on device; free some space")
+    with open(theirs, "w") as output:
+        assert run(command(words, dataset), unbuffered, output) == (141, "")
 
 
 @pytest.mark.slow
+@needs_full
 @pytest.mark.parametrize("words", [["verify", "DATASET"], ["info", "nowhere"]], ids=" ".join)
 def test_outputs_that_are_closed_or_full_for_both_change_nothing_of_the_end(words: list[str], dataset: Dataset) -> None:
-    if not FULL.exists():
-        pytest.skip("there is no /dev/full")
     line = " ".join(f"'{word}'" for word in command(words, dataset))
     expected = int("nowhere" in words)
     assert subprocess.run(f"{line} >&- 2>&-", shell=True, check=False).returncode == expected

@@ -32,10 +32,6 @@ def change(root):
     os.utime(files[9])
 
 
-def files_of(folder):
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
 def assert_rows_equal(found, expected):
     assert list(found) == list(expected)
     for name in expected:

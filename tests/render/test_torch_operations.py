@@ -134,8 +134,8 @@ OPTIONS: dict[str, dict[str, Any]] = {"dinov2": {"local_size": 16, "local_crops"
 
 @pytest.mark.parametrize("name", ["deit3", "dinov2", "simclr", "torchvision_reference"])
 def test_presets_and_all_their_views_are_rendered_on_a_device(name: str) -> None:
-    preset: Any = getattr(presets, name)(**{"size": 24, **OPTIONS.get(name, {"num_classes": CLASSES})})
-    there: Any = getattr(presets, name)(**{"size": 24, "device": META, **OPTIONS.get(name, {"num_classes": CLASSES})})
+    options = {"size": 24, **OPTIONS.get(name, {"num_classes": CLASSES})}
+    preset, there = (getattr(presets, name)(**options, device=device) for device in (CPU, META))
     batch = given("AugMix")
     expected, on_meta = (made if isinstance(made, tuple) else (made,) for made in (preset(batch), there(batch)))
     assert [(one.images.shape, one.images.device) for one in on_meta] == [(one.images.shape, META) for one in expected]
@@ -146,13 +146,12 @@ def test_presets_and_all_their_views_are_rendered_on_a_device(name: str) -> None
 
 
 def test_seeds_of_images_on_a_device_come_from_the_generator_of_the_cpu() -> None:
-    collate = Collate(augment.RandomCrop(9))
-    torch.manual_seed(5)
-    collate(batch_of(6).images.to(META))
-    after = torch.rand(1)
-    torch.manual_seed(5)
-    collate(batch_of(6).images)
-    assert torch.equal(after, torch.rand(1))
+    after = []
+    for device in (META, CPU):
+        torch.manual_seed(5)
+        Collate(augment.RandomCrop(9))(batch_of(6).images.to(device))
+        after.append(torch.rand(1))
+    assert torch.equal(*after)
 
 
 def test_a_description_is_copied_with_its_values() -> None:

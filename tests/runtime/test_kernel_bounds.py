@@ -22,7 +22,6 @@ from mmload.runtime.numba_compile import numba_compiled
 TESTS = Path(__file__).parents[1]
 CHECKED = (
     "render/test_cpu_kernels.py",
-    "render/test_mixing_kernels.py",
     "render/test_level_kernels.py",
     "render/test_resized_windows.py",
     "builder/test_row_statistics.py",

@@ -24,7 +24,6 @@ EVERY_KERNEL = (
     "augment/test_hsv.py",
     "render/test_canvas_kernels.py",
     "render/test_cpu_kernels.py",
-    "render/test_mixing_kernels.py",
     "render/test_level_kernels.py",
     "render/test_resized_windows.py",
     "builder/test_row_statistics.py",

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -63,52 +63,39 @@ def test_an_interrupt_while_a_process_starts_leaves_none_running() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_process_ends_with_its_parent() -> None:
-    program = (
-        "import os, signal\n"
-        "from mmload.runtime.processes import start_process\n"
-        "from test_processes import waits\n"
-        "if __name__ == '__main__':\n"
-        "    _, pipe = start_process(waits, daemon=True)\n"
-        "    print(pipe.recv(), flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    place = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    # The worker holds the output open: the call returns only when it, too, has ended.
-    done = subprocess.run([sys.executable, "-c", program], env=place, stdout=subprocess.PIPE, timeout=300, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert int(done.stdout) > 0
+PROGRAM = """
+import os, signal, sys, time
+from mmload.runtime.processes import start_process
+from test_processes import waits
+if __name__ == "__main__":
+    _, pipe = start_process(waits, daemon=True)
+    worker = pipe.recv()
+    child = os.fork() if "forks" in sys.argv else os.getpid()
+    if child:
+        print(worker, child, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes run")
-def test_a_process_ends_with_its_parent_though_a_fork_of_the_parent_goes_on() -> None:
-    program = (
-        "import os, signal, time\n"
-        "from mmload.runtime.processes import start_process\n"
-        "from test_processes import waits\n"
-        "if __name__ == '__main__':\n"
-        "    _, pipe = start_process(waits, daemon=True)\n"
-        "    number = pipe.recv()\n"
-        "    child = os.fork()\n"
-        "    if child:\n"
-        "        print(number, child, flush=True)\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    time.sleep(60)\n"
-    )
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_process_ends_with_its_parent_though_a_fork_of_the_parent_may_go_on(forks: bool) -> None:
     place = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    parent = subprocess.Popen([sys.executable, "-c", program], env=place, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    worker, child = map(int, parent.stdout.readline().split())
-    parent.wait(60)
-    until = time.monotonic() + 30
-    try:
-        while runs(worker):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        assert runs(child)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        parent.stdout.close()
+    words = [sys.executable, "-c", PROGRAM, *["forks"] * forks]
+    with subprocess.Popen(words, env=place, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker, child = map(int, parent.stdout.readline().split())
+        assert parent.wait(60) == -signal.SIGKILL
+        until = time.monotonic() + 30
+        try:
+            while runs(worker):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            assert runs(child) is forks
+        finally:
+            if forks:
+                os.kill(child, signal.SIGKILL)
 
 
 def runs(number: int) -> bool:
@@ -119,11 +106,8 @@ def runs(number: int) -> bool:
 
 def test_an_interrupt_does_not_reach_a_process_that_a_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "START_METHOD", "spawn")
-    masks: list[object] = []
-    thread = threading.Thread(target=lambda: masks.append(start_process(blocked, daemon=True)[1].recv()))
-    thread.start()
-    thread.join()
-    assert masks == [True]
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(lambda: start_process(blocked, daemon=True)[1].recv()).result() is True
 
 
 def blocked(pipe: Connection) -> None:
