@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name, shard_name
-from mmload.store.shard_table import FileRecord, ShardTable, file_name, files_of
+from mmload.store.shard_table import FileRecord, file_name, files_of
 from mmload.store.versions import next_version
 
 if TYPE_CHECKING:
@@ -139,12 +140,12 @@ class _Column:
 
     def write(self, staging: Staging) -> list[FileRecord]:
         """Writes the shards that are not finished; returns the records of the files of all."""
-        paths, name, table = staging.paths, self.split.name, self.split.record.shards
-        check_no_links(self.split.path, (f"{name}/{shard_name(number)}" for number in table.folder_numbers.tolist()))
-        ends = np.cumsum(table.rows)
+        paths, name, record = staging.paths, self.split.name, self.split.record
+        check_no_links(self.split.path, (f"{name}/{shard_name(number)}" for number in record.folder_numbers))
+        ends = accumulate((shard.rows for shard in record.shards), initial=0)
         plans = [
             ShardPlan(split=name, index=number, start=start, stop=stop)
-            for number, start, stop in np.stack([table.folder_numbers, ends - table.rows, ends], 1).tolist()
+            for number, (start, stop) in zip(record.folder_numbers, pairwise(ends), strict=True)
         ]
         if not self._gives(next(plan for plan in plans if plan.stop > plan.start), paths):
             staging.clear()
@@ -174,7 +175,7 @@ class _Column:
     @lazy_property
     def _rows_of_shards(self) -> Numbers:
         """Row of the split at each place of the shards, int64 [n]; -1: it was removed."""
-        rows = np.full(int(self.split.record.shards.rows.sum()), -1, np.int64)
+        rows = np.full(int(self.split.record.rows_of_shards.sum()), -1, np.int64)
         every = np.arange(len(self.split))
         rows[self.split.files.shard_rows(every)] = every
         return rows
@@ -270,20 +271,20 @@ def _values_of(values: Any, split: Split, rows: Numbers) -> Tensor:
 def _with_column(record: SplitRecord, name: str, spec: FieldSpec, files: list[FileRecord]) -> SplitRecord:
     """Returns the record of a split with a field more, or in place of one of this name."""
     other = _without_column(record, name)
-    shards = [
+    shards = tuple(
         msgspec.structs.replace(shard, files={**shard.files, file_name(name, spec): file})
         for shard, file in zip(other.shards, files, strict=True)
-    ]
+    )
     fields = {**other.fields, name: spec}
-    return msgspec.structs.replace(other, fields=fields, shards=ShardTable.from_records(shards))
+    return msgspec.structs.replace(other, fields=fields, shards=shards)
 
 
 def _without_column(record: SplitRecord, name: str) -> SplitRecord:
     if name not in record.fields:
         return record
     fields = {own: spec for own, spec in record.fields.items() if own != name}
-    shards = [
+    shards = tuple(
         msgspec.structs.replace(shard, files={own: shard.files[own] for own in files_of(fields)})
         for shard in record.shards
-    ]
-    return msgspec.structs.replace(record, fields=fields, shards=ShardTable.from_records(shards))
+    )
+    return msgspec.structs.replace(record, fields=fields, shards=shards)

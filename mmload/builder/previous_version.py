@@ -62,7 +62,7 @@ from mmload.store.manifest import (
     versioned_name,
 )
 from mmload.store.row_reader import read_rows
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
+from mmload.store.shard_table import FileRecord, ShardRecord
 from mmload.store.unfinished import unfinished_plan
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import next_shard_folders, next_version
@@ -77,6 +77,8 @@ _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
+Shards = tuple[ShardRecord, ...]
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 Write = Callable[[str, Iterable[bytes]], FileRecord]
@@ -228,7 +230,7 @@ class VersionRows:
         )
 
 
-def kind_of(record: SplitRecord, shards: ShardTable) -> dict[str, Any]:
+def kind_of(record: SplitRecord, shards: Shards) -> dict[str, Any]:
     """Returns what the rows of a split share, over other shards: entries of :class:`SplitRecord`.
 
     Mean and deviation are those of rows without origins.
@@ -310,21 +312,20 @@ def parsed_lines(lines: Iterable[bytes], kind: type[T]) -> list[T]:
         ) from error
 
 
-def in_use(shards: ShardTable, rows: Numbers) -> tuple[ShardTable, Numbers]:
+def in_use(shards: Shards, rows: Numbers) -> tuple[Shards, Numbers]:
     """Drops the shards that have none of these rows, int64 [n] over all shards.
 
     Returns:
-        The table of the other shards, and int64 [all rows], the number that each row has over these; of dropped shards
+        The other shards, and int64 [all rows], the number that each row has over these; of dropped shards
         any.
     """
-    starts = np.concatenate([[0], np.cumsum(shards.rows)])
+    lengths = np.array([shard.rows for shard in shards], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
     used = np.unique(np.searchsorted(starts, rows, side="right") - 1)
     now = np.zeros(len(shards), np.int64)
-    now[used] = np.concatenate([[0], np.cumsum(shards.rows[used])])[:-1]
-    moved = np.arange(starts[-1]) + np.repeat(now - starts[:-1], shards.rows)
-    sizes = {name: column[used] for name, column in shards.bytes.items()}
-    crcs = {name: column[used] for name, column in shards.crc32.items()}
-    return ShardTable(shards.rows[used], sizes, crcs, shards.folder_numbers[used]), moved
+    now[used] = np.concatenate([[0], np.cumsum(lengths[used])])[:-1]
+    moved = np.arange(starts[-1]) + np.repeat(now - starts[:-1], lengths)
+    return tuple(shards[number] for number in used.tolist()), moved
 
 
 # A split of the source, and the rows that it had.
@@ -457,13 +458,13 @@ class SplitUpdate:
 
     def _all_rows(
         self, layout: ShardLayout, finished: Summaries, paths: BuildPaths
-    ) -> tuple[VersionRows, Numbers, ShardTable]:
+    ) -> tuple[VersionRows, Numbers, Shards]:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
-        shards, folders, parts = list[ShardRecord](), list[int](), [_NO_ROWS]
+        shards, parts = list[ShardRecord](), [_NO_ROWS]
         places, count = np.where(self.kept, self.rows, -1), 0
         if (old := self.kept_split) is not None:
             parts.append(replace(self._stored, targets=classes_of(old)))
-            shards, folders, count = list(old.record.shards), old.record.shards.folder_numbers.tolist(), len(old)
+            shards, count = list(old.record.placed_shards), len(old)
         first = sum(record.rows for record in shards)
         for plan in layout.plans.get(self._name, ()):
             summary = finished[self._name, plan.index]
@@ -472,10 +473,9 @@ class SplitUpdate:
             if len(samples):
                 parts.append(built)
                 shards.append(self._with_added(plan, summary.record, layout, paths))
-                folders.append(plan.index)
             count, first = count + len(samples), first + len(samples)
         joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(_NO_ROWS)}
-        return VersionRows(**joined), places, ShardTable.from_records(shards, folders)
+        return VersionRows(**joined), places, tuple(shards)
 
     def _built_rows(
         self, plan: ShardPlan, summary: ShardSummary, paths: BuildPaths, first: int
@@ -509,7 +509,7 @@ class SplitUpdate:
 
         folder = f"{plan.split}/{shard_name(plan.index)}"
         files = filled_files(paths, folder, record.rows, self._added_fields(layout))
-        return ShardRecord(rows=record.rows, files={**record.files, **files})
+        return ShardRecord(rows=record.rows, files={**record.files, **files}, folder=plan.index)
 
     def _added_fields(self, layout: ShardLayout) -> dict[str, FieldSpec]:
         """Returns the fields that were added to the split, without those that its samples have now."""
@@ -524,7 +524,7 @@ class SplitUpdate:
         there = np.flatnonzero(before >= 0)
         for name, subset in self._dataset.items():
             if subset.record.subset_of == self._name and self._old is not None:
-                now = np.full(int(self._old.record.shards.rows.sum()), -1, np.int64)
+                now = np.full(int(self._old.record.rows_of_shards.sum()), -1, np.int64)
                 now[self._stored.shard_rows[before[there]]] = there
                 rows = now[subset.files.shard_rows(np.arange(len(subset)))]
                 yield name, rows[rows >= 0]

@@ -17,7 +17,6 @@ from mmload.errors import UsageError, choices
 from mmload.store.dataset import Dataset, Split
 from mmload.store.manifest import RESERVED, VERSIONS, SplitRecord, is_name
 from mmload.store.row_numbers import row_numbers
-from mmload.store.shard_table import ShardTable
 from mmload.store.versions import next_version
 
 if TYPE_CHECKING:
@@ -53,9 +52,7 @@ def save_subset(
 
     def with_subset(paths: BuildPaths) -> dict[str, SplitRecord]:
         write = partial(write_list, paths, name)
-        table = chosen.record.shards
-        with_folders = ShardTable(table.rows, table.bytes, table.crc32, np.array(table.folder_numbers))
-        kind, owner = kind_of(chosen.record, with_folders), chosen.record.subset_of or chosen.name
+        kind, owner = kind_of(chosen.record, chosen.record.placed_shards), chosen.record.subset_of or chosen.name
         record = of_subset.record(write, next_version(opened.manifest), kind, owner)
         return {**opened.manifest.splits, name: record}
 

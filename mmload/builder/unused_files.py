@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.previous_version import in_use, kind_of, listing_time, stored_fields, stored_rows
+from mmload.builder.previous_version import Shards, in_use, kind_of, listing_time, stored_fields, stored_rows
 from mmload.builder.shards import Chunk, ShardWriter, write_list
 from mmload.builder.staging import Staging, owned_files
 from mmload.errors import BuildError, StoreError, UsageError
@@ -30,7 +30,7 @@ from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, VERSIONS, Manifest, loads, read
-from mmload.store.shard_table import META_NAME, ShardRecord, ShardTable, files_of
+from mmload.store.shard_table import META_NAME, ShardRecord, files_of
 from mmload.store.unfinished import staging_folder
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
 
@@ -205,21 +205,20 @@ def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
 
 def _mostly_removed(split: Split) -> Numbers:
     """Returns the shards of which at most half of the rows are in use; int64 [n]."""
-    rows = split.record.shards.rows
+    rows = split.record.rows_of_shards
     stored = np.unique(split.files.shard_rows(np.arange(len(split))))
     of_shard = np.searchsorted(np.cumsum(rows), stored, side="right")
     used = np.bincount(of_shard, minlength=len(rows))
     return np.flatnonzero((rows > 0) & (used <= _MOSTLY * rows))
 
 
-def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> tuple[ShardTable, Numbers]:
+def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> tuple[Shards, Numbers]:
     """Copies the rows in use of some shards to new ones.
 
     Returns:
-        The table of the shards without the old ones, and int64 [n], the new number of each row over all shards.
+        The shards without the old ones, and int64 [n], the new number of each row over all shards.
     """
-    table, size = split.record.shards, split.record.shard_samples
-    starts = np.concatenate([[0], np.cumsum(table.rows)])
+    size, starts = split.record.shard_samples, np.concatenate([[0], np.cumsum(split.record.rows_of_shards)])
     stored, places = np.unique(split.files.shard_rows(np.arange(len(split))), return_index=True)
     is_moved = np.isin(np.searchsorted(starts, stored, side="right") - 1, shards)
     rows, moved = places[is_moved], np.arange(starts[-1])
@@ -228,8 +227,7 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
         _written_shard(split, rows[first : first + size], staging, folder + number)
         for number, first in enumerate(range(0, len(rows), size))
     ]
-    folders = [*table.folder_numbers.tolist(), *range(folder, folder + len(records))]
-    remaining, again = in_use(ShardTable.from_records([*table, *records], folders), moved[stored])
+    remaining, again = in_use((*split.record.placed_shards, *records), moved[stored])
     return remaining, again[moved]
 
 
@@ -239,7 +237,7 @@ def _written_shard(split: Split, rows: Numbers, staging: Staging, folder: int) -
         for start in range(0, len(rows), _CHUNK_ROWS):
             some = rows[start : start + _CHUNK_ROWS]
             writer.write(Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some)))
-        return writer.seal().record
+        return msgspec.structs.replace(writer.seal().record, folder=folder)
 
 
 def _skipped(split: Split) -> list[tuple[str, str]]:

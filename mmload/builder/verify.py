@@ -212,8 +212,8 @@ def compare(
 
 def _difference(split: Split, shard: int, chunks: Iterable[Chunk]) -> str | None:
     """Formats the first difference of the rows of a shard from those of the source; None if they are equal."""
-    stop = int(split.record.shards.rows[: shard + 1].sum())
-    row = first = stop - int(split.record.shards.rows[shard])
+    row = first = sum(each.rows for each in split.record.shards[:shard])
+    stop = first + split.record.shards[shard].rows
     for chunk in chunks:
         rows = np.arange(row, min(row + len(chunk.samples), stop))
         sources, stored = split.source(rows), stored_fields(split, rows)

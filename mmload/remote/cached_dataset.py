@@ -120,8 +120,8 @@ class CachedFolder(Folder):
         spec = record.fields[field]
         names = [f"{field}.{part}" for part in parts_of(spec) if part != BYTES or spec.is_list]
         files = (
-            (f"{record.shard_folder(split, shard)}/{name}.memmap", record.shards.file(shard, name))
-            for shard in range(len(record.shards))
+            (f"{record.shard_folder(split, number)}/{name}.memmap", shard.files[name])
+            for number, shard in enumerate(record.shards)
             for name in names
         )
         with self._indexing:

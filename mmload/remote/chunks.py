@@ -85,7 +85,8 @@ class Chunks:
     def __init__(self, split: str, field: str, record: SplitRecord, offsets: Numbers | None = None) -> None:
         spec = record.fields[field]
         self.split, self.record, self.file = split, record, file_name(field, spec)
-        sizes, firsts = record.shards.bytes[self.file].tolist(), np.concatenate([[0], np.cumsum(record.shards.rows)])
+        sizes = [shard.files[self.file].bytes for shard in record.shards]
+        firsts = np.cumsum([0, *(shard.rows for shard in record.shards)])
         unit = spec.row_bytes if offsets is None else 1
         step, end = math.lcm(unit, _PAGE), 0
         self.each: list[Chunk] = []

@@ -9,35 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from mmload.errors import DamagedError, StoreError, VersionError, one_line, shown
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
-from mmload.store.shard_table import Count, FileRecord, ShardRecord, ShardTable, files_of
+from mmload.store.shard_table import Count, FileRecord, ShardRecord, check_shards, files_of
 from mmload.store.unfinished import how_to_go_on
 
 T = TypeVar("T")
 
 
-def convert_json(
-    body: Any, kind: type[T], path: str, hook: Callable[[type, Any], Any] | None = None, advice: str = ""
-) -> T:
-    """Converts plain JSON values to a record.
-
-    The hook converts a plain value to a type that msgspec does not know. Messages name the path, and may have advice.
+def convert_json(body: Any, kind: type[T], path: str, advice: str = "") -> T:
+    """Converts plain JSON values to a record; messages name the path, and may have advice.
 
     Raises:
         DamagedError: if a value does not fit; names the file, the place in it, and what is expected.
     """
     try:
-        return msgspec.convert(body, kind, dec_hook=hook, str_keys=True)
+        return msgspec.convert(body, kind, str_keys=True)
     except (ValueError, RecursionError, OverflowError) as error:  # ValueError: lone surrogates in a key
         raise DamagedError(f"{path} is damaged: {one_line(str(error))}; {advice or 'rebuild the dataset'}") from error
 
@@ -185,13 +182,15 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     samples: FileRecord
     origins: FileRecord | None = None
     shard_samples: Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
-    shards: ShardTable
+    shards: tuple[ShardRecord, ...]
     objects: ObjectsRecord | None = None
     order: RowOrder | None = None
 
     def __post_init__(self) -> None:
         check_names(self.fields, "fields")
-        msgspec.structs.force_setattr(self, "shards", self.shards.completed(files_of(self.fields)))
+        check_shards(self.shards, files_of(self.fields))
+        if len(set(self.folder_numbers)) < len(self.shards):
+            raise ValueError("two shards have the same folder")
         self._check_counts()
         images = self.fields.get("images")
         channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
@@ -201,7 +200,7 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _check_counts(self) -> None:
         """Checks that split, shards, classes and skipped samples count the same rows."""
-        total = int(self.shards.rows.sum()) if self.order is None else self.order.rows.bytes / ORDER_DTYPE.itemsize
+        total = int(self.rows_of_shards.sum()) if self.order is None else self.order.rows.bytes / ORDER_DTYPE.itemsize
         if total != self.rows:
             of = "the sum of its shards" if self.order is None else "the length of its order"
             raise ValueError(f"rows is {self.rows}, expected {total:g}, {of}")
@@ -229,7 +228,23 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def bytes(self) -> int:
         """Bytes of all shard files."""
-        return sum(int(sizes.sum()) for sizes in self.shards.bytes.values())
+        return sum(file.bytes for shard in self.shards for file in shard.files.values())
+
+    @property
+    def rows_of_shards(self) -> npt.NDArray[np.int64]:
+        """Number of rows of each shard, int64 [S]."""
+        return np.array([shard.rows for shard in self.shards], np.int64)
+
+    @property
+    def folder_numbers(self) -> list[int]:
+        """Number of each shard's folder."""
+        return [index if shard.folder is None else shard.folder for index, shard in enumerate(self.shards)]
+
+    @property
+    def placed_shards(self) -> tuple[ShardRecord, ...]:
+        """Shards, each with the number of its folder."""
+        numbered = zip(self.shards, self.folder_numbers, strict=True)
+        return tuple(msgspec.structs.replace(shard, folder=number) for shard, number in numbered)
 
     @property
     def lists(self) -> dict[str, FileRecord]:
@@ -248,11 +263,12 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def shard_folder(self, split: str, index: int) -> str:
         """Returns the folder, inside the dataset's, of a shard by its number and the name of this split."""
-        return f"{self.subset_of or split}/{shard_name(int(self.shards.folder_numbers[index]))}"
+        folder = self.shards[index].folder
+        return f"{self.subset_of or split}/{shard_name(index if folder is None else folder)}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as plain data."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=list)  # the shards one by one
+        plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
 
@@ -284,7 +300,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 continue
             if owner not in self.splits or self.splits[owner].subset_of is not None:
                 raise ValueError(f"split {name} has rows of {shown(owner)}, expected a split that is no subset")
-            if split.fields != self.splits[owner].fields or split.shards != self.splits[owner].shards:
+            if split.fields != self.splits[owner].fields or split.placed_shards != self.splits[owner].placed_shards:
                 raise ValueError(f"split {name} has other fields or shards than {owner}, which has its rows")
         numbers = [version.number for version in self.versions]
         if numbers != sorted(set(numbers)):
@@ -376,14 +392,7 @@ def loads(text: str, path: str) -> Manifest:
         VersionError: if the format has another version.
         DamagedError: if it is not a manifest, its checksum does not match, or it contradicts itself.
     """
-    return convert_json(parsed_text(text, path), Manifest, path, hook=_shard_table)
-
-
-def _shard_table(_: type, records: Any) -> ShardTable:
-    try:
-        return ShardTable.from_records(msgspec.convert(records, list[ShardRecord]))
-    except msgspec.ValidationError as error:  # msgspec adds the place of the shards only to other errors
-        raise ValueError(str(error)) from error
+    return convert_json(parsed_text(text, path), Manifest, path)
 
 
 def read(folder: str | Path) -> Manifest:

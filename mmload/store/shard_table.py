@@ -1,18 +1,13 @@
-"""Files of a split's shards: which a field has, and a table of their sizes and checksums.
-
-The manifest lists the shards one by one; in memory they are the columns of a table, as readers need all sizes at once.
-"""
+"""Files of a split's shards: which a field has, and the records of their sizes and checksums."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from mmload.records import FieldSpec
 
@@ -98,96 +93,24 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     folder: Count | None = None
 
 
-class ShardTable:
-    """Records of a split's shards, in row order. Immutable.
+def check_shards(shards: Sequence[ShardRecord], files: Mapping[str, FieldFile]) -> None:
+    """Checks that shards have the files of their split's fields, of sizes that can be.
 
-    Args:
-        rows: int64 [S], rows of each shard.
-        bytes: name of a file -> int64 [S], its size in each shard.
-        crc32: name of a file -> uint32 [S], its checksum in each shard.
-        folders: int64 [S], number of each shard's folder; None: the shard's own number.
+    Raises:
+        ValueError: if files are missing or unknown, or numbers cannot be.
     """
-
-    def __init__(
-        self,
-        rows: npt.NDArray[np.int64],
-        bytes: Mapping[str, npt.NDArray[np.int64]],
-        crc32: Mapping[str, npt.NDArray[np.uint32]],
-        folders: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        self.rows, self.bytes, self.crc32, self.folders = rows, dict(bytes), dict(crc32), folders
-
-    @classmethod
-    def from_records(cls, records: Sequence[ShardRecord], folders: Sequence[int] | None = None) -> ShardTable:
-        """Returns the table of the given records; the numbers of their folders replace those that the records have.
-
-        Raises:
-            ValueError: if they do not have the same files.
-        """
-        names = list(records[0].files) if records else []
-        if any(record.files.keys() != set(names) for record in records):
-            raise ValueError("shards of a split have the same files")
-        numbers = [record.folder for record in records] if folders is None else folders
-        return cls(
-            np.array([record.rows for record in records], np.int64),
-            {name: np.array([record.files[name].bytes for record in records], np.int64) for name in names},
-            {name: np.array([int(record.files[name].crc32, 16) for record in records], np.uint32) for name in names},
-            None if None in numbers else np.array(numbers, np.int64),
-        )
-
-    def completed(self, files: Mapping[str, FieldFile]) -> ShardTable:
-        """Returns the table, which has columns even of no shards, checked by the files of the split's fields.
-
-        Raises:
-            ValueError: if files are missing or unknown, or numbers cannot be.
-        """
-        if not len(self):
-            nothing = np.empty(0, np.int64)
-            return ShardTable(self.rows, dict.fromkeys(files, nothing), dict.fromkeys(files, nothing.astype(np.uint32)))
-        if self.bytes.keys() != files.keys():
-            raise ValueError(f"shards have the files {', '.join(self.bytes)}, expected {', '.join(files)}")
-        most = max(file.spec.row_bytes for file in files.values())
-        if self.rows.sum(dtype=np.float64) * most >= _MOST:  # a sum of int64 would wrap
-            raise ValueError(f"rows of shards are {self.rows.sum(dtype=np.float64):.3g} together, which are too many")
-        if len(np.unique(self.folder_numbers)) != len(self):
-            raise ValueError("two shards have the same folder")
+    for shard in shards:
+        if shard.files.keys() != files.keys():
+            raise ValueError(f"a shard has the files {', '.join(shard.files)}, expected {', '.join(files)}")
         for name, file in files.items():
-            sizes = self.bytes[name]
-            if file.counted and not np.array_equal(sizes, (self.rows + file.more) * file.spec.row_bytes):
+            size = shard.files[name].bytes
+            if size != (file.bytes(shard.rows) if file.counted else size):
                 raise ValueError(f"bytes of {name} are not rows x row size")
-            if not file.is_list and (sizes < self.rows).any():
+            if not file.is_list and size < shard.rows:
                 raise ValueError(f"bytes of {name} are fewer than rows")
-            if (total := sizes.sum(dtype=np.float64)) >= _MOST:
-                raise ValueError(f"bytes of {name} are {total:.3g} together, expected less than 2**62")
-        return self
-
-    @property
-    def folder_numbers(self) -> npt.NDArray[np.int64]:
-        """Number of each shard's folder, int64 [S]."""
-        return np.arange(len(self)) if self.folders is None else self.folders
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> ShardRecord:
-        files = {name: self.file(index, name) for name in self.bytes}
-        folder = None if self.folders is None else int(self.folders[index])
-        return ShardRecord(rows=int(self.rows[index]), files=files, folder=folder)
-
-    def file(self, index: int, name: str) -> FileRecord:
-        """Returns the record of a file of one shard."""
-        return FileRecord(bytes=int(self.bytes[name][index]), crc32=f"{int(self.crc32[name][index]):08x}")
-
-    def __iter__(self) -> Iterator[ShardRecord]:
-        return (self[index] for index in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ShardTable):
-            return NotImplemented
-        own, its = ([(shard.rows, shard.files) for shard in table] for table in (self, other))
-        return own == its and np.array_equal(self.folder_numbers, other.folder_numbers)
-
-    __hash__ = None  # type: ignore[assignment]  # as of all containers of arrays
+    for name in files:
+        if (total := sum(shard.files[name].bytes for shard in shards)) >= _MOST:
+            raise ValueError(f"bytes of {name} are {total:.3g} together, expected less than 2**62")
 
 
 def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:

@@ -70,8 +70,8 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
 def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
     if spec.encoding is None:
         return {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
-    total = int(record.shards.bytes[f"{name}.{BYTES}"].sum())
-    rows = max(1, int(record.shards.rows.sum()))
+    total = sum(shard.files[f"{name}.{BYTES}"].bytes for shard in record.shards)
+    rows = max(1, int(record.rows_of_shards.sum()))
     shape = [None if size == VARIABLE else size for size in spec.shape]
     return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // rows, "encoding": spec.encoding}
 

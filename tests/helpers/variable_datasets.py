@@ -16,7 +16,7 @@ from mmload.builder.shards import BuildPaths, Chunk, ShardWriter
 from mmload.records import VARIABLE, FieldSpec
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord, ShardTable
+from mmload.store.shard_table import FileRecord
 from mmload.store.variable_rows import JPEG, RAW, VariableRows, variable_rows
 
 SIZES = ((40, 30), (1, 50), (33, 1), (17, 23), (64, 48), (25, 25), (16, 16))
@@ -107,7 +107,7 @@ def variable_dataset(
         fields=specs,
         samples=FileRecord(bytes=len(listed), crc32=f"{crc32(listed):08x}"),
         shard_samples=shard_rows,
-        shards=ShardTable.from_records(shards),
+        shards=tuple(shards),
     )
     (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits={split: record}).dumps())
     return path

@@ -11,7 +11,7 @@ import torch
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest, SplitRecord, shard_name
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
+from mmload.store.shard_table import FileRecord, ShardRecord
 
 ROWS, SHARD_ROWS = 96, 4  # the images of a shard are three pages
 
@@ -91,7 +91,7 @@ def _record(
         classes=classes,
         samples=FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}"),
         shard_samples=shard_rows,
-        shards=ShardTable.from_records(tuple(shards)),
+        shards=tuple(shards),
     )
 
 

@@ -17,7 +17,7 @@ from mmload.records import FieldSpec
 from mmload.store import row_sources as samples
 from mmload.store.dataset import Dataset, Split
 from mmload.store.manifest import Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
+from mmload.store.shard_table import FileRecord, ShardRecord
 
 
 def split_of(path: Path, ids: Sequence[str], separators: tuple[str, str] = (", ", ": ")) -> Split:
@@ -33,9 +33,7 @@ def split_of(path: Path, ids: Sequence[str], separators: tuple[str, str] = (", "
     (path / "train" / "samples.jsonl").write_bytes(lines.encode())
     record = FileRecord(bytes=len(lines), crc32=f"{zlib.crc32(lines.encode()):08x}")
     shard = ShardRecord(rows=len(ids), files={"targets": FileRecord(bytes=8 * len(ids), crc32="00000000")})
-    split = SplitRecord(
-        rows=len(ids), fields=fields, samples=record, shard_samples=9, shards=ShardTable.from_records([shard])
-    )
+    split = SplitRecord(rows=len(ids), fields=fields, samples=record, shard_samples=9, shards=(shard,))
     (path / "dataset.json").write_text(Manifest(recipe={}, fingerprint="", splits={"train": split}).dumps())
     return mmload.open(path)["train"]
 
