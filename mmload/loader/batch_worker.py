@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate, PreparedBatch
-from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds, seeds_of
+from mmload.augment.draws import Draws, batch_of_epoch, seeds_of
 from mmload.augment.given_samples import on_device
 from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.views import Views, collates_of, has_per_sample
@@ -141,7 +141,7 @@ class BatchWorker:
         """
         try:
             rows = selection.rows
-            seeds = seeds_of_rows(self._settings.seed, epoch, rows, selection.occurrences)
+            seeds = seeds_of(self._settings.seed, epoch, rows, selection.occurrences)
             side = self._side_stream
             if side is not None and self._is_rendered_there:
                 return self._sent(side, rows, seeds, epoch)
@@ -362,13 +362,6 @@ class Output:
         return self._tensor
 
 
-def seeds_of_rows(seed: int, epoch: int, rows: Numbers, occurrences: Numbers | None) -> Numbers:
-    """Returns the seed of each sample, int64 [B]."""
-    if occurrences is None:
-        return seeds_of(seed, epoch, rows)
-    return sample_seeds(seed, epoch, torch.from_numpy(rows), torch.from_numpy(occurrences)).numpy()
-
-
 def gather(tier: HostTier, rows: Numbers, out: Tensor) -> None:
     """Copies rows of a fixed size into ``out`` [B, *row shape]."""
     size = tier.rows.spec.row_bytes
@@ -410,7 +403,7 @@ def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers) -> npt.NDArray
     """Reads lists, [B, *row shape], with padding behind each.
 
     Raises:
-        DamagedError, StoreError: as :meth:`~mmload.loader.tiers.MappedTier.parts`.
+        DamagedError, StoreError: as :meth:`~mmload.loader.tiers.HostTier.parts`.
     """
     lengths = lists.lengths(rows)
     filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file

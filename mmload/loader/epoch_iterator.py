@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError, shown
-from mmload.loader.batch_worker import BatchWorker, Delivery, Statistics
+from mmload.loader.batch_worker import BatchWorker, Delivery
 from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
@@ -291,11 +291,12 @@ class WorkerPool:
     thread 12 us per batch more.
 
     Attributes:
+        worker: makes the batches.
         prefetch: prefetch of the epoch that was begun last; None: there is none.
     """
 
     def __init__(self, worker: BatchWorker, threads: int) -> None:
-        self._worker = worker
+        self.worker = worker
         self.prefetch: Any = None
         self._jobs: Jobs = SimpleQueue()
         self._threads = single_op_threads(threads, "mmload-loader", partial(_make_batches, self._jobs, worker))
@@ -353,10 +354,6 @@ class WorkerPool:
         """Ends the prefetch."""
         if self.prefetch is not None:
             self.prefetch.close()
-
-    def statistics(self) -> Statistics:
-        """Returns counters since the pool was made."""
-        return self._worker.statistics()
 
     def close(self) -> None:
         """Ends the threads, after the batches that they are making; a forked process has none to end."""

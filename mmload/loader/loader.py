@@ -333,7 +333,7 @@ class Loader:
             ``tier_reason``, with how rows are in memory now; ``hits`` and ``misses``, rows that were in memory or
             had to be read; ``threads``, how many there are, and ``threads_reason``.
         """
-        counted = self._pool.statistics() if self._pool and self._pool.usable else Statistics()
+        counted = self._pool.worker.statistics() if self._pool and self._pool.usable else Statistics()
         return {
             "batches": self._counts.batches,
             "waited_s": self._counts.waited_s,

@@ -22,12 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
+from mmload.runtime.declarations import External
+from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resources import free_memory
 from mmload.store.dataset_folder import OpenedFile
 from mmload.store.row_reader import Numbers, Places, Rows
 
 if TYPE_CHECKING:
     from mmload.runtime.resident_pages import FileRanges
+
+Bytes = npt.NDArray[np.uint8]
 
 Refusal = Callable[[int, Exception], Exception]
 """Makes the error of a row, by its index among the requested rows, from the error of its file."""
@@ -118,6 +122,18 @@ def system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
     function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
     typed: Callable[[int, int, int, int, int, int], int | None] = function
     return typed
+
+
+_MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
+
+
+@numba_compiled("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])")
+def copy_ranges(
+    memory: Bytes, starts: Numbers, lengths: Numbers, out: Bytes, places: Numbers
+) -> None:  # pragma: no cover
+    """Copies ranges of memory, each of a length from one of ``starts`` to one of ``places`` in ``out``."""
+    for i in range(len(starts)):
+        _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
 
 
 def row_map(field: Rows, ranks: int = 1) -> RowMap | None:

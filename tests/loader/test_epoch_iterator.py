@@ -130,7 +130,7 @@ def test_a_forked_process_begins_an_epoch_of_its_own(dataset: Dataset, tier: str
         expected = rows_of(plain)
         batches = iter(loader)
         next(batches)
-        lock = cast(WorkerPool, loader._usable_pool())._worker._lock
+        lock = cast(WorkerPool, loader._usable_pool()).worker._lock
         lock.acquire()  # as a thread of this process may, when it forks
         try:
             assert in_a_fork(lambda: rows_of(loader) == expected)

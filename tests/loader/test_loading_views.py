@@ -154,9 +154,9 @@ def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pyt
     build(BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=tmp_path / "store"), threads=1)
     split = open_dataset(tmp_path / "store")["train"]
     gathered: list[int] = []
-    gather = tiers.MappedTier.gather_into
+    gather = tiers.HostTier.gather_into
     monkeypatch.setattr(
-        tiers.MappedTier,
+        tiers.HostTier,
         "gather_into",
         lambda self, rows, *where: (gathered.append(len(rows)), gather(self, rows, *where))[1],
     )

@@ -217,7 +217,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     if tier in ("disk", "memory"):
         source = tiers.tier_of_files(split.reader.field("images"), populate=tier == "memory")
     else:
-        source = tiers.ReadTier(split.reader.field("images"))
+        source = tiers.HostTier(split.reader.field("images"))
     list(source.parts(rows[:1], needed[:1]))
     with next((path / "train").glob("*/images.bytes.memmap")).open("r+b") as opened:
         opened.truncate(60 * 80 * 3 * 3)
