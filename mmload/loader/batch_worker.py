@@ -221,7 +221,7 @@ class BatchWorker:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
         collate, view = self._collate, self._settings.view
         if isinstance(collate, Collate) and collate.has_partners and self._tier is not None:
-            rows, seeds = collate.with_partners(rows, seeds, len(view), self._drawn_rows)
+            rows, seeds = collate.with_partners(rows, seeds, len(view), view.ids)
         tiles = self._tiles(rows, seeds, epoch)
         batch = self._without_images(rows, seeds, tiles)
         if self._tier is not None and isinstance(collate, Collate | Views):
@@ -251,13 +251,9 @@ class BatchWorker:
         if self._images is None or self._composer is None:
             return None
         view = self._settings.view
-        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), self._drawn_rows)
+        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
         fields = {name: self._read(name, drawn.numbers) for name in self._composed}
         return Tiles(drawn, sizes_of(self._images.located(drawn.numbers)), fields)
-
-    def _drawn_rows(self, places: Numbers) -> Numbers:
-        """Returns the rows at places of the view that a collate has drawn."""
-        return self._settings.view.ids(places)
 
     def _prepared(
         self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None

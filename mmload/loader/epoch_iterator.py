@@ -155,7 +155,7 @@ def position_in(
     if not isinstance(state, Mapping) or set(state) - set(_OPTIONAL) != set(required):
         keys = sorted(map(str, state)) if isinstance(state, Mapping) else state
         raise ValueError(f"the state has {keys!r}, expected {', '.join(required)}; give what state_dict() returned")
-    if not other_version and _version_in(state) not in (None, identity.version):
+    if not other_version and "version" in state and _integer("version", state["version"]) != identity.version:
         raise ValueError(
             f"the state is of version {state['version']!r} of the dataset, this loader reads version "
             f"{identity.version}; open that one, as in mmload.open(path, version={state['version']!r}), or give "
@@ -195,11 +195,6 @@ def seed_in(state: Mapping[str, object], default: int) -> int:
     """Returns the seed of a state; the default if it has none that a loader can have."""
     seed = as_integer(state.get("seed")) if isinstance(state, Mapping) else None
     return seed if seed is not None and 0 <= seed < 2**64 else default
-
-
-def _version_in(state: Mapping[str, object]) -> int | None:
-    """Returns the dataset's version in a state; None in one of several datasets."""
-    return _integer("version", state["version"]) if "version" in state else None
 
 
 def _required(identity: OrderIdentity) -> State:
