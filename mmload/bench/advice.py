@@ -26,8 +26,7 @@ from mmload.sources import SourceSplit
 from mmload.sources.exclusion import only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord
+from mmload.store.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord
 
 
 def span(seconds: float) -> str:

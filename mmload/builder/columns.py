@@ -24,8 +24,7 @@ from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
 from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links
-from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name, shard_name
-from mmload.store.shard_table import FileRecord, file_name, files_of
+from mmload.store.manifest import RESERVED, FileRecord, Manifest, SplitRecord, file_name, files_of, is_name, shard_name
 from mmload.store.versions import next_version
 
 if TYPE_CHECKING:

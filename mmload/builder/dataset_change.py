@@ -14,8 +14,7 @@ from mmload.errors import StoreError, UsageError, choices
 from mmload.remote.urls import check_no_url
 from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import FILE_NAME, SplitRecord, read
-from mmload.store.unfinished import staging_folder
+from mmload.store.manifest import FILE_NAME, SplitRecord, read, staging_folder
 from mmload.store.versions import with_version
 
 

@@ -11,8 +11,8 @@ import torch
 from mmload.builder.shards import BuildPaths, write_blocks
 from mmload.errors import counted
 from mmload.records import FieldSpec
+from mmload.store.manifest import FileRecord, file_name
 from mmload.store.row_reader import memory_of
-from mmload.store.shard_table import FileRecord, file_name
 
 _WITHOUT = " without a value of "  # in each warning of :func:`missing_values`
 

@@ -58,8 +58,16 @@ from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, Kno
 from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
-from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, Manifest, SplitRecord
-from mmload.store.unfinished import PLAN_NAME, staging_folder
+from mmload.store.manifest import (
+    ORIGINS_NAME,
+    PLAN_NAME,
+    SAMPLES_NAME,
+    SKIPPED_NAME,
+    SKIPPED_SHOWN,
+    Manifest,
+    SplitRecord,
+    staging_folder,
+)
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import with_version
 

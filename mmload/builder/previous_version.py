@@ -55,15 +55,16 @@ from mmload.store.manifest import (
     SAMPLES_NAME,
     SKIPPED_NAME,
     SKIPPED_SHOWN,
+    FileRecord,
     Manifest,
     RowOrder,
+    ShardRecord,
     SplitRecord,
     shard_name,
+    unfinished_plan,
     versioned_name,
 )
 from mmload.store.row_reader import read_rows
-from mmload.store.shard_table import FileRecord, ShardRecord
-from mmload.store.unfinished import unfinished_plan
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import next_shard_folders, next_version
 

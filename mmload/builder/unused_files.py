@@ -29,9 +29,18 @@ from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links, dataset_files
-from mmload.store.manifest import FILE_NAME, SKIPPED_NAME, VERSIONS, Manifest, loads, read
-from mmload.store.shard_table import META_NAME, ShardRecord, files_of
-from mmload.store.unfinished import staging_folder
+from mmload.store.manifest import (
+    FILE_NAME,
+    META_NAME,
+    SKIPPED_NAME,
+    VERSIONS,
+    Manifest,
+    ShardRecord,
+    files_of,
+    loads,
+    read,
+    staging_folder,
+)
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
 
 COMPACT = "compact"

@@ -32,8 +32,7 @@ from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files
-from mmload.store.manifest import VERSIONS, Manifest, read, shard_name
-from mmload.store.shard_table import file_name, files_of
+from mmload.store.manifest import VERSIONS, Manifest, file_name, files_of, read, shard_name
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version
 

@@ -37,8 +37,7 @@ from mmload.runtime.numba_compile import address_of
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
-from mmload.store.row_map import MappedRows, PreparedRows, copy_ranges, row_map
-from mmload.store.row_reader import Numbers, Places, Rows
+from mmload.store.row_reader import MappedRows, Numbers, Places, PreparedRows, Rows, copy_ranges, row_map
 from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG
 

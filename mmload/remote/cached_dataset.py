@@ -24,10 +24,8 @@ from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.field_rows import FieldRows, LocalFiles
-from mmload.store.manifest import Manifest
-from mmload.store.row_map import copy_ranges
-from mmload.store.row_reader import Numbers, Places, Rows
-from mmload.store.shard_table import BYTES, FileRecord, parts_of
+from mmload.store.manifest import BYTES, FileRecord, Manifest, parts_of
+from mmload.store.row_reader import Numbers, Places, Rows, copy_ranges
 from mmload.store.variable_rows import Index
 
 Take = Callable[[int, int], Numbers]

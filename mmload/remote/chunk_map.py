@@ -24,8 +24,7 @@ import numpy as np
 
 from mmload.errors import MmloadError, StoreError
 from mmload.remote.chunk_files import ChunkFiles
-from mmload.store.row_map import MappedRows, PreparedRows, Refusal, reserved, system_mmap
-from mmload.store.row_reader import Numbers, Places
+from mmload.store.row_reader import MappedRows, Numbers, Places, PreparedRows, Refusal, reserved, system_mmap
 
 NOW, AHEAD, _END = 0, 1, 2
 

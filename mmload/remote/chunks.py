@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmload.store.manifest import SplitRecord
+from mmload.store.manifest import SplitRecord, file_name
 from mmload.store.row_reader import Numbers, Places
-from mmload.store.shard_table import file_name
 
 CHUNK_BYTES = 16 * 2**20
 """Least bytes of a chunk: object stores give such ranges at the rate of the connection."""

@@ -17,9 +17,8 @@ from mmload.remote.object_store import Objects
 from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import DatasetFile
-from mmload.store.manifest import FILE_NAME, Manifest, loads
+from mmload.store.manifest import FILE_NAME, FileRecord, Manifest, loads
 from mmload.store.row_reader import Numbers
-from mmload.store.shard_table import FileRecord
 from mmload.store.versions import version_file, version_of
 
 SUFFIX = ".crc32"

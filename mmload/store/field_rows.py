@@ -1,7 +1,7 @@
 """Rows of a field of a split: where each lies in the files of the shards, and how these are read.
 
 A fixed-size row begins at its number times its bytes, a variable-size row or a list where its shard's offsets say.
-Files are opened at their first use. Rows are read here if they cannot be mapped (:mod:`mmload.store.row_map`), or if
+Files are opened at their first use. Rows are read here if they cannot be mapped (:mod:`mmload.store.row_reader`), or if
 only a few are needed.
 """
 
@@ -17,10 +17,21 @@ from mmload.records import FieldSpec
 from mmload.runtime.host_arrays import sections_of, zeros
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, OpenedFile
-from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
+from mmload.store.manifest import (
+    BYTES,
+    ENCODINGS,
+    OFFSETS,
+    ORDER_DTYPE,
+    ORDER_NAME,
+    SIZES,
+    FileRecord,
+    SplitRecord,
+    file_name,
+    files_of,
+    parts_of,
+)
 from mmload.store.row_reader import ROW, Numbers, Places, bytes_of, read_rows
 from mmload.store.row_sources import Samples
-from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of
 from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads

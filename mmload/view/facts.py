@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mmload.errors import DamagedError, SampleError, UsageError, choices, counted, one_line
 from mmload.records import VARIABLE, FieldSpec
 from mmload.store.dataset_folder import Folder
-from mmload.store.manifest import SKIPPED_NAME, Manifest, SplitRecord
+from mmload.store.manifest import BYTES, SKIPPED_NAME, Manifest, SplitRecord
 from mmload.store.row_sources import Samples
-from mmload.store.shard_table import BYTES
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,8 +15,7 @@ from PIL import Image
 from mmload.builder.shards import BuildPaths, Chunk, ShardWriter
 from mmload.records import VARIABLE, FieldSpec
 from mmload.store.checksum import crc32
-from mmload.store.manifest import Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord
+from mmload.store.manifest import FileRecord, Manifest, SplitRecord
 from mmload.store.variable_rows import JPEG, RAW, VariableRows, variable_rows
 
 SIZES = ((40, 30), (1, 50), (33, 1), (17, 23), (64, 48), (25, 25), (16, 16))

@@ -17,7 +17,7 @@ from mmload.errors import DamagedError
 from mmload.loader import Loader, tiers
 from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import can_populate
-from mmload.store import row_map
+from mmload.store import row_reader
 from mmload.store.dataset import Dataset
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_files_are_mapped_for_the_ranks_of_this_machine_that_read_a_part_each(
 def test_what_memory_could_not_do_is_said(
     dataset: Dataset, images: torch.Tensor, free: int, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_map, "free_memory", lambda: free)
+    monkeypatch.setattr(row_reader, "free_memory", lambda: free)
     with Loader(dataset, batch_size=6, tier="memory") as loader:
         for batch in loader:
             assert torch.equal(batch.images, images[batch.ids])

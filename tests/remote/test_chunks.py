@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from mmload.records import FieldSpec
 from mmload.remote import chunks as chunks_module
 from mmload.remote.chunks import Chunks
-from mmload.store.manifest import SplitRecord
+from mmload.store.manifest import FileRecord, ShardRecord, SplitRecord, files_of
 from mmload.store.row_reader import ROW
-from mmload.store.shard_table import FileRecord, ShardRecord, files_of
 
 LEAST = 300_000
 

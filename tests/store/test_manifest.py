@@ -18,8 +18,7 @@ from mmload.builder.verify import verify
 from mmload.errors import DamagedError, MmloadError, VersionError
 from mmload.records import DTYPES, FieldSpec
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import Manifest, SplitRecord, is_name, loads
-from mmload.store.shard_table import FileRecord, ShardRecord
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, is_name, loads
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
 

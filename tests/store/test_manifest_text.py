@@ -14,8 +14,7 @@ from mmload.builder.verify import compare, repair, verify
 from mmload.errors import DamagedError, MmloadError, StoreError
 from mmload.parity import ParityReport, record
 from mmload.records import FieldSpec
-from mmload.store.manifest import Manifest, SplitRecord, loads, read, sealed_text
-from mmload.store.shard_table import FileRecord, ShardRecord
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, loads, read, sealed_text
 
 SMALL = Manifest(
     recipe={"source": {"kind": "python"}, "rate": 1.5e-05, "name": "\udce9t\u00e9 \\u00E9 \n"},

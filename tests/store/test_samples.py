@@ -16,8 +16,7 @@ from mmload.errors import DamagedError, UsageError
 from mmload.records import FieldSpec
 from mmload.store import row_sources as samples
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord, ShardRecord
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
 
 
 def split_of(path: Path, ids: Sequence[str], separators: tuple[str, str] = (", ", ": ")) -> Split:

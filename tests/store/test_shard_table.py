@@ -12,8 +12,7 @@ from building import resealed
 
 from mmload.errors import DamagedError
 from mmload.records import VARIABLE, FieldSpec
-from mmload.store.manifest import Manifest, SplitRecord, loads
-from mmload.store.shard_table import FileRecord, ShardRecord
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, loads
 
 COUNT = 1001
 

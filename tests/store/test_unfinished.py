@@ -12,7 +12,7 @@ from conftest import complaint, mmload
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
-from mmload.store.unfinished import how_to_go_on
+from mmload.store.manifest import how_to_go_on
 
 
 def stop(done: int, total: int) -> None:
