@@ -1,16 +1,21 @@
 """Makes a batch in a worker thread: rows from the tier, through the collate, into pooled memory or to the device.
 
 It takes row numbers and an epoch, and returns a :class:`Delivery` for the training thread. It never decides the order.
+
+Batches for a CUDA device are copied on a stream of the loader's threads, beside the training thread's stream. A copy
+begins in memory of PyTorch's pinned allocator, which uses it again when the copy is done. The training thread does not
+wait: its stream waits for the event behind the copies, and the memory on the device is not used again before the work
+on that stream which reads it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +30,7 @@ from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
-from mmload.loader.tiers import Bytes, DeviceTier, HostTier, sizes_of, tier_of_files
+from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, sizes_of, tier_of_files
 from mmload.render.cpu_kernels import KERNEL_DTYPES
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
@@ -33,10 +38,6 @@ from mmload.runtime.memory_pool import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.row_reader import Numbers, PaddedLists, memory_of
 from mmload.store.split_views import View
-
-if TYPE_CHECKING:
-    from mmload.loader.device_batches import SideStream
-
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
@@ -122,8 +123,6 @@ class BatchWorker:
         self._read_seconds = self._render_seconds = 0.0
         self._side_stream: SideStream | None = None
         if settings.device.type == "cuda":
-            from mmload.loader.device_batches import SideStream  # the CPU needs none of it
-
             self._side_stream = SideStream(settings.device)
 
     def statistics(self) -> Statistics:
@@ -411,3 +410,59 @@ def _joined(tier: HostTier, rows: Numbers, lengths: Numbers) -> Bytes:
     memory = np.empty(int(lengths.sum()), np.uint8)
     tier.gather_into(rows, memory, np.cumsum(lengths) - lengths)
     return memory
+
+
+T = TypeVar("T")
+
+
+class SideStream:
+    """Stream of copies to a CUDA device. Thread-safe.
+
+    Attributes:
+        device: the device, with its number.
+
+    Raises:
+        ValueError: if torch finds no such device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        check_cuda(device)
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none
+        self.device = self._stream.device
+
+    def queue(self, copy: Callable[[], T]) -> Callable[[], T]:
+        """Calls ``copy`` with the stream as the current one.
+
+        Returns:
+            What makes the caller's stream wait for the copies and returns them: a tensor, a batch, or lists of them.
+        """
+        # A new thread starts on device 0: without the device guard, leaving the stream would create a context there.
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            copies = copy()
+            event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has none
+            event.record(self._stream)
+        return partial(self._received, copies, event)
+
+    def _received(self, copies: T, event: torch.cuda.Event) -> T:
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(event)
+        for tensor in _tensors_in(copies):
+            tensor.record_stream(stream)
+        return copies
+
+    def send(self, made: BatchOrViews) -> Callable[[], BatchOrViews]:
+        """Queues the copies of a batch, or of those of several views; returns what :meth:`queue` does."""
+        if isinstance(made, tuple):
+            return self.queue(lambda: tuple(on_device(one, self.device) for one in made))
+        return self.queue(lambda: on_device(made, self.device))
+
+
+def _tensors_in(copies: object) -> Iterator[Tensor]:
+    """Yields the tensors of what was copied."""
+    if isinstance(copies, Tensor):
+        yield copies
+    elif isinstance(copies, Batch):
+        yield from copies.values(include_nested=True, leaves_only=True)
+    elif isinstance(copies, tuple | list):
+        for one in copies:
+            yield from _tensors_in(one)

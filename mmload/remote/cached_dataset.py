@@ -16,8 +16,7 @@ from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, par
 from mmload.remote.cache_folder import cache_folder
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.chunk_map import ChunkMap, FetchThreads
-from mmload.remote.chunks import Chunks
-from mmload.remote.layout import manifest_at
+from mmload.remote.chunks import Chunks, manifest_at
 from mmload.remote.object_store import Objects, check_parallel, in_parallel
 from mmload.runtime.regular_files import allow_more_files
 from mmload.store.checksum import crc32

@@ -12,8 +12,7 @@ from typing import BinaryIO
 
 from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.cache_folder import CHUNKS, INCOMING, PASSING, CacheFolder
-from mmload.remote.chunks import Chunk, Chunks
-from mmload.remote.layout import SUFFIX, Sums, parse_checksums
+from mmload.remote.chunks import SUFFIX, Chunk, Chunks, Sums, parse_checksums
 from mmload.remote.object_store import Objects
 from mmload.runtime.durable_files import lock, open_lock, sync
 from mmload.runtime.regular_files import open_regular

@@ -33,7 +33,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import tiers
-from mmload.loader.jpeg_strips import decode_lines
+from mmload.loader.tiers import decode_lines
 from mmload.render.kernel_arguments import ImageLines
 from mmload.store.variable_rows import JPEG
 
