@@ -1,13 +1,17 @@
-"""Moves boxes and masks as a plan moves pixels, and says where images lie on a canvas.
+"""Moves boxes, points and masks as a plan moves pixels, and says where images lie on a canvas. It never reads images.
 
-Boxes are moved on the host, in a :class:`Trail` that goes from pass to pass, and are dropped and repacked once, after
-the last one. Masks are rendered by the nearest pixel, where they are. It never reads images.
+Fields are NumPy arrays in host memory from the first pass to the last, as each operation of torch gives the interpreter
+lock away. Boxes are moved in a :class:`Trail` that goes from pass to pass, and are dropped and repacked once, after the
+last one. Points are moved, never clipped: keypoints that leave the image at a crop are not labeled any more, and where
+an image is mirrored, keypoints of the left and the right change places. Masks are rendered by the nearest pixel.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +19,11 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.augment.points import move_points
 from mmload.batch import Batch, fields_of, with_fields
-from mmload.pictures.instance_masks import SEGMENTS
+from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
 from mmload.records import PADDING, PER_BOX
 from mmload.render.mask_kernels import moved_masks
-from mmload.render.motion import Boxes, Flags, Motion, move_boxes
+from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Array
 from mmload.render.torch_sampling import OwnMasks
@@ -28,6 +31,20 @@ from mmload.runtime.declarations import Signature, void
 from mmload.runtime.host_arrays import copied, taken, zeros
 from mmload.runtime.numba_compile import numba_compiled, variant
 from mmload.runtime.random_words import Numbers
+
+KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
+"""Fields of ``batch.extra`` with points: float32 [B, M, K, 3], [B, M, 4, 2] and [B, P, 2]; and uint8 [B, K], for each
+keypoint the one that it becomes in a mirrored image."""
+
+_SHAPES = {KEYPOINTS: (0, 0, 0, 3), CORNERS: (0, 0, 0, 2), POLYGONS: (0, 0, 2)}
+"""Names of the fields -> shapes with as many dimensions; 0: any size."""
+
+_FOLLOWING = frozenset(
+    ("boxes", "counts", "masks", "targets", "image_sizes", FLIPS, *PER_BOX, *chain.from_iterable(SEGMENTS))
+)
+
+Fields = dict[str, Array]
+"""Fields of a batch that its steps may change, [B, ...] by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +94,30 @@ class BoxRule:
         return max(self.min_size, 1e-6)
 
 
+def following_fields(fields: Mapping[str, Tensor]) -> Fields:
+    """Returns the fields in host memory that steps may change; those of bfloat16, which NumPy lacks, as float32."""
+    return {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        for name, value in fields.items()
+        if name in _FOLLOWING
+    }
+
+
+def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:
+    """Returns a batch with other values of fields; ``before`` are those that :func:`following_fields` gave of it."""
+    stored, changed = fields_of(batch), {}
+    for name, value in fields.items():
+        if value is not before.get(name):
+            changed[name] = torch.from_numpy(value)
+            if name in stored and stored[name].dtype == torch.bfloat16 and name != "targets":  # soft ones are float32
+                changed[name] = changed[name].bfloat16()
+    if "image_sizes" in before.keys() - fields.keys():
+        batch = batch.replace(image_sizes=None)
+    elif "image_sizes" in changed:
+        batch = batch.replace(image_sizes=changed.pop("image_sizes"))
+    return with_fields(batch, changed)
+
+
 class Trail(NamedTuple):
     """Boxes of a batch as passes have moved them, and what these did to them, until boxes are dropped.
 
@@ -98,9 +139,10 @@ class Trail(NamedTuple):
     def before(cls, boxes: Boxes, plan: Plan) -> Trail:
         """Returns the trail of boxes [B, M, 4] before the first pass, of which this is the plan."""
         given: Boxes = np.ascontiguousarray(boxes)
-        shape, kind = (len(given), given.shape[1] + 1), given.dtype
+        (count, most, _), kind = given.shape, given.dtype
         sizes = np.array([plan.source[1:]]) if plan.sizes is None else np.ascontiguousarray(plan.sizes)
-        trail = cls(np.empty((*shape, 4), kind), zeros(shape, np.bool_), np.empty(shape, kind), _none_of(given))
+        edges = zeros((count, most + 1), np.bool_), np.empty((count, most + 1), kind)
+        trail = cls(np.empty((count, most + 1, 4), kind), *edges, zeros((count, most), np.bool_))
         variant(_begin_trail, _begin(kind.name))(given, sizes, trail.boxes, trail.share)
         return trail
 
@@ -109,11 +151,6 @@ class Trail(NamedTuple):
         boxes, cut, share = map(copied, self[:3])
         move_boxes(boxes, Motion.of_plan(plan), cut, share)
         return Trail(boxes, cut, share, self.dropped if plan.dropped is None else self.dropped | plan.dropped)
-
-
-def _none_of(boxes: Boxes) -> Flags:
-    """Returns false for each of boxes [B, M, 4]: bool [B, M]."""
-    return zeros(boxes.shape[:2], np.bool_)
 
 
 def _begin(kind: str) -> Signature:
@@ -133,54 +170,110 @@ def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> No
 
 
 def move_fields(
-    batch: Batch, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
-) -> tuple[Batch, Trail | None]:
+    fields: Fields, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
+) -> tuple[Fields, Trail | None]:
     """Moves points, masks and ``image_sizes`` of a batch, and the boxes of its trail, as the plan moves pixels.
 
-    None of the boxes is dropped, and the batch's stay as they are: :func:`drop_boxes` replaces them once, after all
+    None of the boxes is dropped, and the fields' stay as they are: :func:`drop_boxes` replaces them once, after all
     passes, so that boxes that a later resize enlarges again remain, however the steps were divided into passes. The
-    trail is that of the passes before; ``own`` are variable-size masks, in place of the batch's. All are in host
-    memory.
+    trail is that of the passes before; ``own`` are variable-size masks, in place of the batch's.
     """
-    if plan.is_framed:
-        batch = batch.replace(image_sizes=_sizes_on_canvas(batch, plan))
-    elif batch.image_sizes is not None and (plan.moves or plan.mixing is not None or plan.canvas is not None):
-        batch = batch.replace(image_sizes=None)
+    moved, resampling = fields.copy(), plan.resampling
+    if plan.is_framed or plan.moves or plan.mixing is not None or plan.canvas is not None:
+        moved.pop("image_sizes", None)
+    placed = None if resampling is None else resampling.placement
+    if plan.is_framed and placed is not None and plan.mixing is None:
+        moved["image_sizes"] = np.stack((placed.rows, placed.cols), 1)
     if not plan.moves:
-        return batch, trail
-    batch = move_points(batch, plan)
-    if own is None and batch.masks is not None:
-        pixels = batch.masks.contiguous()
-        own = OwnMasks(pixels.view(-1), torch.arange(len(pixels), device="cpu") * pixels[0:1].numel())
+        return moved, trail
+    if points_in(fields):
+        heights = [plan.source[1]] * plan.count if plan.sizes is None else plan.sizes[:, 0].tolist()
+        moved |= without_runs(moved, heights)
+        moved |= moved_fields(points_in(moved), Motion.of_plan(plan), fields.get(FLIPS))
+    if own is None and "masks" in fields:
+        pixels = np.ascontiguousarray(fields["masks"])
+        own = OwnMasks(pixels.reshape(-1), np.arange(len(pixels)) * math.prod(pixels.shape[1:]))
     if own is not None:
-        moved = moved_masks(own.memory.numpy(), own.starts.numpy(), plan)
-        batch = batch.replace(masks=torch.from_numpy(moved))
-    if batch.boxes is None:
-        return batch, trail
-    return batch, (trail or Trail.before(batch.boxes.numpy(), plan)).moved(plan)
+        moved["masks"] = moved_masks(*own, plan)
+    if "boxes" in fields:
+        trail = (trail or Trail.before(fields["boxes"], plan)).moved(plan)
+    return moved, trail
 
 
-def _sizes_on_canvas(batch: Batch, plan: Plan) -> Tensor | None:
-    """Returns height and width of each image on its canvas, int64 [B, 2]; None if images are mixed."""
-    placed = None if plan.resampling is None else plan.resampling.placement
-    if placed is None or plan.mixing is not None:
-        return None
-    where = next(iter(fields_of(batch).values()), torch.empty(0, device="cpu")).device
-    return torch.from_numpy(np.stack((placed.rows, placed.cols), 1)).to(where)
+def points_in(fields: Fields) -> Fields:
+    """Returns the fields with points by name; a field of such a name with other values is none."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if name in _SHAPES
+        and value.dtype.kind == "f"
+        and value.ndim == len(_SHAPES[name])
+        and value.shape[-1] == _SHAPES[name][-1]
+    }
 
 
-def boxes_in(batch: Batch, plan: Plan, trail: Trail | None) -> tuple[Trail, Numbers]:
+def moved_fields(points: Fields, motion: Motion, flips: Array | None = None) -> Fields:
+    """Moves fields of :func:`points_in`, in their dtypes; ``flips`` are those of keypoints, if there are any."""
+    moved = {}
+    for name, value in points.items():
+        array = value.astype(np.promote_types(value.dtype, np.float32), copy=False)
+        if name == KEYPOINTS:
+            places, inside = moved_points(array[..., :2], motion, pixels=True)
+            shown = array[..., 2:] * inside[..., None]
+            array = np.concatenate((places * (shown > 0), shown), -1)
+            if flips is not None:
+                exchanged = np.take_along_axis(array, flips.astype(np.int64)[:, None, :, None], 2)
+                array = np.where(motion.mirrors[:, None, None, None], exchanged, array)
+        else:
+            array, _ = moved_points(array, motion)
+        moved[name] = array.astype(value.dtype, copy=False)
+    return moved
+
+
+def without_runs(fields: Fields, heights: Sequence[int]) -> Fields:
+    """Converts run lengths in fields [B, ...] to polygons, a rectangle for each run of a column, by heights.
+
+    Returns:
+        The fields of :data:`~mmload.pictures.instance_masks.SEGMENTS`; none if there are no run lengths.
+    """
+    if "run_boxes" not in fields or POLYGONS not in fields or not fields["run_boxes"][..., 1].any():
+        return {}
+    rings, polygons = [], []
+    for row, height in enumerate(heights):
+        own = {name: fields[name][row] for pair in SEGMENTS for name in pair}
+        real = own["rings"][own["rings"][:, 1] > 0]
+        points = [own["polygons"][: real[:, 1].sum()]]
+        entries = [real]
+        for box, runs in parts_of(own, *SEGMENTS[1]):
+            rectangles = rectangles_of_runs(runs, height)
+            entries.append(np.tile(np.array([[box, 4]], np.int32), (len(rectangles), 1)))
+            points.append(rectangles.reshape(-1, 2))
+        rings.append(np.concatenate(entries).astype(np.int32))
+        polygons.append(np.concatenate(points))
+    nothing = {name: np.zeros_like(fields[name]) for name in SEGMENTS[1]}
+    return {**nothing, "rings": padded(rings), "polygons": padded(polygons)}
+
+
+def padded(rows: Sequence[Array], blank: float = 0) -> Array:
+    """Returns the elements [n, ...] of samples, one sample at least, as [B, M, ...]: M of the longest, at least 1."""
+    made = np.full((len(rows), max(1, *map(len, rows)), *rows[0].shape[1:]), blank, rows[0].dtype)
+    for room, row in zip(made, rows, strict=True):
+        room[: len(row)] = row
+    return made
+
+
+def boxes_in(fields: Fields, plan: Plan, trail: Trail | None) -> tuple[Trail, Numbers]:
     """Returns the trail of a batch's boxes as ``plan`` moves them, and the numbers of real ones, int64 [B]."""
-    trail = trail or Trail.before(batch.boxes.numpy(), plan)  # type: ignore[union-attr]  # only asked for boxes
+    trail = trail or Trail.before(fields["boxes"], plan)
     trail = trail.moved(plan) if plan.moves else trail
-    return trail, _counts_of(batch, trail)
+    return trail, _counts_of(fields, trail)
 
 
-def _counts_of(batch: Batch, trail: Trail) -> Numbers:
-    """Returns the numbers of real boxes, int64 [B]; all are, if the batch has no counts."""
+def _counts_of(fields: Fields, trail: Trail) -> Numbers:
+    """Returns the numbers of real boxes, int64 [B]; all are, if there are no counts."""
     samples, most = trail.dropped.shape
-    counts: Numbers = np.full(samples, most) if batch.counts is None else batch.counts.numpy()
-    return np.ascontiguousarray(counts)
+    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(samples, most)
+    return counts
 
 
 def check_counts(counts: Tensor, most: int) -> None:
@@ -202,18 +295,18 @@ def check_counts(counts: Tensor, most: int) -> None:
         )
 
 
-def drop_boxes(batch: Batch, trail: Trail | None, rule: BoxRule) -> Batch:
+def drop_boxes(fields: Fields, trail: Trail | None, rule: BoxRule) -> Fields:
     """Replaces a batch's boxes by those of the trail, without those that passes or the rule drop; no pass: none is.
 
     The remaining ones move to the front in their order, and the rest is empty.
     """
     if trail is None:
-        return batch
-    counts, shape, kind = _counts_of(batch, trail), trail.dropped.shape, trail.boxes.dtype
+        return fields
+    counts, shape, kind = _counts_of(fields, trail), trail.dropped.shape, trail.boxes.dtype
     packed, order, real = zeros((*shape, 4), kind), zeros(shape, np.int64), zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
     variant(_keep_boxes, _keep(kind.name))(limits, counts, *trail, packed, order, real)
-    return with_boxes_of(batch, packed, order, real)
+    return with_boxes_of(fields, packed, order, real)
 
 
 def _keep(kind: str) -> Signature:
@@ -253,37 +346,21 @@ def _keep_boxes(
                 found += 1
 
 
-def with_boxes_of(batch: Batch, boxes: Boxes, sources: Numbers, real: Flags) -> Batch:
-    """Returns a batch with other boxes [B, M, 4], and their labels, counts and all else that belongs to them.
+def with_boxes_of(fields: Fields, boxes: Boxes, sources: Numbers, real: Flags) -> Fields:
+    """Returns fields with other boxes [B, M, 4], and their labels, counts and all else that belongs to them.
 
     Each is the box ``sources``, int64 [B, M], of the boxes before, or padding where ``real``, bool [B, M], is false.
     Polygons and run lengths of boxes that are gone get the box -1.
     """
-    fields = fields_of(batch)
-    made = {"boxes": boxes, "counts": np.array([np.count_nonzero(row) for row in real], np.int64)}
+    made = {**fields, "boxes": boxes, "counts": np.array([np.count_nonzero(row) for row in real], np.int64)}
     for name in PER_BOX:
         # A field of this name may have nothing to do with boxes.
         if name in fields and fields[name].shape[1:2] == sources.shape[1:]:
-            made[name] = taken(np.ascontiguousarray(values_of(fields[name])), sources, real, PADDING.get(name, 0))
+            made[name] = taken(np.ascontiguousarray(fields[name]), sources, real, PADDING.get(name, 0))
     for name, _ in SEGMENTS:
         if name in fields:
-            entries = values_of(fields[name])
+            entries = fields[name]
             is_new = (sources[:, :, None] == entries[:, None, :, 0]) & real[:, :, None]
             box = np.where(is_new.any(1), is_new.argmax(1), -1)
             made[name] = np.stack((box.astype(entries.dtype), entries[..., 1]), 2)
-    device = fields["boxes"].device
-    tensors = {name: tensor_of(value, fields.get(name)) for name, value in made.items()}
-    there = device.type == "cpu"
-    return with_fields(batch, tensors if there else {name: value.to(device) for name, value in tensors.items()})
-
-
-def values_of(field: Tensor) -> Array:
-    """Returns a field on the host; NumPy has no bfloat16, whose bits are int16."""
-    plain = field.view(torch.int16) if field.dtype == torch.bfloat16 else field
-    return (plain if plain.device.type == "cpu" else plain.cpu()).numpy()
-
-
-def tensor_of(values: Array, field: Tensor | None) -> Tensor:
-    """Returns values that :func:`values_of` gave of a field as a tensor; None: they are no bits of another dtype."""
-    tensor = torch.from_numpy(values)
-    return tensor if field is None or field.dtype != torch.bfloat16 else tensor.view(torch.bfloat16)
+    return made

@@ -5,7 +5,7 @@ The checks run once per collate or per batch, on shapes and dtypes; only the val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,8 +145,10 @@ def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:
             )
 
 
-def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, batch: Batch) -> Tensor:
-    """Checks the images that a step made of the images ``before`` and returns them.
+def check_output(
+    step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, fields: Collection[str]
+) -> Tensor:
+    """Checks the images that a step made of the images ``before``, of a batch with ``fields``, and returns them.
 
     Raises:
         TypeError: if it is no tensor, or one of another dtype.
@@ -161,7 +163,7 @@ def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.d
         raise TypeError(
             f"{name} gave {images.dtype}, but dtype is {dtype}; give uint8, or floats in a collate of a floating dtype"
         )
-    has_geometry = batch.boxes is not None or batch.masks is not None
+    has_geometry = "boxes" in fields or "masks" in fields
     if images.shape[2:] != before.shape[2:] and has_geometry and not sees_fields(step):
         raise ValueError(
             f"{name} resized images {tuple(before.shape)} to {tuple(images.shape)} but not their boxes or masks; use "

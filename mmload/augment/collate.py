@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import argument_error, integer, torch_device
-from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, move_fields
+from mmload.augment.boxes import BoxRule, Trail, boxes_in, drop_boxes, following_fields, move_fields, with_following
 from mmload.augment.checks import (
     check_batch,
     check_fields,
@@ -237,7 +237,9 @@ class Collate(nn.Module):
             The prepared batch, to be rendered row by row or at once, and then finished.
         """
         check_batch(batch, shape, source, sizes)
-        check_fields(self.steps, fields_of(batch) | ({} if masks is None else {"masks": masks.memory}))
+        check_fields(
+            self.steps, fields_of(batch) | ({} if masks is None else {"masks": torch.from_numpy(masks.memory)})
+        )
         seeds = _seeds_of(batch) if seeds is None else seeds
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source))
@@ -250,9 +252,9 @@ class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
 
     All passes up to the first module that needs pixels are described, and boxes, masks and targets have gone through
-    them: what cannot be done is refused before a pixel is rendered. It has everything but the images, of which
-    ``start`` is the plan that changes nothing, and its seeds, int64 [B]; all of this is in host memory. ``masks`` are
-    in place of its own. Without ``tiles``, the composer draws them among the rows of the batch.
+    them, as NumPy arrays: what cannot be done is refused before a pixel is rendered. It has everything but the images,
+    of which ``start`` is the plan that changes nothing, and its seeds, int64 [B]; all of this is in host memory.
+    ``masks`` are in place of its own. Without ``tiles``, the composer draws them among the rows of the batch.
 
     Attributes:
         rendering: the first pass.
@@ -275,14 +277,16 @@ class PreparedBatch:
     ) -> None:
         self._collate, self._steps, self._epoch = collate, list(collate.steps), collate.epoch
         self._own_masks, self._framed = masks, framed
-        self._batch = batch
+        self._batch, self._made = batch, following_fields(fields_of(batch))
+        self._fields = self._made  # as passes have changed those of the batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._seeds = seeds
         self._trail: Trail | None = None
         first = collate.composer
         if first is not None:
             tiles = tiles or first.tiles_of(batch, self._draws(0), start.source, source, start.sizes)
-            start, self._batch, self._trail = first.composed(batch, tiles, self._draws(0), start.source[0])
+            start, composed, self._trail = first.composed(tiles, self._draws(0), start.source[0])
+            self._fields = self._fields | composed
         self.tile_rows = None if tiles is None else tiles.rows
         self.rendering, following = self._described(0 if first is None else 1, start, source)
         self._follow(self.rendering.plan)
@@ -352,9 +356,9 @@ class PreparedBatch:
             shape, dtype = rendering.plan.shape, rendering.dtype
         self._next = at
         if at == len(self._steps) or sees_fields(self._steps[at]):
-            self._batch, self._trail = drop_boxes(self._batch, self._trail, self._collate.box_rule), None
-        if at < len(self._steps) and self._batch.image_sizes is not None:  # such a module may move pixels
-            self._batch = self._batch.replace(image_sizes=None)
+            self._fields, self._trail = drop_boxes(self._fields, self._trail, self._collate.box_rule), None
+        if at < len(self._steps):  # such a module may move pixels
+            self._fields = {name: value for name, value in self._fields.items() if name != "image_sizes"}
         return passes
 
     def _changed(self, step: nn.Module, images: Tensor) -> Tensor:
@@ -362,16 +366,19 @@ class PreparedBatch:
         if not (isinstance(step, AfterStep) and step.takes_uint8):
             images = self._converted(images)
         if not isinstance(step, AfterStep):
-            return check_output(step, step(images), images, self._collate.dtype, self._batch)
+            return check_output(step, step(images), images, self._collate.dtype, self._fields)
         batch = self._batch_on(images.device).replace(images=images)
         changed = step.changed(batch, self._draws(self._next), self._collate.box_rule)
         on_host = images.device.type == "cpu"
         self._batch = changed if on_host else on_device(changed.replace(images=None), torch.device("cpu"))
+        self._fields = self._made = following_fields(fields_of(self._batch))
         self._seeds = self._seeds[: len(changed)]  # partners of the samples may be gone
-        return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, changed)
+        return check_output(step, changed.images, images[: len(changed)], self._collate.dtype, self._fields)
 
     def _batch_on(self, device: torch.device) -> Batch:
         """Returns the batch on a device, to which it is copied once."""
+        if self._fields is not self._made:
+            self._batch, self._made = with_following(self._batch, self._fields, self._made), self._fields
         if device.type == "cpu":
             return self._batch
         if self._copied is None or self._copied[0] is not self._batch:
@@ -380,10 +387,10 @@ class PreparedBatch:
 
     def _follow(self, plan: Plan) -> None:
         """Takes boxes, masks and targets through a pass."""
-        self._batch, self._trail = move_fields(self._batch, plan, self._trail, self._own_masks)
+        self._fields, self._trail = move_fields(self._fields, plan, self._trail, self._own_masks)
         self._own_masks = None
         if plan.mixing is not None:
-            self._batch = mixed_fields(self._batch, plan, plan.mixing)
+            self._fields = mixed_fields(self._fields, plan, plan.mixing)
 
     def _converted(self, images: Tensor) -> Tensor:
         """Converts images to the collate's dtype, scaled to [0, 1] if they were integers."""
@@ -418,7 +425,7 @@ class PreparedBatch:
 
     def _draws(self, at: int) -> Draws:
         """Returns the draws of step ``at``."""
-        boxes = None if self._batch.boxes is None else partial(boxes_in, self._batch, trail=self._trail)
+        boxes = partial(boxes_in, self._fields, trail=self._trail) if "boxes" in self._fields else None
         return Draws(self._seeds, at, epoch=self._epoch, ids=self._batch.ids, boxes=boxes)
 
 

@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.boxes import BoxRule, with_boxes_of
+from mmload.augment.boxes import BoxRule, following_fields, points_in, with_boxes_of, with_following
 from mmload.augment.draws import Draws
-from mmload.augment.points import has_points
+from mmload.augment.given_samples import on_device
 from mmload.augment.step import AfterStep
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.errors import shown
+from mmload.render.motion import Boxes, Flags
+from mmload.runtime.random_words import Numbers
 
 _STILL = frozenset(("ConvertImageDtype", "Grayscale", "Identity", "LinearTransformation", "RGB", "ToDtype"))
 """Torchvision's that draw nothing and treat every sample of a batch alike."""
@@ -158,12 +160,28 @@ class PerSample(AfterStep):
 
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
         """Changes every sample by the module; the images of an empty batch keep their size."""
-        keys = draws.bits(1)[:, 0].tolist()
-        with _one_at_a_time, _borrowed_generators(batch.images.device):
-            samples = [self._run(batch, k, key) for k, key in enumerate(keys)]
-        return self._collected(batch, samples, box_rule) if samples else batch
+        keys, device = draws.bits(1)[:, 0].tolist(), batch.images.device
+        if not keys:
+            return batch
+        host = on_device(batch.replace(images=None), torch.device("cpu"))
+        before = following_fields(fields_of(host))
+        with _one_at_a_time, _borrowed_generators(device):
+            samples = [self._run(batch, k, key, bool(points_in(before))) for k, key in enumerate(keys)]
+        images = self._stacked("an image", [sample.image for sample in samples])
+        if "boxes" in before:
+            boxes = with_boxes_of(before, *self._remaining(before["boxes"], samples, box_rule))
+            host = with_following(host, boxes, before)
+        changed: Batch = on_device(host, device).replace(images=images)
+        if batch.masks is None:
+            return changed
+        changed.masks = self._stacked("a mask", [sample.mask for sample in samples])
+        if changed.masks.shape[-2:] != images.shape[-2:]:
+            raise ValueError(
+                f"{self._name} made masks {tuple(changed.masks.shape)} unlike the images; resize both alike"
+            )
+        return changed
 
-    def _run(self, batch: Batch, k: int, key: int) -> _ChangedSample:
+    def _run(self, batch: Batch, k: int, key: int, has_points: bool) -> _ChangedSample:
         """Runs the module on sample ``k``, with all generators seeded by ``key``."""
         _seed(key, batch.images.device)
         if not takes_boxes(self.module):
@@ -185,7 +203,7 @@ class PerSample(AfterStep):
         boxes = changed.get("boxes")
         if boxes is not None and getattr(boxes.format, "value", None) != "XYXY":
             raise ValueError(f"{type(self.module).__name__} gave boxes as {boxes.format}, expected XYXY")
-        if boxes is not None and has_points(batch) and not torch.equal(boxes, sample["boxes"]):
+        if boxes is not None and has_points and not torch.equal(boxes, sample["boxes"]):
             raise ValueError(
                 f"PerSample({self._name}) would not move keypoints, corners and polygons; use steps of mmload.augment, "
                 "or leave these fields out of fields="
@@ -193,38 +211,28 @@ class PerSample(AfterStep):
         parts = [changed["images"], boxes, changed.get("labels"), changed.get("masks")]
         return _ChangedSample(*(part.as_subclass(Tensor) if isinstance(part, Tensor) else part for part in parts))
 
-    def _collected(self, batch: Batch, samples: Sequence[_ChangedSample], box_rule: BoxRule) -> Batch:
-        """Joins the samples to a batch, with the remaining boxes at the front."""
-        fields = {"images": self._stacked("an image", [sample.image for sample in samples])}
-        if batch.masks is not None:
-            fields["masks"] = self._stacked("a mask", [sample.mask for sample in samples])
-            if fields["masks"].shape[-2:] != fields["images"].shape[-2:]:
-                raise ValueError(
-                    f"{self._name} made masks {tuple(fields['masks'].shape)} unlike the images; resize both alike"
-                )
-        if batch.boxes is None:
-            collected: Batch = batch.replace(**fields)
-            return collected
-        boxes, counts = torch.zeros_like(batch.boxes), torch.zeros_like(batch.boxes[:, 0, 0], dtype=torch.int64)
-        sources = torch.full(batch.boxes.shape[:2], -1, device=boxes.device)
+    def _remaining(
+        self, before: Boxes, samples: Sequence[_ChangedSample], rule: BoxRule
+    ) -> tuple[Boxes, Numbers, Flags]:
+        """Returns the boxes that remain, at the front, the index of each among those before, and which are real.
+
+        All remain but those that were changed and are too small.
+        """
+        boxes, sources = np.zeros_like(before), np.full(before.shape[:2], -1)
         for k, sample in enumerate(samples):
             if sample.boxes is None or sample.remaining is None or len(sample.boxes) != len(sample.remaining):
                 raise ValueError(f"{self._name} gave different numbers of boxes and labels; make it drop them together")
-            stays = self._stays(sample.boxes, batch.boxes[k, sample.remaining], box_rule)
-            counts[k] = int(stays.sum())
-            boxes[k, : counts[k]], sources[k, : counts[k]] = sample.boxes[stays], sample.remaining[stays]
-        made = (boxes, sources.clamp(min=0), sources >= 0)
-        return with_boxes_of(batch.replace(**fields), *(each.cpu().numpy() for each in made))
-
-    def _stays(self, boxes: Tensor, before: Tensor, rule: BoxRule) -> Tensor:
-        """Returns which boxes remain: all but those that were changed and are too small; bool [n]."""
-        same = (boxes == before).all(1)
-        if rule.min_visible and not same.all():
-            raise ValueError(
-                f"min_visible is {rule.min_visible:g}, and PerSample({self._name}) moves boxes without reporting what "
-                "share of each remains: give the collate's box_rule a min_size alone"
-            )
-        return same | torch.from_numpy(rule.permits(boxes.cpu().numpy())).to(same.device)
+            moved, index = sample.boxes.cpu().numpy(), sample.remaining.cpu().numpy()
+            same = (moved == before[k, index]).all(1)
+            if rule.min_visible and not same.all():
+                raise ValueError(
+                    f"min_visible is {rule.min_visible:g}, and PerSample({self._name}) moves boxes without reporting "
+                    "what share of each remains: give the collate's box_rule a min_size alone"
+                )
+            stays = same | rule.permits(moved)
+            count = np.count_nonzero(stays)
+            boxes[k, :count], sources[k, :count] = moved[stays], index[stays]
+        return boxes, sources.clip(0), sources >= 0
 
     @property
     def _name(self) -> str:

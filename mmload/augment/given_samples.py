@@ -84,7 +84,7 @@ class Given(NamedTuple):
     def chosen(self, numbers: Tensor) -> Given:
         """Returns some samples, by their numbers, int64 [N]."""
         images = self.images[numbers] if isinstance(self.images, Tensor) else [self.images[k] for k in numbers.tolist()]
-        masks = None if self.masks is None else self.masks._replace(starts=self.masks.starts[numbers])
+        masks = None if self.masks is None else self.masks._replace(starts=self.masks.starts[numbers.numpy()])
         return Given(self.batch.replace(images=None)[numbers], images, masks)
 
 
@@ -182,8 +182,9 @@ def _of_sizes(batch: Batch, samples: Sequence[Any]) -> Given:
                 f"a mask is {mask.dtype} {tuple(mask.shape)}, expected torch.uint8 of the size of its image, "
                 f"{tuple(image.shape)}"
             )
-    lengths = torch.tensor([mask.numel() for mask in masks], device="cpu")
-    return Given(batch, images, OwnMasks(torch.cat([mask.reshape(-1) for mask in masks]), lengths.cumsum(0) - lengths))
+    lengths = np.array([mask.numel() for mask in masks])
+    pixels = np.concatenate([mask.reshape(-1).numpy() for mask in masks])
+    return Given(batch, images, OwnMasks(pixels, np.cumsum(lengths) - lengths))
 
 
 def _images_of(value: Any, dimensions: int) -> Tensor:

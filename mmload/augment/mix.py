@@ -10,22 +10,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import argument_error, chance, choice, elements, integer, number, numbers
+from mmload.augment.boxes import Fields, following_fields
 from mmload.augment.draws import Draws, beta
 from mmload.augment.step import Step, TargetStep, plan_for
-from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.plan import Plan
-from mmload.render.plan_parts import Mixing
+from mmload.render.plan_parts import Array, Mixing
 from mmload.render.rendering import Rendering
-from mmload.render.torch_rendering import pasted_pixels
 from mmload.runtime.host_arrays import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -64,7 +62,10 @@ class MixStep(TargetStep, Step):
         """Mixes images and targets, as a step alone."""
         plan = plan_for(images)
         mixing = self.mixing(plan, draws)
-        mixed = mixed_targets(targets, mixing.target_share(plan.height, plan.width), self.num_classes)
+        mixed, share = None, mixing.target_share(plan.height, plan.width)
+        if targets is not None:  # a device is waited for
+            (given,) = following_fields({"targets": targets.cpu()}).values()
+            mixed = torch.from_numpy(mixed_targets(given, share, self.num_classes)).to(targets.device)
         return Rendering(plan.mixed(mixing), images.dtype).rendered(images), mixed
 
 
@@ -228,61 +229,43 @@ def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:
     return tuple(weight / sum(each) for weight in each)
 
 
-def check_targets(targets: Tensor | None, classes: int | None) -> None:
-    """Rejects targets that cannot be blended; their values only on a CPU, as others would be waited for.
+def mixed_fields(fields: Fields, plan: Plan, mixing: Mixing) -> Fields:
+    """Makes targets soft, float32 [B, K], and pastes masks as the pixels are."""
+    mixed = fields.copy()
+    if "targets" in fields:
+        share = mixing.target_share(plan.height, plan.width)
+        mixed["targets"] = mixed_targets(fields["targets"], share, mixing.classes)
+    if "masks" in fields and mixing.boxes is not None:
+        masks = mixed["masks"] = fields["masks"].copy()
+        for k, (x1, y1, x2, y2) in enumerate(mixing.boxes.tolist()):
+            masks[k, y1:y2, x1:x2] = fields["masks"][k - 1, y1:y2, x1:x2]
+    return mixed
+
+
+def mixed_targets(targets: Array, share: Floats, classes: int | None) -> Array:
+    """Blends targets: share * own + (1 - share) * the one before, float32 [B, K].
 
     Raises:
         ValueError: if targets are class indices and ``classes`` is None or too small, or are floats [B].
     """
-    if targets is None or targets.dim() != 1:
-        return
-    if targets.dtype.is_floating_point:
-        raise ValueError(f"targets are {targets.dtype} [B], expected class indices [B] or soft targets [B, K]")
-    if classes is None:
-        raise ValueError("targets are class indices; set num_classes, to blend them as one-hot vectors")
-    if targets.device.type == "cpu" and len(targets):
-        values = targets.numpy()
-        least, greatest = int(values.min()), int(values.max())
+    if targets.ndim == 1:
+        if targets.dtype.kind == "f":
+            raise ValueError(f"targets are torch.{targets.dtype} [B], expected class indices or soft targets [B, K]")
+        if classes is None:
+            raise ValueError("targets are class indices; set num_classes, to blend them as one-hot vectors")
+        least, greatest = (int(targets.min()), int(targets.max())) if len(targets) else (0, 0)
         if not 0 <= least <= greatest < classes:
             raise ValueError(
                 f"targets are from {least} to {greatest}, and num_classes is {classes}: set it to the dataset's number "
                 "of classes"
             )
-
-
-def mixed_fields(batch: Batch, plan: Plan, mixing: Mixing) -> Batch:
-    """Makes targets soft, float32 [B, K], and pastes masks as the pixels are."""
-    changed: dict[str, Any] = {}
-    if batch.targets is not None:
-        share = mixing.target_share(plan.height, plan.width)
-        changed["targets"] = mixed_targets(batch.targets, share, mixing.classes)
-    if batch.masks is not None and mixing.boxes is not None:
-        inside = pasted_pixels(torch.from_numpy(mixing.boxes), plan.height, plan.width)
-        changed["masks"] = torch.where(inside, batch.masks.roll(1, 0), batch.masks)
-    mixed: Batch = batch.replace(**changed)
-    return mixed
-
-
-def mixed_targets(targets: Tensor | None, share: Floats, classes: int | None) -> Tensor | None:
-    """Blends targets: share * own + (1 - share) * the one before, float32 [B, K] on their device, which is waited for.
-
-    Raises:
-        ValueError: if targets cannot be blended, as :func:`check_targets` has it.
-    """
-    if targets is None:
-        return None
-    is_here = targets.device.type == "cpu"  # torch's copies to where a tensor is give the interpreter lock away, too
-    given = targets if is_here else targets.cpu()
-    check_targets(given, classes)
-    if given.dim() == 1 and classes is not None:
-        soft: Floats = zeros((len(given), classes), np.float32)
-        _set_ones(np.ascontiguousarray(given.numpy(), np.int64), soft)
+        soft: Floats = zeros((len(targets), classes), np.float32)
+        _set_ones(np.ascontiguousarray(targets, np.int64), soft)
     else:
-        soft = given.to(torch.float32).numpy()
-    blended = np.empty_like(soft, order="C")
-    _blend(np.ascontiguousarray(soft), np.ascontiguousarray(share), blended)
-    made = torch.from_numpy(blended)
-    return made if is_here else made.to(targets.device)
+        soft = np.ascontiguousarray(targets, np.float32)
+    blended = np.empty_like(soft)
+    _blend(soft, np.ascontiguousarray(share), blended)
+    return blended
 
 
 @numba_compiled("void(int64[::1], float32[:, ::1])", nogil=False)

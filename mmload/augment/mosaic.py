@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import LARGEST, argument_error, chance, integer, number, pair, per_channel
-from mmload.augment.boxes import Trail
+from mmload.augment.boxes import Fields, Trail, check_counts, following_fields
 from mmload.augment.draws import Draws, beta, whole_numbers
 from mmload.augment.step import DeclaredStep
 from mmload.augment.tile_fields import composed_boxes
@@ -184,17 +184,17 @@ class Mosaic(DeclaredStep):
         chosen = torch.from_numpy(rows.numbers)
         return Tiles(rows, sizes[rows.numbers], {name: values[name][chosen] for name in names})
 
-    def composed(self, batch: Batch, tiles: Tiles, draws: Draws, channels: int) -> tuple[Plan, Batch, Trail]:
-        """Draws the geometry of a batch; returns the plan that begins with it, and the batch with all boxes.
+    def composed(self, tiles: Tiles, draws: Draws, channels: int) -> tuple[Plan, Fields, Trail]:
+        """Draws the geometry of a batch; returns the plan that begins with it, and the fields of all boxes.
 
         Args:
-            batch: everything but the images; its boxes are replaced.
             tiles: the tiles' rows.
             draws: the step's.
             channels: number of channels of the images.
 
         Raises:
-            ValueError: if images have more than four channels, or instances have masks and images may overlap.
+            ValueError: if images have more than four channels, instances have masks and images may overlap, or a tile
+                has a number of boxes that there is no room for.
         """
         if channels > _MOST_CHANNELS:
             raise ValueError(f"Mosaic takes images of at most {_MOST_CHANNELS} channels, these have {channels}")
@@ -203,7 +203,9 @@ class Mosaic(DeclaredStep):
                 "Mosaic's nine images overlap, which hides parts of masks; use tiles=4, or leave "
                 f"{ALL_SEGMENTS} out of fields"
             )
-        rows, count = tiles.rows, batch.batch_size[0]
+        if "counts" in tiles.fields:
+            check_counts(tiles.fields["counts"], tiles.fields["boxes"].shape[1])
+        rows, count = tiles.rows, len(draws.seeds)
         layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
         uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS) for layer in range(layers)])
         shares = np.full(count, math.nan, np.float32)
@@ -221,7 +223,7 @@ class Mosaic(DeclaredStep):
             shares=shares,
         )
         plan = Plan.composed(count, channels, parts)
-        return plan, *composed_boxes(batch, tiles.fields, moving, plan)
+        return plan, *composed_boxes(following_fields(tiles.fields), moving, plan)
 
     @property
     def _ranges(self) -> MapRanges:

@@ -6,18 +6,14 @@ or of the output is cut off, as no pixels of it are there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from mmload.augment.boxes import Trail, check_counts, tensor_of, values_of
+from mmload.augment.boxes import POLYGONS, Fields, Trail, moved_fields, points_in, without_runs
 from mmload.augment.draws import Flags
-from mmload.augment.points import POLYGONS, moved_fields, points_in, without_runs
 from mmload.augment.tile_geometry import MovingTiles
-from mmload.batch import Batch, with_fields
 from mmload.pictures.instance_masks import SEGMENTS
 from mmload.records import PADDING
 from mmload.render.kernel_arguments import NEAR, Numbers
@@ -58,26 +54,22 @@ class _Outlines(NamedTuple):
         return _Outlines(np.stack((self.points, cut), 1)[stays], np.stack((self.ring, self.ring), 1)[stays])
 
 
-def composed_boxes(batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTiles, plan: Plan) -> tuple[Batch, Trail]:
+def composed_boxes(fields: Fields, tiles: MovingTiles, plan: Plan) -> tuple[Fields, Trail]:
     """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
 
     Keypoints, corners of rotated boxes and masks of instances move with them.
 
     Args:
-        batch: B samples, whose boxes are replaced.
         fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element
             per box, [T, M, ...].
         tiles: the tiles' geometry.
         plan: the plan that begins with the canvases.
 
-    Raises:
-        ValueError: if a tile has a number of boxes that there is no room for.
+    Returns:
+        The same fields of the samples, and ``counts``; and the trail of their boxes.
     """
     (count, most), size, samples = fields["boxes"].shape[:2], plan.source[1:], plan.count
-    counts: Numbers = np.full(count, most)
-    if "counts" in fields:
-        check_counts(fields["counts"], most)
-        counts = np.ascontiguousarray(fields["counts"].numpy())
+    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
     totals = zeros(samples, np.int64)
     np.add.at(totals, tiles.samples, counts)
     shape = samples, max(int(totals.max(initial=0)), 1)
@@ -89,23 +81,20 @@ def composed_boxes(batch: Batch, fields: Mapping[str, Tensor], tiles: MovingTile
         flat = np.ascontiguousarray(values).reshape(1, count * most, *rest)
         return taken(flat, sources.reshape(1, -1), real.reshape(1, -1), blank).reshape(*shape, *rest)
 
-    motion, given = tiles.motion(*size), fields["boxes"].numpy()
+    motion, given = tiles.motion(*size), fields["boxes"]
     boxes, cut, shares = given.astype(np.float64), zeros((count, most), np.bool_), np.ones((count, most))
     move_boxes(boxes, motion, cut, shares)
-    moved_boxes = packed(boxes.astype(given.dtype))
-    trail = Trail.before(moved_boxes, plan)
+    made = {"boxes": packed(boxes.astype(given.dtype)), "counts": totals}
+    trail = Trail.before(made["boxes"], plan)
     trail.cut[:, -1] = True
     trail.share[:, :-1] = packed(shares.astype(np.float32))
-    exact = {name: value.double() for name, value in points_in(fields).items() if name != POLYGONS}
-    moved = moved_fields(exact, motion)
-    made = {"boxes": torch.from_numpy(moved_boxes), "counts": torch.from_numpy(totals)}
+    exact = {name: value.astype(np.float64) for name, value in points_in(fields).items() if name != POLYGONS}
+    moved = fields | moved_fields(exact, motion)
     if "rings" in fields:
         made |= _composed_segments(fields, tiles, columns, samples, size)
-    for name, value in fields.items():
-        if name not in made:
-            values = values_of(moved[name].to(value.dtype) if name in moved else value)
-            made[name] = tensor_of(packed(values, PADDING.get(name, 0)), value)
-    return with_fields(batch, made), trail
+    for name in fields.keys() - made.keys():
+        made[name] = packed(moved[name].astype(fields[name].dtype, copy=False), PADDING.get(name, 0))
+    return made, trail
 
 
 @numba_compiled("void(int64[::1], int64[::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1])", nogil=False)
@@ -126,9 +115,7 @@ def _list_boxes(counts: Numbers, samples: Numbers, sources: Numbers, real: Flags
                 column += 1
 
 
-def _composed_segments(
-    fields: Mapping[str, Tensor], tiles: MovingTiles, columns: Numbers, count: int, size: Sequence[int]
-) -> dict[str, Tensor]:
+def _composed_segments(fields: Fields, tiles: MovingTiles, columns: Numbers, count: int, size: Sequence[int]) -> Fields:
     """Moves masks of the boxes of T tiles to B samples.
 
     Args:
@@ -141,26 +128,26 @@ def _composed_segments(
     Returns:
         The same fields of the samples, of which run lengths are empty.
     """
-    names = [name for pair in SEGMENTS for name in pair if name in fields]
-    drawn = {**fields, **without_runs(fields, tiles.heights.tolist())}
-    arrays = {name: drawn[name].numpy() for name in names}
-    rings = arrays["rings"]
+    drawn = fields | without_runs(fields, tiles.heights.tolist())
+    rings, polygons = drawn["rings"], drawn["polygons"]
     tile, place = (rings[..., 1] > 0).nonzero()
     box, length = rings[tile, place].astype(np.int64).T
-    is_real = np.arange(arrays["polygons"].shape[1]) < rings[..., 1].sum(1)[:, None]
-    outlines = _moved(arrays["polygons"][is_real], np.repeat(np.arange(len(box)), length), tile, tiles, size)
+    is_real = np.arange(polygons.shape[1]) < rings[..., 1].sum(1)[:, None]
+    outlines = _moved(polygons[is_real], np.repeat(np.arange(len(box)), length), tile, tiles, size)
     column = np.where(box >= 0, columns[tile, box], -1)
     length = np.bincount(outlines.ring, minlength=len(box))
     stays = (length >= 3) & (column >= 0)
     samples, is_shown = tiles.samples[tile], stays[outlines.ring]
-    points = outlines.points[is_shown, 2:4] / outlines.points[is_shown, 4:]
+    points = (outlines.points[is_shown, 2:4] / outlines.points[is_shown, 4:]).astype(polygons.dtype)
     entries = np.stack((column, length), 1)[stays].astype(np.int32)
-    points = points.astype(arrays["polygons"].dtype)
     packed = {
-        "rings": torch.from_numpy(_packed(samples[stays], entries, count)),
-        "polygons": torch.from_numpy(_packed(samples[outlines.ring[is_shown]], points, count)),
+        "rings": _packed(samples[stays], entries, count),
+        "polygons": _packed(samples[outlines.ring[is_shown]], points, count),
     }
-    return packed | {name: fields[name].new_zeros((count, *fields[name].shape[1:])) for name in names[2:]}
+    for name in SEGMENTS[1]:
+        if name in fields:
+            packed[name] = zeros((count, *fields[name].shape[1:]), fields[name].dtype)
+    return packed
 
 
 def _moved(drawn: Array, ring: Array, tile: Array, tiles: MovingTiles, size: Sequence[int]) -> _Outlines:
@@ -178,9 +165,9 @@ def _moved(drawn: Array, ring: Array, tile: Array, tiles: MovingTiles, size: Seq
     return outlines
 
 
-def _packed(samples: Array, values: Array, count: int, padding: int = 0) -> Array:
-    """Puts values [N, ...] of samples, in ascending order, into rows: [B, M, ...], with padding behind them."""
+def _packed(samples: Array, values: Array, count: int) -> Array:
+    """Puts values [N, ...] of samples, in ascending order, into rows: [B, M, ...], with zeros behind them."""
     counts = np.bincount(samples, minlength=count)
-    rows = np.full((count, max(int(counts.max(initial=0)), 1), *values.shape[1:]), padding, values.dtype)
+    rows = zeros((count, max(int(counts.max(initial=0)), 1), *values.shape[1:]), values.dtype)
     rows[samples, np.arange(len(samples)) - (np.cumsum(counts) - counts)[samples]] = values
     return rows

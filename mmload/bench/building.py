@@ -79,8 +79,7 @@ def measure_building(task: Task, progress: Callable[[str], None] | None = None) 
 def linked(split: ImageFolderSplit, name: str, images: int, root: Path) -> Path:
     """Creates an ImageFolder of links to evenly spread images of a split, ``root/name/class/000012_file.jpg``."""
     for index in probes(len(split), images):
-        file = split.items[index]
-        folder = root / name / split.classes[file.target]
+        file, folder = split.id(index), root / name / split.classes[split.items[index].own]
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{index:08d}_{Path(file.name).name}").symlink_to((split.root / file.name).resolve())
+        (folder / f"{index:08d}_{Path(file).name}").symlink_to((split.root / file).resolve())
     return root

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
 from mmload.runtime.lazy_property import lazy_property
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links
-from mmload.store.manifest import RESERVED, FileRecord, Manifest, SplitRecord, file_name, files_of, is_name, shard_name
+from mmload.store.manifest import RESERVED, Manifest, ShardRecord, SplitRecord, file_name, files_of, is_name, shard_name
 from mmload.store.versions import next_version
 
 if TYPE_CHECKING:
@@ -85,15 +85,12 @@ def add_field(
     with Staging(opened.path, _plan(opened.manifest, column)) as staging:
         work = _Column(name=name, spec=spec, values=given, split=chosen, batch_size=batch_size)
         try:
-            records = work.write(staging)
+            files = work.write(staging)
         except BaseException:
             if not has_finished_shards(staging.paths):
                 staging.discard()
             raise
-        splits = {
-            own: _with_column(record, name, spec, records) if chosen.name in (own, record.subset_of) else record
-            for own, record in opened.manifest.splits.items()
-        }
+        splits = _splits_with(opened, chosen, {**_without(chosen, name), name: spec}, files)
         commit_version(staging, opened, splits, f"field {name}", _warnings_without(opened, chosen, name))
     return Dataset(opened.path)
 
@@ -120,10 +117,7 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
     if name not in added:
         has = choices(added) if added else "none"
         raise UsageError(f"no field {name!r} was added to split {chosen.name!r} of {opened.path}; it has {has}")
-    splits = {
-        own: _without_column(record, name) if chosen.name in (own, record.subset_of) else record
-        for own, record in opened.manifest.splits.items()
-    }
+    splits = _splits_with(opened, chosen, _without(chosen, name))
     return changed(opened, f"remove field {name}", lambda paths: splits, _warnings_without(opened, chosen, name))
 
 
@@ -137,8 +131,8 @@ class _Column:
     split: Split
     batch_size: int
 
-    def write(self, staging: Staging) -> list[FileRecord]:
-        """Writes the shards that are not finished; returns the records of the files of all."""
+    def write(self, staging: Staging) -> list[ShardRecord]:
+        """Writes the shards that are not finished; returns the records of all."""
         paths, name, record = staging.paths, self.split.name, self.split.record
         check_no_links(self.split.path, (f"{name}/{shard_name(number)}" for number in record.folder_numbers))
         ends = accumulate((shard.rows for shard in record.shards), initial=0)
@@ -153,7 +147,7 @@ class _Column:
             or write_shard(paths, plan, {self.name: self.spec}, self._chunks(plan), lambda done, skipped: None)
             for plan in plans
         ]
-        return [summary.record.files[file_name(self.name, self.spec)] for summary in summaries]
+        return [summary.record for summary in summaries]
 
     def _chunks(self, plan: ShardPlan) -> Generator[Chunk]:
         step = self.batch_size
@@ -190,7 +184,7 @@ class _Column:
 
     def _gives(self, plan: ShardPlan, paths: BuildPaths) -> bool:
         """Returns whether a function still gives the values that a finished shard begins with; arrays are not asked."""
-        summary, size = paths.sealed(plan.split, plan.index), (plan.stop - plan.start) * self.spec.row_bytes
+        summary, size = paths.sealed(plan.split, plan.index), (len(plan)) * self.spec.row_bytes
         name = file_name(self.name, self.spec)
         if not callable(self.values) or summary is None or summary.record.files[name].bytes != size:
             return False
@@ -241,6 +235,11 @@ def _warnings_without(opened: Dataset, split: Split, name: str) -> dict[str, lis
     return {own: lines for own, lines in found.items() if lines}
 
 
+def _without(split: Split, name: str) -> dict[str, FieldSpec]:
+    """Returns the fields of a split without one."""
+    return {own: spec for own, spec in split.record.fields.items() if own != name}
+
+
 def _spec_of(values: Tensor, version: int) -> FieldSpec:
     """Returns the spec of a field with such values, [B, ...]."""
     try:
@@ -267,23 +266,16 @@ def _values_of(values: Any, split: Split, rows: Numbers) -> Tensor:
     return found.detach().cpu().contiguous()
 
 
-def _with_column(record: SplitRecord, name: str, spec: FieldSpec, files: list[FileRecord]) -> SplitRecord:
-    """Returns the record of a split with a field more, or in place of one of this name."""
-    other = _without_column(record, name)
-    shards = tuple(
-        msgspec.structs.replace(shard, files={**shard.files, file_name(name, spec): file})
-        for shard, file in zip(other.shards, files, strict=True)
-    )
-    fields = {**other.fields, name: spec}
-    return msgspec.structs.replace(other, fields=fields, shards=shards)
-
-
-def _without_column(record: SplitRecord, name: str) -> SplitRecord:
-    if name not in record.fields:
-        return record
-    fields = {own: spec for own, spec in record.fields.items() if own != name}
-    shards = tuple(
-        msgspec.structs.replace(shard, files={own: shard.files[own] for own in files_of(fields)})
-        for shard in record.shards
-    )
-    return msgspec.structs.replace(record, fields=fields, shards=shards)
+def _splits_with(
+    opened: Dataset, split: Split, fields: Mapping[str, FieldSpec], added: Sequence[ShardRecord] | None = None
+) -> dict[str, SplitRecord]:
+    """Returns the records of all splits, of which one and its subsets have these fields, with the files of one more."""
+    splits, files = dict(opened.manifest.splits), files_of(fields)
+    for own, record in splits.items():
+        if split.name in (own, record.subset_of):
+            shards = []
+            for shard, more in zip(record.shards, added or record.shards, strict=True):
+                found = shard.files | more.files
+                shards.append(msgspec.structs.replace(shard, files={name: found[name] for name in files}))
+            splits[own] = msgspec.structs.replace(record, fields=dict(fields), shards=tuple(shards))
+    return splits

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mmload.builder.shards import BuildPaths
-from mmload.builder.staging import Staging
+from mmload.builder.staging import Staging, working_folder
 from mmload.errors import StoreError, UsageError, choices
 from mmload.remote.urls import check_no_url
 from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
@@ -86,15 +86,19 @@ def changed(
     splits_of: Callable[[BuildPaths], dict[str, SplitRecord]],
     warnings: Mapping[str, Sequence[str]] | None = None,
 ) -> Dataset:
-    """Commits a version with the splits that a function returns, whose lists it writes; returns the dataset in it.
+    """Commits a version with the splits that a function returns, whose files it writes, if they are other ones.
+
+    Returns:
+        The dataset, opened in its current version.
 
     Raises:
         BuildError: as :func:`commit_version`, and if another command has begun something meanwhile.
     """
-    with Staging(opened.path) as staging:
-        staging.check_nothing_begun()
+    with working_folder(opened.path) as staging:
         staging.paths.dataset.mkdir(exist_ok=True)
-        commit_version(staging, opened, splits_of(staging.paths), change, warnings)
+        splits = splits_of(staging.paths)
+        if splits != opened.manifest.splits:
+            commit_version(staging, opened, splits, change, warnings)
     return Dataset(opened.path)
 
 

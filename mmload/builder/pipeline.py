@@ -182,6 +182,7 @@ def build_part(
     exclude: str | Path | None = None,
     threads: int | None = None,
     processes: int | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
     on_note: Callable[[str], None] | None = None,
     command: Sequence[str] = (),
@@ -198,6 +199,7 @@ def build_part(
         exclude: a list of samples to leave out.
         threads: decoding threads of each process.
         processes: processes over shards.
+        engine: runs the shards, in place of threads and processes of this machine.
         progress: called with (samples done, samples of this part).
         on_note: called with sentences, before anything is built.
         command: the words after ``mmload``.
@@ -210,7 +212,7 @@ def build_part(
     """
     began = time.perf_counter()
     chosen = slice(0) if part is None else _shards_of_part(part)
-    recipe, engine = _with_engine(recipe, None, threads, processes)
+    recipe, engine = _with_engine(recipe, engine, threads, processes)
     work = PlannedBuild(
         recipe,
         options,

@@ -29,10 +29,10 @@ from mmload.builder.shards import (
     UNNAMED,
     UPDATES,
     BuildPaths,
-    ShardLayout,
     ShardPlan,
+    ShardSummary,
+    SplitLayout,
     Statistics,
-    Summaries,
     asked_by,
     join_lists,
     made_by,
@@ -143,7 +143,7 @@ class PlannedBuild:
         self.skip = checked(on_error, OnError, "on-error") == "skip"
         self._max_errors, samples = max_errors, sum(map(len, self.splits.values()))
         self._most_skipped = samples if max_errors is None else _most_skipped(max_errors, samples, self.skip)
-        self.done = self.total = self.built = self.skipped = self.shards = self._skipped_in_all = 0
+        self.built = self.skipped = self.shards = 0
         self.missing: Sequence[ShardPlan] = ()
         self.foreign_files: Path | None = None
         self._first_decoded = math.inf  # on time.perf_counter()
@@ -192,15 +192,15 @@ class PlannedBuild:
 
     def _build_or_commit(self, staging: Staging, engine: Engine, chosen: slice) -> Manifest | None:
         """Builds the chosen shards; commits, and returns the manifest, if all are sealed then."""
-        layout = self.layout()
-        plans = layout.all_plans
-        self.build_shards(layout, plans[chosen], staging, engine)
+        layouts = self.layouts()
+        plans = [plan for layout in layouts.values() for plan in layout.plans]
+        self.build_shards(layouts, plans[chosen], staging, engine)
         finished = self.sealed(plans, staging.paths)
-        self.shards, self.missing = len(plans), [plan for plan in plans if (plan.split, plan.index) not in finished]
+        self.shards, self.missing = len(plans), [plan for plan in plans if plan not in finished]
         if self.missing:
             return None
         self._check_skipped(sum(summary.skipped for summary in finished.values()))
-        manifest = self.manifest(layout, finished, staging.paths)
+        manifest = self.manifest(layouts, finished, staging.paths)
         staging.commit(manifest, replaces=self._replaces)
         return manifest
 
@@ -247,51 +247,54 @@ class PlannedBuild:
         """Seconds since the first file was decoded; 0 if none was."""
         return max(0.0, time.perf_counter() - self._first_decoded)
 
-    def layout(self) -> ShardLayout:
-        """Divides the samples to build into shards.
+    def layouts(self) -> dict[str, SplitLayout]:
+        """Divides the samples to build of each split into shards; a split without rows has none.
 
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
-        variable, most, firsts = self.recipe.variable_layout, self.recipe.shard_bytes, self.plan.get("folders", {})
-        fields, sizes, shard_samples, plans = {}, {}, {}, {}
         with _advised(self.plan):
-            for name in self._listed_splits:
-                kept = None if self.previous is None else self.previous.splits[name].kept_split
-                if kept is not None:
-                    fields[name], shard_samples[name] = kept.record.built_fields, kept.record.shard_samples
-                if (split := self.splits.get(name)) is None:
-                    continue
-                if kept is None:
-                    fields[name] = fields_of(split, self.chain, self.skip, variable, self._tried)
-                sizes[name] = size = row_size(split, self.chain, fields[name], variable, self._tried)
-                if kept is None and variable is None:
-                    shard_samples[name] = samples_per_shard(len(split), fields[name], most)
-                elif kept is None:
-                    shard_samples[name] = max(1, int(most / (_MARGIN * size)))  # shards may be larger
-                plans[name] = plan_shards(name, len(split), shard_samples[name], firsts.get(name, 0))
-        return ShardLayout(fields=fields, sizes=sizes, shard_samples=shard_samples, plans=plans)
+            layouts = {name: self._layout_of(name) for name in self._listed_splits}
+        return {name: layout for name, layout in layouts.items() if layout is not None}
 
-    def build_shards(self, layout: ShardLayout, plans: Sequence[ShardPlan], staging: Staging, engine: Engine) -> None:
+    def _layout_of(self, name: str) -> SplitLayout | None:
+        """Returns the division of the samples to build of a split; None if it has no rows and gets none."""
+        split, variable, most = self.splits.get(name), self.recipe.variable_layout, self.recipe.shard_bytes
+        kept = None if self.previous is None else self.previous.splits[name].kept_split
+        if split is None:
+            return None if kept is None else SplitLayout(kept.record.built_fields, 0, kept.record.shard_samples, [])
+        fields = kept.record.built_fields if kept else fields_of(split, self.chain, self.skip, variable, self._tried)
+        size = row_size(split, self.chain, fields, variable, self._tried)
+        if kept is not None:
+            samples = kept.record.shard_samples
+        elif variable is None:
+            samples = samples_per_shard(len(split), fields, most)
+        else:
+            samples = max(1, int(most / (_MARGIN * size)))  # shards may be larger
+        first = self.plan.get("folders", {}).get(name, 0)
+        return SplitLayout(fields, size, samples, plan_shards(name, len(split), samples, first))
+
+    def build_shards(
+        self, layouts: Mapping[str, SplitLayout], plans: Sequence[ShardPlan], staging: Staging, engine: Engine
+    ) -> None:
         """Builds those of the shards that are not sealed yet.
 
         If no other process may build there, what stands in the place of an unfinished shard is removed.
         """
-        paths, self.total = staging.paths, sum(plan.stop - plan.start for plan in plans)
-        finished, missing = self.sealed(plans, paths), list[ShardPlan]()
-        for plan in plans:
-            if summary := finished.get((plan.split, plan.index)):
-                self._count(plan.stop - plan.start, summary.skipped)
-            else:
-                missing.append(plan)
-        self._check_room(paths, missing, layout.sizes)
+        paths, finished = staging.paths, self.sealed(plans, staging.paths)
+        missing = [plan for plan in plans if plan not in finished]
+        self._total, self._done = sum(map(len, plans)), sum(map(len, finished))
+        self._left_out = sum(summary.skipped for summary in finished.values())
+        if finished:
+            self._on_progress(0, 0)
+        self._check_room(paths, [(len(plan), layouts[plan.split].row_bytes) for plan in missing])
         if not staging.shared:
             for plan in missing:  # its summary first, so that none ever describes other files
                 remove(paths.summary_file(plan.split, plan.index))
                 remove(paths.shard(plan.split, plan.index))
         job = ShardJob(
             splits=self.splits,
-            fields=layout.fields,
+            fields={name: layout.fields for name, layout in layouts.items()},
             chain=self.chain,
             paths=paths,
             shuffle_seed=self.recipe.shuffle_seed if self.previous is None else None,  # an update has its own order
@@ -310,9 +313,8 @@ class PlannedBuild:
                 f"{error}; {self.out} has rows like that one, which an update keeps: build it again with --overwrite"
             ) from error
 
-    def _check_room(self, paths: BuildPaths, plans: Sequence[ShardPlan], row_sizes: Mapping[str, int]) -> None:
-        """Notes how much will be written, and checks the disk space; ``row_sizes`` are bytes of a row by split."""
-        rows = [(plan.stop - plan.start, row_sizes[plan.split]) for plan in plans]
+    def _check_room(self, paths: BuildPaths, rows: Sequence[tuple[int, int]]) -> None:
+        """Notes how much will be written, and checks the disk space, by rows of each shard and bytes of a row."""
         need = sum(count * (size + 2 * _LINE_BYTES) for count, size in rows)
         free = shutil.disk_usage(paths.folder).free
         if need > free:
@@ -320,9 +322,9 @@ class PlannedBuild:
                 f"the dataset needs {need:,} more bytes at {paths.folder.parent}, {free:,} are free; "
                 "make room, build elsewhere, or store smaller images"
             )
-        if plans:
+        if rows:
             size = sum(count * size for count, size in rows)
-            self._note(f"writes {bytes_text(size)} in {counted(len(plans), 'shard')} to {self.out}")
+            self._note(f"writes {bytes_text(size)} in {counted(len(rows), 'shard')} to {self.out}")
             self._note(self._enlarged())
 
     def _enlarged(self) -> str:
@@ -343,27 +345,17 @@ class PlannedBuild:
             "enlarges none"
         )
 
-    def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> Summaries:
+    def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> dict[ShardPlan, ShardSummary]:
         """Finds the shards that are finished, but not those with skipped samples if this run may not skip any."""
-        finished = {}
-        for plan in plans:
-            summary = paths.sealed(plan.split, plan.index)
-            if summary is not None and (self.skip or not summary.skipped):
-                finished[plan.split, plan.index] = summary
-        return finished
+        found = ((plan, paths.sealed(plan.split, plan.index)) for plan in plans)
+        return {plan: summary for plan, summary in found if summary and (self.skip or not summary.skipped)}
 
     def _on_progress(self, samples: int, skipped: int) -> None:
         self.built += samples
         self.skipped += skipped
-        self._count(samples, skipped)
-
-    def _count(self, samples: int, skipped: int) -> None:
-        """Counts samples that are done, by this run or an earlier one."""
-        self._skipped_in_all += skipped
-        self._check_skipped(self._skipped_in_all)
-        self.done += samples
+        self._check_skipped(self._left_out + self.skipped)
         if self.progress is not None:
-            self.progress(self.done, self.total)
+            self.progress(self._done + self.built, self._total)
 
     def _check_skipped(self, count: int) -> None:
         if count > self._most_skipped:
@@ -372,7 +364,9 @@ class PlannedBuild:
                 "run with --on-error fail to see the first, or allow more"
             )
 
-    def manifest(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> Manifest:
+    def manifest(
+        self, layouts: Mapping[str, SplitLayout], finished: Mapping[ShardPlan, ShardSummary], paths: BuildPaths
+    ) -> Manifest:
         """Makes the manifest of a dataset whose shards are all finished; writes the splits' lists of samples.
 
         Raises:
@@ -381,10 +375,12 @@ class PlannedBuild:
         records: dict[str, SplitRecord] = {}
         card: dict[str, dict[str, list[str]]] = {"notes": {}, "warnings": {}}
         counts = np.zeros(3, np.int64)
-        for name, split in self._listed_splits.items():
-            if name not in layout.fields:
-                continue  # a split without samples
-            made = self._new_split(name, layout, finished, paths)
+        for name, layout in layouts.items():
+            split, summaries = self._listed_splits[name], [finished[plan] for plan in layout.plans]
+            if self.previous is None:
+                made = self._new_split(name, layout, summaries, paths)
+            else:
+                made = self.previous.splits[name].new_split(layout, summaries, paths, self.first_listed(paths))
             records |= made.records
             counts += made.counts
             card["notes"][name] = split_notes(split, made.statistics)
@@ -401,13 +397,11 @@ class PlannedBuild:
         added, changed, removed = (counts + self.previous.gone_rows).tolist()
         return with_version(body, self.previous.manifest, self.out.resolve(), "update", (added, changed, removed))
 
-    def _new_split(self, name: str, layout: ShardLayout, finished: Summaries, paths: BuildPaths) -> NewSplit:
-        """Returns the manifest entry of a split, with those of its subsets; writes its lists."""
-        if self.previous is not None:
-            return self.previous.splits[name].new_split(layout, finished, paths, self.first_listed(paths))
-        split, numbers = self.splits[name], [plan.index for plan in layout.plans[name]]
-        summaries = [finished[name, number] for number in numbers]
-        statistics = Statistics()
+    def _new_split(
+        self, name: str, layout: SplitLayout, summaries: Sequence[ShardSummary], paths: BuildPaths
+    ) -> NewSplit:
+        """Returns the manifest entry of a split of a new dataset; writes its lists."""
+        split, numbers, statistics = self.splits[name], [plan.index for plan in layout.plans], Statistics()
         for summary in summaries:
             statistics.add(summary.statistics)
         rows, skipped = (sum(s.record.rows for s in summaries), sum(s.skipped for s in summaries))
@@ -417,13 +411,13 @@ class PlannedBuild:
         record = SplitRecord(
             **statistics.entries(len(split.classes)),
             rows=rows,
-            fields=layout.fields[name],
+            fields=layout.fields,
             classes=split.classes,
             skipped_count=skipped,
             skipped=tuple(islice(skipped_in(paths, name, numbers), SKIPPED_SHOWN)),
             skipped_file=join_lists(paths, name, numbers, SKIPPED_NAME) if skipped else None,
             samples=join_lists(paths, name, numbers, SAMPLES_NAME),
-            shard_samples=layout.shard_samples[name],
+            shard_samples=layout.shard_samples,
             shards=tuple(summary.record for summary in summaries),
             objects=objects_of(split),
             origins=None if listed is None else join_lists(paths, name, numbers, ORIGINS_NAME, listed),

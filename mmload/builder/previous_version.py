@@ -30,11 +30,10 @@ from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
     SampleOrigin,
-    ShardLayout,
     ShardPlan,
     ShardSummary,
+    SplitLayout,
     Statistics,
-    Summaries,
     json_lines,
     origins_lines,
     skipped_in,
@@ -248,10 +247,10 @@ def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
         StoreError: if it cannot be read.
     """
     numbers, record = np.arange(len(split)), split.record
-    samples = _read_list(split, SAMPLES_NAME)
-    origins = [] if record.origins is None else parsed_lines(_read_list(split, ORIGINS_NAME), SampleOrigin)
+    samples = list_content(split, SAMPLES_NAME).splitlines(keepends=True)
+    lines = [] if record.origins is None else list_content(split, ORIGINS_NAME).splitlines()
     targets = classes_of(split) if with_classes else np.empty(0, np.int64)
-    return VersionRows.of_lines(samples, origins, split.files.shard_rows(numbers), targets)
+    return VersionRows.of_lines(samples, parsed_lines(lines, SampleOrigin), split.files.shard_rows(numbers), targets)
 
 
 def classes_of(split: Split) -> Numbers:
@@ -277,20 +276,25 @@ def listing_time(split: Split) -> int | None:
     return (split.path / split.name / split.record.list_name(ORIGINS_NAME)).stat().st_mtime_ns
 
 
-def _read_list(split: Split, name: str) -> list[bytes]:
-    """Returns the lines of a list of a split."""
-    own = split.record.list_name(name)
-    file, expected = split.path / split.name / own, split.record.lists[own]
+def list_content(split: Split, name: str) -> bytes:
+    """Returns the content of a list of a split.
+
+    Raises:
+        DamagedError: if it is not the file that the manifest names.
+        StoreError: if it cannot be read.
+    """
+    record, own = split.record, split.record.list_name(name)
+    file, expected = split.path / split.name / own, record.lists[own]
     try:
         content = read_regular(file, most=expected.bytes + 1)
     except OSError as error:
         raise StoreError(f"cannot read {file} ({error.strerror})") from error
-    lines = [line + b"\n" for line in content.split(b"\n")[:-1]]
-    if f"{crc32(content):08x}" != expected.crc32 or len(lines) != split.record.rows:
+    lines = record.skipped_count if name == SKIPPED_NAME else record.rows
+    if f"{crc32(content):08x}" != expected.crc32 or content.count(b"\n") != lines:
         raise DamagedError(
             f"{file} is damaged: it is not the file that the manifest names; run: mmload verify {split.path}"
         )
-    return lines
+    return content
 
 
 def parsed_lines(lines: Iterable[bytes], kind: type[T]) -> list[T]:
@@ -422,7 +426,9 @@ class SplitUpdate:
                 "build; add --append to keep it"
             )
 
-    def new_split(self, layout: ShardLayout, finished: Summaries, paths: BuildPaths, listed: int) -> NewSplit:
+    def new_split(
+        self, layout: SplitLayout, summaries: Sequence[ShardSummary], paths: BuildPaths, listed: int
+    ) -> NewSplit:
         """Returns the split of the new version, and its subsets; writes their lists.
 
         Raises:
@@ -431,8 +437,8 @@ class SplitUpdate:
         from mmload.builder.missing_values import is_on_missing_values, missing_values  # a build has imported torch
 
         name, manifest = self._name, self._dataset.manifest
-        version, plans = next_version(manifest), layout.plans.get(name, [])
-        rows, places, shards = self._all_rows(layout, finished, paths)
+        version, added = next_version(manifest), self._added_fields(layout)
+        rows, places, shards = self._all_rows(zip(layout.plans, summaries, strict=True), added, paths)
         order = self.order[places[self.order] >= 0]
         if not len(order):
             raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
@@ -440,13 +446,13 @@ class SplitUpdate:
         shards, moved = in_use(shards, rows.shard_rows)
         rows = replace(rows, shard_rows=moved[rows.shard_rows])
         kind: dict[str, Any] = {
-            "fields": {**layout.fields[name], **self._added_fields(layout)},
+            "fields": {**layout.fields, **added},
             "classes": self.listed.classes,
-            "shard_samples": layout.shard_samples[name],
+            "shard_samples": layout.shard_samples,
             "shards": shards,
             "objects": objects_of(self.listed),
         }
-        skipped = list(skipped_in(paths, name, [plan.index for plan in plans]))
+        skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans]))
         records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
         warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
         warnings += missing_values(kind["fields"], int((places[self.built] >= 0).sum()), version)
@@ -458,22 +464,28 @@ class SplitUpdate:
         return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
 
     def _all_rows(
-        self, layout: ShardLayout, finished: Summaries, paths: BuildPaths
+        self, built: Iterable[tuple[ShardPlan, ShardSummary]], added: Mapping[str, FieldSpec], paths: BuildPaths
     ) -> tuple[VersionRows, Numbers, Shards]:
-        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
+        """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards.
+
+        Writes the files of fields that were ``added`` before for the new shards.
+        """
+        from mmload.builder.missing_values import filled_files
+
         shards, parts = list[ShardRecord](), [_NO_ROWS]
         places, count = np.where(self.kept, self.rows, -1), 0
         if (old := self.kept_split) is not None:
             parts.append(replace(self._stored, targets=classes_of(old)))
             shards, count = list(old.record.placed_shards), len(old)
         first = sum(record.rows for record in shards)
-        for plan in layout.plans.get(self._name, ()):
-            summary = finished[self._name, plan.index]
-            samples, built = self._built_rows(plan, summary, paths, first)
+        for plan, summary in built:
+            samples, rows = self._built_rows(plan, summary, paths, first)
             places[samples] = np.arange(count, count + len(samples))
             if len(samples):
-                parts.append(built)
-                shards.append(self._with_added(plan, summary.record, layout, paths))
+                parts.append(rows)
+                folder, record = f"{plan.split}/{shard_name(plan.index)}", summary.record
+                files = filled_files(paths, folder, record.rows, added)
+                shards.append(ShardRecord(rows=record.rows, files={**record.files, **files}, folder=plan.index))
             count, first = count + len(samples), first + len(samples)
         joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(_NO_ROWS)}
         return VersionRows(**joined), places, tuple(shards)
@@ -504,18 +516,10 @@ class SplitUpdate:
             )
         return np.array(samples, np.int64), rows
 
-    def _with_added(self, plan: ShardPlan, record: ShardRecord, layout: ShardLayout, paths: BuildPaths) -> ShardRecord:
-        """Writes the files of added fields for a new shard; returns its record with them."""
-        from mmload.builder.missing_values import filled_files
-
-        folder = f"{plan.split}/{shard_name(plan.index)}"
-        files = filled_files(paths, folder, record.rows, self._added_fields(layout))
-        return ShardRecord(rows=record.rows, files={**record.files, **files}, folder=plan.index)
-
-    def _added_fields(self, layout: ShardLayout) -> dict[str, FieldSpec]:
+    def _added_fields(self, layout: SplitLayout) -> dict[str, FieldSpec]:
         """Returns the fields that were added to the split, without those that its samples have now."""
         fields = {} if self._old is None else self._old.record.fields
-        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields[self._name]}
+        return {each: spec for each, spec in fields.items() if spec.version and each not in layout.fields}
 
     def _subset_rows(self, before: Numbers) -> Iterator[tuple[str, Numbers]]:
         """Yields the subsets of the split, and the rows of each of which the samples are still there.

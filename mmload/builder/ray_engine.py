@@ -197,7 +197,7 @@ class _Tasks:
             return
         if isinstance(found, MmloadError):
             raise found
-        self.on_progress(plan.stop - plan.start, found.skipped)
+        self.on_progress(len(plan), found.skipped)
 
     def _begin_again(self, plan: ShardPlan, cause: str) -> None:
         """Puts a shard whose machine or worker has died back among those that wait."""

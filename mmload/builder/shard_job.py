@@ -44,6 +44,7 @@ from mmload.builder.shards import (
     ShardWriter,
     Statistics,
     bytes_of,
+    reported,
 )
 from mmload.builder.transforms import Pixels, TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
@@ -505,7 +506,7 @@ def write_shard(
         BuildError: if writing fails.
     """
     with closing(chunks), private_paths(paths) as own:
-        with closing(ShardWriter(own, plan.split, plan.index, fields, plan.stop - plan.start)) as writer:
+        with closing(ShardWriter(own, plan.split, plan.index, fields, len(plan))) as writer:
             for chunk in chunks:
                 writer.write(chunk)
                 on_progress(len(chunk.samples) + len(chunk.skipped), len(chunk.skipped))
@@ -522,12 +523,10 @@ def private_paths(shared: BuildPaths) -> Iterator[BuildPaths]:
         BuildError: if the folder cannot be created.
     """
     folder = shared.folder / PARTS / secrets.token_hex(TOKEN_BYTES)
-    try:
+    with reported(folder.parent):
         shared.check_there()
         folder.parent.mkdir(exist_ok=True)
         folder.mkdir()
-    except OSError as error:
-        raise BuildError(f"cannot write to {folder.parent} ({error.strerror})") from error
     try:
         yield BuildPaths(folder)
     finally:
@@ -541,7 +540,7 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         BuildError: if the shared build has gone, or has a shard there whose checksums are not the summary's.
     """
     place, summary_file = shared.shard(split, index), shared.summary_file(split, index)
-    try:
+    with reported(place):
         shared.check_there()  # before a later command's shard is compared with this one
         if (sealed := shared.sealed(split, index)) is not None:
             if sealed.record != summary.record:
@@ -559,10 +558,6 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         sync_folder(place.parent)
         own.summary_file(split, index).replace(summary_file)
         sync_folder(summary_file.parent)
-    except OSError as error:
-        raise BuildError(
-            f"cannot move a shard to {place} ({error.strerror}); run the same command again to continue"
-        ) from error
 
 
 def _check_equal(place: Path, summary: ShardSummary) -> None:

@@ -14,12 +14,12 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -75,27 +75,24 @@ class ShardPlan:
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
 
-@dataclass(frozen=True, kw_only=True)
-class ShardLayout:
-    """Division of the splits into shards; every attribute is keyed by split.
+
+class SplitLayout(NamedTuple):
+    """Division of the samples to build of a split into shards.
 
     Attributes:
         fields: fields of a row.
-        sizes: bytes of a row.
+        row_bytes: bytes of a row.
         shard_samples: planned samples per shard.
         plans: the shards, in order.
     """
 
-    fields: Mapping[str, dict[str, FieldSpec]]
-    sizes: Mapping[str, int]
-    shard_samples: Mapping[str, int]
-    plans: Mapping[str, list[ShardPlan]]
-
-    @property
-    def all_plans(self) -> list[ShardPlan]:
-        """The shards of all splits, in order."""
-        return [plan for plans in self.plans.values() for plan in plans]
+    fields: dict[str, FieldSpec]
+    row_bytes: int
+    shard_samples: int
+    plans: list[ShardPlan]
 
 
 class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -207,9 +204,6 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Returns the summary as JSON text."""
         return json.dumps(msgspec.to_builtins(self, str_keys=True))
 
-
-Summaries = Mapping[tuple[str, int], ShardSummary]
-"""(split, number) of a finished shard -> its summary."""
 
 UPDATES = "updates"
 """Key of the plan of a change: contents of the version that it follows."""
@@ -396,13 +390,11 @@ class ShardWriter:
         """
         samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
         skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
-        try:
+        with reported(self._folder):
             for name, block in zip(LISTS, (samples, skipped, origins_lines(chunk.origins)), strict=True):
                 self._files[name].append(block)
             for name, rows in chunk.fields.items():
                 self._append(name, rows)
-        except OSError as error:
-            raise _write_failed(self._folder, error) from error
         self._summary.skipped += len(chunk.skipped)
         self._summary.statistics.add(chunk.statistics)
         self._rows += len(chunk.samples)
@@ -434,14 +426,12 @@ class ShardWriter:
         Raises:
             BuildError: if the disk refuses.
         """
-        try:
+        with reported(self._folder):
             records = {name: file.seal() for name, file in self._files.items()}
             files = {name: records[name] for name in files_of(self._fields)}
             self._summary.record = ShardRecord(rows=self._rows, files=files)
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, self._summary.dumps())
-        except OSError as error:
-            raise _write_failed(self._folder, error) from error
         return self._summary
 
 
@@ -468,10 +458,19 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _write_failed(path: Path, error: OSError) -> BuildError:
-    return BuildError(
-        f"cannot write to {path} ({error.strerror}); free space there, then run the same command again to continue"
-    )
+@contextmanager
+def reported(place: Path) -> Iterator[None]:
+    """Reports that the disk refuses what is written to a place.
+
+    Raises:
+        BuildError: for an OSError inside.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"cannot write to {place} ({error.strerror}); free space there, then run the same command again to continue"
+        ) from error
 
 
 # Lists of a split.
@@ -498,10 +497,8 @@ def write_list(
 
     Its time becomes ``listed``, in nanoseconds, before it has its name: another part may move it away at once.
     """
-    try:
+    with reported(paths.dataset / split):
         paths.make_folders(split)
-    except OSError as error:
-        raise _write_failed(paths.dataset / split, error) from error
     return write_blocks(paths, paths.dataset / split / name, blocks, listed)
 
 
@@ -517,18 +514,17 @@ def write_blocks(
     """
     partial = paths.folder / "notes" / f"{place.name}.{secrets.token_hex(TOKEN_BYTES)}.partial"
     try:
-        paths.check_there()
-        partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
-        with closing(GrowingFile(partial)) as file:
-            for block in blocks:
-                file.append(block)
-            record = file.seal()
-        if listed is not None:
-            os.utime(partial, ns=(listed, listed))
-        partial.replace(place)
-        sync_folder(place.parent)
-    except OSError as error:
-        raise _write_failed(place, error) from error
+        with reported(place):
+            paths.check_there()
+            partial.parent.mkdir(exist_ok=True)  # without parents: they go when another process commits
+            with closing(GrowingFile(partial)) as file:
+                for block in blocks:
+                    file.append(block)
+                record = file.seal()
+            if listed is not None:
+                os.utime(partial, ns=(listed, listed))
+            partial.replace(place)
+            sync_folder(place.parent)
     finally:
         partial.unlink(missing_ok=True)
     return record

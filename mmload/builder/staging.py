@@ -28,7 +28,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -37,7 +37,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from mmload.builder.recipe import canonical, unlike
-from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, write_blocks
+from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, reported, write_blocks
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url
 from mmload.runtime.durable_files import (
@@ -136,7 +136,7 @@ class Staging:
             raise BuildError(f"{self.paths.folder} holds an unfinished {unfinished_advice(begun)}")
 
     def clear(self) -> None:
-        """Removes the shards and lists that a killed command without a plan has left."""
+        """Removes shards and lists, finished or not."""
         for name in (PARTS, "notes", "dataset"):
             remove(self.paths.folder / name)
 
@@ -149,7 +149,7 @@ class Staging:
             BuildError: if writing fails, the destination contains something that may not be replaced, or has another
                 version meanwhile. If that is the same dataset, another part has committed it.
         """
-        try:
+        with reported(self.out):
             text = manifest.dumps().encode("utf-8", "backslashreplace")
             write_blocks(self.paths, self.paths.dataset / FILE_NAME, [text])
             if manifest.versions:
@@ -157,8 +157,6 @@ class Staging:
             else:
                 self._place(manifest, replaces)
             self.discard()
-        except OSError as error:
-            raise BuildError(f"cannot move what was built to {self.out} ({error.strerror})") from error
 
     def complete_version(self) -> bool:
         """Completes a new version that a process was adding when it was killed, or is adding; returns whether."""
@@ -423,6 +421,25 @@ def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None, *, shared: 
             foreign_files = staging.foreign_files
     remove_set_aside(folder)
     return foreign_files
+
+
+@contextmanager
+def working_folder(out: Path) -> Iterator[Staging]:
+    """Yields the empty working folder of a command that makes no plan, and removes it at the end.
+
+    A version that only has to be added to the dataset stays in it: the next command completes it.
+
+    Raises:
+        BuildError: if another command works there, or has finished shards.
+    """
+    with Staging(out) as staging:
+        staging.check_nothing_begun()
+        staging.clear()
+        try:
+            yield staging
+        finally:
+            if not (staging.paths.dataset / FILE_NAME).is_file():
+                staging.discard()
 
 
 def has_finished_shards(paths: BuildPaths) -> bool:

@@ -8,12 +8,11 @@ removed last, so a kill leaves files that the next call finds.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,27 +20,30 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.previous_version import Shards, in_use, kind_of, listing_time, stored_fields, stored_rows
-from mmload.builder.shards import Chunk, ShardWriter, write_list
+from mmload.builder.dataset_change import changed, open_to_change
+from mmload.builder.previous_version import Shards, in_use, list_content, listing_time, stored_fields
+from mmload.builder.shards import LISTS, BuildPaths, Chunk, ShardWriter, write_list
 from mmload.builder.staging import Staging, owned_files
 from mmload.errors import BuildError, StoreError, UsageError
 from mmload.runtime.durable_files import folder_lock, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import check_no_links, dataset_files
+from mmload.store.dataset_folder import check_no_links
 from mmload.store.manifest import (
     FILE_NAME,
-    META_NAME,
-    SKIPPED_NAME,
+    ORDER_DTYPE,
+    ORDER_NAME,
     VERSIONS,
     Manifest,
+    RowOrder,
     ShardRecord,
-    files_of,
+    SplitRecord,
     loads,
     read,
     staging_folder,
+    versioned_name,
 )
-from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
+from mmload.store.versions import next_shard_folders, next_version, versions_of
 
 COMPACT = "compact"
 """The change of a version whose rows were moved together."""
@@ -50,12 +52,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
 _MANIFEST = re.compile(rf"{VERSIONS}/[0-9]+\.json")
-_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[0-9]+\.memmap")
 _SHARD = re.compile(r"[^/]+/[0-9]{6,}")
-_NUMBERED = re.compile(
-    rf"{_MANIFEST.pattern}|[^/]+/(samples|skipped|origins)\.[0-9]+\.jsonl|[^/]+/rows\.[0-9]+\.memmap"
-    rf"|{_SHARD.pattern}/{_COLUMN.pattern}"
+_OWN = re.compile(
+    rf"{_MANIFEST.pattern}|[^/]+/(samples|skipped|origins)(\.[0-9]+)?\.jsonl|[^/]+/rows\.[0-9]+\.memmap"
+    rf"|{_SHARD.pattern}/(meta\.json|[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z]+|\.[0-9]+)?\.memmap)"
 )
+"""Names that the lists and the files of the shards of a version have."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -140,24 +142,20 @@ def _write_manifest(path: Path, manifest: Manifest, unused: list[str]) -> None:
 
 
 def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[str]:
-    """Yields the files that a version has written and no kept one needs.
+    """Yields the files that no kept version needs, of those that have the names of a version's.
 
-    A version may also be one that a killed call has dropped, or one that was never committed.
+    A version may also be one that a killed call has dropped, or one that was never committed. A folder of no kept shard
+    stays if it has files of other names: it may be somebody's own.
     """
-    needed, known, shard_files = owned_files(path, kept, strict=True), set[str](), dict[str, set[str]]()
-    for each in (manifest, *_manifests_in(path / VERSIONS)):
-        known |= {file.name for file in dataset_files(each)}
-        for split, record in each.splits.items():
-            names = {f"{name}.memmap" for name in files_of(record.fields)}
-            shard_files[split] = shard_files.get(split, {META_NAME}) | names
-    for top in (VERSIONS, *shard_files):
+    needed = owned_files(path, kept, strict=True)
+    splits = {name for each in (manifest, *_manifests_in(path / VERSIONS)) for name in each.splits}
+    for top in (VERSIONS, *sorted(splits)):
         for folder, _, files in os.walk(path / top):
             inside = Path(folder).relative_to(path).as_posix()
-            unknown = {file for file in files if f"{inside}/{file}" not in known and not _COLUMN.fullmatch(file)}
-            is_lost_shard = _SHARD.fullmatch(inside) is not None and unknown <= shard_files[top]
-            for name in sorted(f"{inside}/{file}" for file in files):
-                if name not in needed and (name in known or _NUMBERED.fullmatch(name) or is_lost_shard):
-                    yield name
+            names = {f"{inside}/{file}" for file in files}
+            own = {name for name in names if _OWN.fullmatch(name)}
+            if own == names or names & needed or not _SHARD.fullmatch(inside):
+                yield from sorted(own - needed)
 
 
 def _manifests_in(versions: Path) -> Iterator[Manifest]:
@@ -176,40 +174,34 @@ def compact(path: str | Path) -> Manifest:
         StoreError: if there is no finished dataset, or it cannot be read.
         BuildError: if a build or an update of it is unfinished, or it cannot be written.
     """
-    place = Path(path).resolve()
-    read(place)
-    with Staging(place) as staging:
-        staging.check_nothing_begun()
-        try:
-            return _compacted(Dataset(place), staging)
-        finally:
-            staging.discard()
+    opened = open_to_change(path)
+    return changed(opened, COMPACT, partial(_compacted, opened)).manifest
 
 
-def _compacted(dataset: Dataset, staging: Staging) -> Manifest:
-    """Writes the new shards and lists, and adds the version."""
-    staging.clear()  # leftovers of a call that was killed
-    manifest = dataset.manifest
-    mostly = {name: _mostly_removed(split) for name, split in dataset.items() if split.record.subset_of is None}
-    if not any(len(shards) for shards in mostly.values()):
-        return manifest
-    version, splits = next_version(manifest), dict(manifest.splits)
-    firsts = next_shard_folders(dataset.path, manifest)
-    for name, shards in mostly.items():
-        if not len(shards):
-            continue
-        table, moved = _rewritten(dataset[name], shards, staging, firsts[name])
-        for own, record in manifest.splits.items():
-            if name in (own, record.subset_of):
-                rows = stored_rows(dataset[own])
-                rows = replace(rows, shard_rows=moved[rows.shard_rows])
-                write = partial(write_list, staging.paths, own, listed=listing_time(dataset[own]))
-                kind, skipped = kind_of(record, table), _skipped(dataset[own])
-                splits[own] = rows.record(write, version, kind, record.subset_of, skipped)
-    body = {"recipe": manifest.recipe, "fingerprint": manifest.fingerprint, "splits": splits, "card": manifest.card}
-    made = with_version(body, manifest, dataset.path, COMPACT)
-    staging.commit(made)
-    return made
+def _compacted(dataset: Dataset, paths: BuildPaths) -> dict[str, SplitRecord]:
+    """Writes new shards and lists of the splits with mostly removed shards; returns the records of all splits."""
+    splits, firsts = dict(dataset.manifest.splits), next_shard_folders(dataset.path, dataset.manifest)
+    for name in dataset.built_splits:
+        if len(shards := _mostly_removed(dataset[name])):
+            remaining, moved = _rewritten(dataset[name], shards, paths, firsts[name])
+            splits |= {
+                own: _with_shards(dataset[own], remaining, moved, next_version(dataset.manifest), paths)
+                for own, record in splits.items()
+                if name in (own, record.subset_of)
+            }
+    return splits
+
+
+def _with_shards(split: Split, remaining: Shards, moved: Numbers, version: int, paths: BuildPaths) -> SplitRecord:
+    """Writes the lists of a split whose rows have other numbers over all shards; those of samples are copies."""
+    record, write = split.record, partial(write_list, paths, split.name, listed=listing_time(split))
+    for name in LISTS:
+        if record.list_name(name) in record.lists:
+            write(versioned_name(name, version), [list_content(split, name)])
+    rows = moved[split.files.shard_rows(np.arange(len(split)))]
+    numbers = write(versioned_name(ORDER_NAME, version), [rows.astype(ORDER_DTYPE).tobytes()])
+    order = RowOrder(version=version, rows=numbers, shards_of=record.subset_of)
+    return msgspec.structs.replace(record, shards=remaining, order=order)
 
 
 def _mostly_removed(split: Split) -> Numbers:
@@ -221,7 +213,7 @@ def _mostly_removed(split: Split) -> Numbers:
     return np.flatnonzero((rows > 0) & (used <= _MOSTLY * rows))
 
 
-def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> tuple[Shards, Numbers]:
+def _rewritten(split: Split, shards: Numbers, paths: BuildPaths, folder: int) -> tuple[Shards, Numbers]:
     """Copies the rows in use of some shards to new ones.
 
     Returns:
@@ -233,26 +225,17 @@ def _rewritten(split: Split, shards: Numbers, staging: Staging, folder: int) -> 
     rows, moved = places[is_moved], np.arange(starts[-1])
     moved[stored[is_moved]] = np.arange(starts[-1], starts[-1] + len(rows))
     records = [
-        _written_shard(split, rows[first : first + size], staging, folder + number)
+        _written_shard(split, rows[first : first + size], paths, folder + number)
         for number, first in enumerate(range(0, len(rows), size))
     ]
     remaining, again = in_use((*split.record.placed_shards, *records), moved[stored])
     return remaining, again[moved]
 
 
-def _written_shard(split: Split, rows: Numbers, staging: Staging, folder: int) -> ShardRecord:
+def _written_shard(split: Split, rows: Numbers, paths: BuildPaths, folder: int) -> ShardRecord:
     """Writes rows of a split to a new shard."""
-    with closing(ShardWriter(staging.paths, split.name, folder, split.record.fields, len(rows))) as writer:
+    with closing(ShardWriter(paths, split.name, folder, split.record.fields, len(rows))) as writer:
         for start in range(0, len(rows), _CHUNK_ROWS):
             some = rows[start : start + _CHUNK_ROWS]
             writer.write(Chunk(fields=stored_fields(split, some), samples=[("", None)] * len(some)))
         return msgspec.structs.replace(writer.seal().record, folder=folder)
-
-
-def _skipped(split: Split) -> list[tuple[str, str]]:
-    """Returns id and reason of all samples that were left out."""
-    if not split.record.skipped_count:
-        return []
-    file = split.path / split.name / split.record.list_name(SKIPPED_NAME)
-    lines = read_regular(file).split(b"\n")[:-1]  # ids may have characters at which str.splitlines() splits
-    return [(item["id"], item["reason"]) for item in map(json.loads, lines)]

@@ -23,7 +23,7 @@ from mmload.builder.previous_version import stored_fields
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, bytes_of, join_lists
-from mmload.builder.staging import Staging, drop_leftovers, unused_place
+from mmload.builder.staging import drop_leftovers, unused_place, working_folder
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, StoreError, UsageError, counted
@@ -205,7 +205,7 @@ def compare(
         if reason is not None:
             file = f"{plan.split}/{shard_name(plan.index)}"
             faults.append(Fault(split=plan.split, shard=plan.index, file=file, reason=reason))
-        count(plan.stop - plan.start, 0)
+        count(len(plan), 0)
     return faults
 
 
@@ -238,7 +238,7 @@ def _bytes_of_row(rows: Any, place: int) -> tuple[bytes, Sequence[int]]:
 
 def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Callable[[int, int], None]:
     """Returns a function of (samples, skipped) that adds up the samples of some plans and reports them."""
-    done, total = 0, sum(plan.stop - plan.start for plan in plans)
+    done, total = 0, sum(map(len, plans))
 
     def count(samples: int, skipped: int) -> None:
         nonlocal done
@@ -287,12 +287,10 @@ def repair(
     _check_of_build(path, manifest, faults)
     check_no_links(path, {fault.split for fault in faults if (path / fault.split).exists()})  # dangling: moved aside
     failed, others = list[str](), list[Fault]()
-    with Staging(path.resolve()) as staging:
+    with working_folder(path.resolve()) as staging:
         if read(path).contents != manifest.contents:
             raise BuildError(f"{path} was changed by another command meanwhile; run the repair again")
-        staging.check_nothing_begun()
         try:
-            staging.clear()  # leftovers of a repair that was killed
             job, plans = _job_of(path, manifest, source, trust, staging.paths)
             bad = {(fault.split, fault.shard) for fault in faults}
             needed = [plan for plan in plans if bad & {(plan.split, plan.index), (plan.split, None)}]
@@ -308,8 +306,6 @@ def repair(
                 f"cannot repair {error.filename2 or error.filename or path} ({error.strerror}); what was repaired "
                 "stays repaired: run the repair again"
             ) from error
-        finally:
-            staging.discard()
     if failed:
         raise BuildError(
             f"{', '.join(failed)} could not be repaired: {source} no longer gives what was stored; "

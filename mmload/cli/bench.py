@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mmload.bench.options import BenchOptions
 from mmload.builder.recipe import option
 from mmload.cli.interrupt import fail, interruptible
-from mmload.cli.options import dataset_on_a_disk, on_a_disk, takes
+from mmload.cli.options import on_a_disk, takes
 from mmload.cli.status import doing
 from mmload.cli.terminal import check_target, show
 from mmload.errors import UsageError
@@ -32,7 +32,7 @@ class BenchArguments(BenchOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        dataset_on_a_disk(self.dataset)
+        on_a_disk(self.dataset)
         on_a_disk(self.source)
         if self.build and self.source is None:
             raise UsageError("--build reads the photographs themselves: give --source ROOT")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,9 @@ from mmload.errors import UsageError, bytes_text, counted
 if TYPE_CHECKING:
     from mmload.bench.advice import Layout
     from mmload.builder.engines import Engine
-    from mmload.builder.pipeline import BuildReport
+    from mmload.builder.pipeline import PartReport
     from mmload.builder.previous_version import UpdateOptions
-    from mmload.store.manifest import Manifest
 
-AGAIN = "run the same command again to continue"
 _ADVISED_SIZE = 256
 
 
@@ -33,51 +32,42 @@ def build(options: BuildOptions) -> None:
     if options.advise:
         _show_advice(recipe, options)
         return
-    if options.in_parts:
-        run_part(recipe, options)
-        return
-    from mmload.builder.pipeline import build as run
-
-    engine = engine_of(options)
-    with interruptible(AGAIN):
-        count = progress("build")
-        report = run(
-            recipe, overwrite=options.overwrite, engine=engine, progress=count, on_note=note, **arguments(options)
-        )
-    _show_build(report, recipe)
+    report = run(recipe, options, overwrite=options.overwrite)
+    if report.manifest is not None and not options.in_parts:
+        show("next:", *_next(report.out, next(iter(report.manifest.splits)), recipe))
 
 
-def run_part(recipe: BuildRecipe, options: RunOptions, changes: UpdateOptions | None = None) -> None:
-    """Builds a part of a dataset, or of an update of it, and shows what is done."""
-    from mmload.builder.pipeline import build_part
-    from mmload.cli import summary
-
-    more: dict[str, Any] = {"threads": options.threads, "processes": options.processes, "on_note": note}
-    with interruptible(AGAIN):
-        count = progress("build")
-        report = build_part(recipe, options.part, options=changes, progress=count, **more, **arguments(options))
-    show(summary.of_part(report))
-    if report.manifest is not None:
-        show_splits(report.out, report.manifest)
-
-
-def arguments(options: RunOptions) -> dict[str, Any]:
-    """Returns the arguments that builds, their parts and updates have in common."""
-    return {
-        "on_error": options.on_error,
-        "max_errors": options.max_errors,
-        "exclude": options.exclude,
-        "command": sys.argv[1:],
-    }
-
-
-def show_splits(path: Path, manifest: Manifest) -> None:
-    """Shows a dataset's splits on stdout, and its warnings on stderr."""
+def run(
+    recipe: BuildRecipe, options: RunOptions, changes: UpdateOptions | None = None, *, overwrite: bool = False
+) -> PartReport:
+    """Builds or updates a dataset, or builds a part of one, and shows what is done."""
+    from mmload.builder import pipeline
     from mmload.cli import summary
     from mmload.view.facts import facts
 
-    show(*summary.of_splits(facts(path, manifest)))
-    warn(summary.warnings(manifest))
+    engine = engine_of(options)
+    with interruptible("run the same command again to continue"):
+        given: dict[str, Any] = {
+            "on_error": options.on_error,
+            "max_errors": options.max_errors,
+            "exclude": options.exclude,
+            "engine": engine,
+            "progress": progress("build" if changes is None else "update"),
+            "on_note": note,
+            "command": sys.argv[1:],
+        }
+        report: PartReport
+        if options.in_parts:
+            report = pipeline.build_part(recipe, options.part, options=changes, **given)
+        elif changes is None:
+            report = pipeline.build(recipe, overwrite=overwrite, **given)
+        else:
+            report = pipeline.update(recipe, changes, **given)
+    show(*summary.of_report(report))
+    if report.manifest is not None and not (changes and changes.dry_run):
+        show(*summary.of_splits(facts(report.out, report.manifest)))
+        warn(summary.warnings(report.manifest))
+    return report
 
 
 def engine_of(options: RunOptions) -> Engine:
@@ -93,25 +83,16 @@ def engine_of(options: RunOptions) -> Engine:
     return made
 
 
-def _show_build(report: BuildReport, recipe: BuildRecipe) -> None:
-    from mmload.cli import summary
-
-    show(summary.of_build(report))
-    if report.foreign_files is not None:
-        show(
-            f"{report.foreign_files} is the replaced dataset, in which files appeared meanwhile: inspect and remove it"
-        )
-    show_splits(report.out, report.manifest)
-    show("next:")
-    first = next(iter(report.manifest.splits))
-    loaded = f'mmload.open({json.dumps(str(report.out), ensure_ascii=False)})["{first}"]'
+def _next(out: Path, split: str, recipe: BuildRecipe) -> Iterator[str]:
+    """Yields what to type next, for a dataset and its first split."""
+    loaded = f'mmload.open({json.dumps(str(out), ensure_ascii=False)})["{split}"]'
     if recipe.variable_layout is not None:
-        show("  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch")
-        show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ...")
+        yield "  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch"
+        yield f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ..."
         return
     if recipe.kind == "imagefolder" and isinstance(recipe.root, Path):
-        show(f"  {shlex.join(['mmload', 'bench', str(report.out), '--source', str(recipe.root)])}")
-    show(f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True): ...")
+        yield f"  {shlex.join(['mmload', 'bench', str(out), '--source', str(recipe.root)])}"
+    yield f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True): ..."
 
 
 def _show_advice(recipe: BuildRecipe, options: BuildOptions) -> None:

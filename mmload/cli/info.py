@@ -64,7 +64,7 @@ def info(
 
 def doctor(
     dataset: Annotated[
-        Path | None, typer.Argument(help="A built dataset to look at, too.", callback=options.dataset_on_a_disk)
+        Path | None, typer.Argument(help="A built dataset to look at, too.", callback=options.on_a_disk)
     ] = None,
     as_json: AsJson = False,
 ) -> None:

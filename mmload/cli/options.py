@@ -49,14 +49,14 @@ def _parameters(options: type[Any]) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def dataset_on_a_disk(dataset: Path | None) -> Path | None:
-    """Rejects the URL of a dataset for commands that read all of it, or write to it; raises UsageError."""
-    if dataset is not None:
-        check_no_url(dataset, "copy it there first, with mmload pull URL FOLDER")
-    return dataset
+def on_a_disk(place: Path | None) -> Path | None:
+    """Rejects a URL for commands that read all of a dataset or a source, or write to it; raises UsageError."""
+    if place is not None:
+        check_no_url(place, "copy it there first, a dataset with mmload pull URL FOLDER")
+    return place
 
 
-Dataset = Annotated[Path, typer.Argument(help="A built dataset.", callback=dataset_on_a_disk)]
+Dataset = Annotated[Path, typer.Argument(help="A built dataset.", callback=on_a_disk)]
 
 Version = Annotated[
     int | None, typer.Option(metavar="N", help="A version of the dataset, as mmload info --versions lists them.")
@@ -92,13 +92,6 @@ def dataset_at(place: str) -> Iterator[OpenDataset]:
         return
     with tempfile.TemporaryDirectory(prefix="mmload-", ignore_cleanup_errors=True) as cache:
         yield open_dataset(place, cache=cache)
-
-
-def on_a_disk(source: Path | None) -> Path | None:
-    """Rejects a URL; raises UsageError."""
-    if source is not None:
-        check_no_url(source, "copy what it was built from to a disk")
-    return source
 
 
 Source = Annotated[Path, typer.Option(help="What it was built from.", callback=on_a_disk)]

@@ -25,19 +25,32 @@ _REASONS = 3
 _CLASSES = 6
 
 
-def of_build(report: BuildReport) -> str:
-    """Formats the number of images that a build stored, and its rate."""
+def of_report(report: PartReport) -> list[str]:
+    """Returns the lines on what a build, an update or a part of one has done."""
+    from mmload.builder.pipeline import BuildReport, UpdateReport
+
+    if isinstance(report, UpdateReport):
+        return [_of_update(report)]
+    return _of_build(report) if isinstance(report, BuildReport) else [_of_part(report)]
+
+
+def _of_build(report: BuildReport) -> list[str]:
+    """Formats the number of images that a build stored, and its rate; names the replaced dataset if it is kept."""
     if not report.built:
-        return f"{report.out} is there already, of the same source and recipe: nothing to do"
-    earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
-    shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
-    besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
-    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
-    resumed = f", {earlier:,} from an earlier run" if earlier else ""
-    return f"built {report.out}: {rate}{_skipped(report)}{resumed}"
+        lines = [f"{report.out} is there already, of the same source and recipe: nothing to do"]
+    else:
+        earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
+        shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
+        besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
+        rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
+        resumed = f", {earlier:,} from an earlier run" if earlier else ""
+        lines = [f"built {report.out}: {rate}{_skipped(report)}{resumed}"]
+    if (kept := report.foreign_files) is not None:
+        lines.append(f"{kept} is the replaced dataset, in which files appeared meanwhile: inspect and remove it")
+    return lines
 
 
-def of_update(report: UpdateReport) -> str:
+def _of_update(report: UpdateReport) -> str:
     """Formats what an update found, and its version."""
     if not report.needed:
         return f"{report.out} is up to date: nothing to do"
@@ -49,11 +62,19 @@ def of_update(report: UpdateReport) -> str:
     return f"{updated}: {_changes(made)}{_skipped(report)}{gone}"
 
 
+def _of_part(report: PartReport) -> str:
+    """Formats the number of images that a part of a build stored, and whether the dataset is complete."""
+    built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{_skipped(report)}"
+    if report.manifest is not None:
+        return f"{built}; {report.out} is complete, of {counted(report.shards, 'shard')}"
+    return f"{built}; {report.sealed:,} of {counted(report.shards, 'shard')} are finished, the other parts follow"
+
+
 def _changes(found: UpdateReport | VersionRecord) -> str:
     return f"{found.added:,} new, {found.changed:,} changed, {found.removed:,} gone"
 
 
-def _skipped(report: BuildReport | PartReport) -> str:
+def _skipped(report: PartReport) -> str:
     return f", {report.skipped:,} left out" if report.skipped else ""
 
 
@@ -76,14 +97,6 @@ def of_versions(versions: Sequence[VersionRecord]) -> list[str]:
         "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
         for row in (head, *rows)
     ]
-
-
-def of_part(report: PartReport) -> str:
-    """Formats the number of images that a part of a build stored, and whether the dataset is complete."""
-    built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{_skipped(report)}"
-    if report.manifest is not None:
-        return f"{built}; {report.out} is complete, of {counted(report.shards, 'shard')}"
-    return f"{built}; {report.sealed:,} of {counted(report.shards, 'shard')} are finished, the other parts follow"
 
 
 def of_dataset(facts: Mapping[str, Any]) -> list[str]:

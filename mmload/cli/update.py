@@ -6,11 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mmload.builder.recipe import RunOptions, option
-from mmload.cli.build import AGAIN, arguments, engine_of, run_part, show_splits
-from mmload.cli.interrupt import interruptible
-from mmload.cli.options import TRUST_HELP, dataset_on_a_disk, takes
-from mmload.cli.status import progress
-from mmload.cli.terminal import note, show
+from mmload.cli.build import run
+from mmload.cli.options import TRUST_HELP, on_a_disk, takes
 from mmload.errors import UsageError
 
 
@@ -27,7 +24,7 @@ class UpdateArguments(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        dataset_on_a_disk(self.out)
+        on_a_disk(self.out)
         if self.dry_run and self.in_parts:
             raise UsageError("--dry-run builds nothing, and --part and --commit do; give one of them")
 
@@ -38,21 +35,9 @@ def update(given: UpdateArguments) -> None:
 
     It builds what is new or changed, and drops what is gone.
     """
-    from mmload.builder.pipeline import update as run
     from mmload.builder.previous_version import UpdateOptions
     from mmload.builder.verify import recipe_at
-    from mmload.cli import summary
     from mmload.store.manifest import read
 
     recipe = replace(recipe_at(read(given.out), given.out, given.root, given.trust), out=given.out)
-    changes = UpdateOptions(append=given.append, checksum=given.checksum, dry_run=given.dry_run)
-    if given.in_parts:
-        run_part(recipe, given, changes)
-        return
-    engine = engine_of(given)
-    with interruptible(AGAIN):
-        count = progress("update")
-        report = run(recipe, changes, engine=engine, progress=count, on_note=note, **arguments(given))
-    show(summary.of_update(report))
-    if not given.dry_run:
-        show_splits(report.out, report.manifest)
+    run(recipe, given, UpdateOptions(append=given.append, checksum=given.checksum, dry_run=given.dry_run))

@@ -231,8 +231,7 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
         one = torch.zeros(len(sizes), dtype=torch.int64, device="cpu")
     others = {name: split.fields[name] for name in fields if name != "images" and not split.fields[name].variable_size}
     pixels = 1 if sizes is None else int(sizes.prod(1).max())
-    nothing = torch.zeros(pixels, dtype=torch.uint8, device="cpu")
-    masks = OwnMasks(nothing, one) if len(others) + 1 < len(fields) else None
+    masks = OwnMasks(np.zeros(pixels, np.uint8), one.numpy()) if len(others) + 1 < len(fields) else None
     row = {name: one.new_zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
     batch = make_batch(row, len(one), ids=one, seeds=one)
     for each in collates_of(collate):
@@ -245,7 +244,7 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
                     (channels, height, width),
                     source=images.torch_dtype,
                     sizes=None if sizes is None else sizes[chosen],
-                    masks=None if masks is None else masks._replace(starts=one[places]),
+                    masks=None if masks is None else masks._replace(starts=masks.starts[chosen]),
                     framed=framed,
                 )
 

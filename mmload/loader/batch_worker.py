@@ -391,7 +391,7 @@ def read_masks(masks: HostTier, rows: Numbers, sizes: Numbers) -> OwnMasks:
         message = f"it is {height} x {width}, but its image has another size"
         raise masks.rows.damaged(int(rows[wrong[0]]), message)
     lengths = sizes.prod(1)
-    return OwnMasks(torch.from_numpy(_joined(masks, rows, lengths)), torch.from_numpy(np.cumsum(lengths) - lengths))
+    return OwnMasks(_joined(masks, rows, lengths), np.cumsum(lengths) - lengths)
 
 
 def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers) -> npt.NDArray[Any]:

@@ -19,12 +19,12 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
-from mmload.augment.boxes import Trail, boxes_in, move_fields
+from mmload.augment.boxes import Trail, boxes_in, following_fields, move_fields
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
 from mmload.augment.step import Step
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.interop.torchvision import conversion, equivalent_of
 from mmload.parity.program_replay import Allowance, Items, changed
 from mmload.render.plan import Plan
@@ -77,14 +77,14 @@ def _blank(count: int, shape: Shape) -> Plan:
 def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, ids: Tensor) -> list[StepDraws]:
     """Returns the draws of each step for a batch; draws that depend on boxes see them as mmload moves them."""
     drawn_by_step: list[StepDraws] = []
-    rows: Batch = stored.replace(images=None, masks=None)
+    rows = following_fields({name: value for name, value in fields_of(stored).items() if name != "masks"})
     trail: Trail | None = None
     _, channels, height, width = stored.images.shape
     plan = _blank(len(seeds), (channels, height, width))
     for index, step in enumerate(steps):
         if not isinstance(step, Step):
             raise TypeError(f"{type(step).__name__} cannot be replayed in torchvision")
-        boxes = None if rows.boxes is None else partial(boxes_in, rows, trail=trail)
+        boxes = partial(boxes_in, rows, trail=trail) if "boxes" in rows else None
         start = plan if plan.is_variable_size else _blank(len(seeds), (channels, plan.height, plan.width))
         plan = step.describe(start, Draws(seeds.numpy(), index, epoch=epoch, ids=ids.numpy(), boxes=boxes))
         after = windows(plan)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mmload.render.kernel_arguments import Bytes, Numbers
 from mmload.render.plan import Plan
 from mmload.render.plan_parts import Padding, Placement
 from mmload.runtime.memory_pool import constant
@@ -28,8 +29,8 @@ class OwnMasks(NamedTuple):
         starts: int64 [B], index of each mask's first pixel.
     """
 
-    memory: Tensor
-    starts: Tensor
+    memory: Bytes
+    starts: Numbers
 
 
 class Window(NamedTuple):

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 from PIL import Image
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
+from mmload.errors import RecipeError, SourceError, choices, shown
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import ObjectsRecord, mirrored_names
 from mmload.sources.annotation_values import naming
@@ -32,7 +32,7 @@ from mmload.sources.coco_annotations import (
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, inner_name, reading
-from mmload.sources.listing import Beside, ListedSplit, Listing, check_same_classes, note_doubles, size_of
+from mmload.sources.listing import Beside, Item, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
     fields_of_objects,
@@ -63,34 +63,6 @@ _BESIDE = "_annotations.coco.json"
 
 _MOST_RUNS = 2**31
 _FACTORS = np.array([1, 256, 65536])  # of red, green and blue in the number of a segment
-
-
-class CocoItem(NamedTuple):
-    """One image.
-
-    Attributes:
-        file: its path relative to the root.
-        id: its id in the annotation file.
-        number: its id, or its place in the file where an id is a text.
-        height: its height in the annotation file.
-        width: its width there.
-        revision: changes when its files do.
-        segments: path of its map of segments, or "".
-        left_out: numbers of segments that may be in the map, too.
-        fault: what is wrong with its record, or "".
-        objects: its objects, as in :attr:`AnnotationFile.objects`.
-    """
-
-    file: str
-    id: int | str
-    number: int
-    height: int
-    width: int
-    revision: str
-    segments: str
-    left_out: list[int]
-    fault: str
-    objects: bytes
 
 
 @dataclass
@@ -143,18 +115,12 @@ class CocoSource:
             files = {name: self._annotation_file(file) for name, file in self._files().items()}
             leave_out_groups(files.values())
             splits = {name: self._split(name, file) for name, file in files.items()}
-            check_same_classes(
-                {
-                    f"split {name}": (
-                        *split.classes,
-                        *map(str, split.objects().category_ids),
-                        *split.objects().keypoints,
-                    )
-                    for name, split in splits.items()
-                    if split.has_objects
-                },
-                "list the same categories and keypoints in all annotation files",
-            )
+            named = {
+                f"split {name}": (*split.classes, *map(str, split.objects().category_ids), *split.objects().keypoints)
+                for name, split in splits.items()
+                if files[name].has_objects
+            }
+            check_same_classes(named, "list the same categories and keypoints in all annotation files")
             note_doubles(splits, self._tree.notes())
             return splits
 
@@ -220,32 +186,34 @@ class CocoSource:
         inside = f"{os.path.abspath(self._root / folder)}/"
         for image in read.images:
             image.file_name = image.file_name.replace("\\", "/").removeprefix(inside)  # tools on Windows
-        items = Listing(CocoItem, self._items(folder, read))
-        return CocoSplit(self, items, read)
+        return CocoSplit(self, Listing(Item, self._items(folder, read)), read)
 
-    def _items(self, folder: str, read: AnnotationFile) -> Iterator[CocoItem]:
+    def _items(self, folder: str, read: AnnotationFile) -> Iterator[Item]:
         """Yields the images; one whose name leads out of the folder has a fault."""
         texts = [image.id for image in read.images if isinstance(image.id, str)]
         if texts:
             read.findings.add("ids of images are texts: image_ids are their places in the file", shown(texts[0]))
         maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
         for place, image in enumerate(read.images):
-            name, segments, fault = image.file_name, read.maps.get(place, ""), read.faults.get(place, "")
-            file, revision = self._file(folder, name)
-            if segments and revision not in ("", MISSING):
-                name = segments
-                segments, of_map = self._file(maps, name)
-                revision = f"{revision} {of_map}" if of_map else ""
-            if not revision:
-                fault = fault or (
-                    f"{read.path}, image {shown(image.id)}: the file name {shown(name)} leaves the folder; name a file "
-                    f"in {self._root / folder}"
+            found = [self._file(folder, image.file_name)]
+            if place in read.maps:
+                found.append(self._file(maps, read.maps[place]))
+            odd = next((name for name, revision in found if not revision), None)
+            fault = read.faults.get(place, "")
+            if not fault and odd is not None:
+                fault = (
+                    f"{read.name_of(image)}: the file name {shown(odd)} leaves the folder; name a file in "
+                    f"{self._root / folder}"
                 )
+            if not fault and found[0][1] == MISSING:
+                fault = f"{read.name_of(image)}: no such file: {self._root / found[0][0]}"
             number = place if texts or isinstance(image.id, str) else image.id
-            left_out, objects = read.left_out.get(place, []), bytes(read.objects[place])
-            yield CocoItem(
-                file, image.id, number, image.height, image.width, revision, segments, left_out, fault, objects
-            )
+            size = (image.height, image.width)
+            objects = bytes(read.objects[place])
+            about = f"{number} {size} {fault}".encode("utf-8", "surrogatepass")
+            revision = f"{' '.join(revision for _, revision in found)} {crc32(objects, crc32(about)):08x}"
+            own = number, image.id, size, read.left_out.get(place, []), objects
+            yield Item([name for name, _ in found], revision, fault, own)
 
     def _file(self, folder: str, name: str) -> tuple[str, str]:
         """Returns a file's path relative to the root, and its revision; that of a file outside of the folder is ""."""
@@ -255,10 +223,10 @@ class CocoSource:
         return self._tree.find(f"{folder}/{inner}" if folder else inner)
 
 
-class CocoSplit(ListedSplit[CocoItem]):
+class CocoSplit(ListedSplit[Item]):
     """One split: images in the order of the annotation file, and their objects."""
 
-    def __init__(self, source: CocoSource, items: Listing[CocoItem], read: AnnotationFile) -> None:
+    def __init__(self, source: CocoSource, items: Listing[Item], read: AnnotationFile) -> None:
         names = [category.name for category in read.categories]
         if len(set(names)) < len(names):
             names = [f"{each.name} {each.id}" for each in read.categories]
@@ -273,48 +241,25 @@ class CocoSplit(ListedSplit[CocoItem]):
         super().__init__(Path(source.root), source.decoder, items, tuple(names), notes, boxes=True)
         self._clip, self._task, self._file = source.clip_boxes, source.task, str(read.path)
 
-    @property
-    def has_objects(self) -> bool:
-        """Whether any image has an object."""
-        return any(item.objects for item in self.items)
-
     def objects(self) -> ObjectsRecord:
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
         return self._record
-
-    def revision(self, index: int) -> str:
-        """Returns size and time of the image, and a checksum of what the annotation file says of it."""
-        item = self.items[index]
-        size = f"{item.height} {item.width} {item.segments} {item.fault}".encode("utf-8", "surrogatepass")
-        return f"{item.revision} {item.number} {crc32(item.objects, crc32(size)):08x}"
-
-    def files(self, index: int) -> Sequence[str]:
-        item = self.items[index]
-        return [item.file, item.segments] if item.segments else [item.file]
-
-    def check(self, index: int) -> None:
-        item = self.items[index]
-        missing = f"{self._where(item)}: no such file: {self.root / item.file}" if item.revision == MISSING else ""
-        if item.fault or missing:
-            raise SampleError(item.file, item.fault or missing)
-
-    def _where(self, item: CocoItem) -> str:
-        return f"{self._file}, image {shown(item.id)}"
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the number of an image and its objects as lists."""
         import torch
 
         item, size = self.items[index], size_of(image)
-        listed = None if 0 in (item.height, item.width) else (item.height, item.width)
-        with naming(f"{self._where(item)}, "):
-            objects = objects_in(item.objects)
-            own = self._of_objects(objects, listed)
+        number, own_id, listed, left_out, lines = item.own
+        with naming(f"{self._file}, image {shown(own_id)}, "):
+            objects = objects_in(lines)
+            own = self._of_objects(objects, None if 0 in listed else listed)
             if self._task == "panoptic":
-                numbers = _read_map(files, item.segments, size)
-                own = replace(own, segments=_masks_of_segments(numbers, objects, item.left_out))
+                own = replace(
+                    own, segments=_masks_of_segments(_read_map(files, item.files[1:], size), objects, left_out)
+                )
             fields, losses, lists = fields_of_objects(own, size, self._clip)
-        of_image = {"image_ids": torch.tensor(item.number, device="cpu"), **flip_field(self._record)}
+        of_image = {"image_ids": torch.tensor(number, device="cpu"), **flip_field(self._record)}
         return Beside({**fields, **of_image}, losses, lists)
 
     def _of_objects(self, objects: Sequence[CocoObject], listed: tuple[int, int] | None) -> ImageObjects:
@@ -443,16 +388,16 @@ def _masks_of_segments(
     return {**polygon_fields([]), **run_fields(runs)}
 
 
-def _read_map(files: SampleFiles, name: str, size: tuple[int, int]) -> npt.NDArray[np.int64]:
+def _read_map(files: SampleFiles, names: Sequence[str], size: tuple[int, int]) -> npt.NDArray[np.int64]:
     """Reads the number of the segment of each pixel of an image of (height, width) ``size``: int64 [H, W].
 
-    Without a name there is no map, and no pixel has a segment.
+    Without a name of a map no pixel has a segment.
 
     Raises:
         SampleError: if the map is missing.
         ValueError: if it is broken.
     """
-    if not name:
+    if not names:
         return np.zeros(size, np.int64)
 
     def numbers_of(image: Image.Image) -> npt.NDArray[np.int64]:
@@ -460,5 +405,5 @@ def _read_map(files: SampleFiles, name: str, size: tuple[int, int]) -> npt.NDArr
             raise RefusedImage("it has another size than the image")
         return np.asarray(np.asarray(image.convert("RGB")).astype(np.int64) @ _FACTORS)
 
-    with naming(f"its map of segments {name} is no such map: "):
-        return read_with_pillow(files.read(name), numbers_of, ("PNG",))
+    with naming(f"its map of segments {names[0]} is no such map: "):
+        return read_with_pillow(files.read(names[0]), numbers_of, ("PNG",))

@@ -1,8 +1,7 @@
 """Reads annotation files of COCO, in any spelling that tools write: JSON to the objects of each image.
 
 A file of half a gigabyte has a million objects. They are decoded one after another, and each is kept as a line of JSON
-with what its image needs of it, so that no objects of Python remain. An error in one object is kept as a line, too, and
-raised when its image is read.
+with what its image needs of it, so that no objects of Python remain. An error in one object is one of its image.
 
 The usual spelling of a record is decoded straight to a struct. Where that fails, the record is decoded to Python's
 values, and each value is read by the rule of its field; null is absent.
@@ -16,6 +15,7 @@ from array import array
 from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -45,6 +45,8 @@ _Float32 = Annotated[float, msgspec.Meta(gt=-MAX_NUMBER, lt=MAX_NUMBER)]
 _Point = Annotated[float, msgspec.Meta(ge=-1_000_000, le=1_000_000)]  # pixels from the image's corner
 _Polygons = list[Annotated[list[_Point], msgspec.Meta(min_length=6)]]
 _Box = tuple[float, float, float, float]
+_AROUND = "(box around its polygons)"
+"""Name of a value that no file has, of an object without a box."""
 _FIELD = re.compile(r"at `\$\.(\w+)")  # in an error of msgspec
 
 
@@ -83,6 +85,7 @@ class Annotation(msgspec.Struct, gc=False):
     id: _Id | None = None
     area: _Float32 | None = None
     iscrowd: _Flag = 0
+    is_around: bool = msgspec.field(default=False, name=_AROUND)
 
 
 class Instance(Annotation, gc=False):
@@ -149,8 +152,7 @@ _KINDS: Mapping[Task, type[Any]] = {
     "keypoints": Person,
     "panoptic": Panoptic,
 }
-_IMAGE = msgspec.json.Decoder(CocoImage)
-_LINES = msgspec.json.Decoder(CocoObject | str)
+_LINES = msgspec.json.Decoder(CocoObject)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -160,7 +162,7 @@ class AnnotationFile:
     Attributes:
         path: the file.
         images: the images that it lists.
-        faults: place of an image -> what is wrong with its record.
+        faults: place of an image -> what is wrong with its record, or first with that of one of its objects.
         objects: lines of the objects of each image, for :func:`objects_in`.
         maps: place of an image -> name of its map of segments, for the task "panoptic".
         left_out: place of an image -> ids of crowds that were left out.
@@ -200,11 +202,19 @@ class AnnotationFile:
                 f"{path}: all boxes lie between 0 and 1, as shares of an image; COCO's are in pixels: convert them"
             )
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether any image has an object, or may have one."""
+        return bool(any(self.objects) or self.faults)
+
     def notes(self) -> tuple[str, ...]:
         """Returns notes on what was found, and on all objects."""
         bare = f"{counted(self._bare, 'object')} without segmentation: no pixel belongs to such a mask"
-        none = ("no image has an object",) * (not (any(self.objects) or self.faults))
-        return (*self.findings.notes(), *([bare] if self._bare else []), *none)
+        return (
+            *self.findings.notes(),
+            *([bare] if self._bare else []),
+            *(() if self.has_objects else ("no image has an object",)),
+        )
 
     def _check_keypoints(self) -> None:
         points = max((len(category.keypoints) for category in self.categories), default=0)
@@ -241,7 +251,7 @@ class AnnotationFile:
         images, faults = self.images, self.faults
         for position, raw in enumerate(raws):
             try:
-                image = _image(raw)
+                image = _record(CocoImage, raw)
             except ValueError as error:
                 faults[len(images)] = f"{self.path}, images[{position}]: {error}"
                 image = CocoImage(~position, f"images[{position}]")
@@ -251,57 +261,52 @@ class AnnotationFile:
                     self.findings.add("images that are listed again are read once", image.file_name)
                     continue
                 faults[place] = faults[len(images)] = (
-                    f"{self.path}, image {shown(image.id)}: {shown(images[place].file_name)} and "
-                    f"{shown(image.file_name)} have this id; give each its own"
+                    f"{self.name_of(image)}: {shown(images[place].file_name)} and {shown(image.file_name)} have this "
+                    "id; give each its own"
                 )
             images.append(image)
+
+    def name_of(self, image: CocoImage) -> str:
+        """Returns how messages name an image."""
+        return f"{self.path}, image {shown(image.id)}"
 
     def _read_objects(self, raws: Sequence[msgspec.Raw]) -> None:
         """Reads annotations: an object each, or the segments of an image."""
         kind = _KINDS[self._task]
-        decode = msgspec.json.Decoder(kind).decode
         for number, raw in enumerate(raws):
             try:
-                each = decode(raw)
-            except msgspec.DecodeError:
-                each = self._lenient(kind, number, raw)
-            if isinstance(each, Annotation):
-                self._add(number, each)
-            elif isinstance(each, Panoptic):
+                each = _record(kind, raw)
+            except ValueError as error:
+                self._add_fault(number, raw, error)
+                continue
+            if isinstance(each, Panoptic):
                 if each.image_id in self._places:
                     self.maps[self._places[each.image_id]] = each.file_name
                 for segment in each.segments_info:
                     segment.image_id = each.image_id
                     self._add(number, segment)
+            else:
+                self._add(number, each)
 
-    def _lenient(self, kind: type[Any], number: int, raw: msgspec.Raw) -> Any:
-        """Decodes an annotation in any spelling; keeps what is wrong with it for its image, and returns None then."""
+    def _add_fault(self, number: int, raw: msgspec.Raw, error: ValueError) -> None:
+        """Keeps what is wrong with an annotation for its image."""
         body, image = {}, None
-        try:
+        with suppress(ValueError):
             body = _values_of_record(raw)
             image = self._places.get(key(body.get("image_id")))
-            each = _lenient_record(kind, body)
-        except ValueError as error:
-            fault = f"{_annotation_name(body.get('id'), number)}: {error}"
-            if image is None:
-                self.findings.add("annotations that cannot be read and belong to no listed image are left out", fault)
-            else:
-                self.objects[image] += _line(fault)
-            return None
-        if isinstance(each, Annotation) and not body.get("bbox"):
-            self.findings.add(
-                "objects without a bbox have the box around their polygons", _annotation_name(each.id, number)
-            )
-        return each
+        fault = f"{_annotation_name(body.get('id'), number)}: {error}"
+        if image is None:
+            self.findings.add("annotations that cannot be read and belong to no listed image are left out", fault)
+        else:
+            self.faults.setdefault(image, f"{self.name_of(self.images[image])}, {fault}")
 
     def _add(self, number: int, each: Annotation) -> None:
         """Adds an object, unless it is left out."""
-        image, name, shape = (
-            self._places.get(each.image_id),
-            _annotation_name(each.id, number),
-            getattr(each, "shape", None),
-        )
+        image, name = self._places.get(each.image_id), _annotation_name(each.id, number)
+        shape = getattr(each, "shape", None)
         self.used.add(each.category_id)
+        if each.is_around:
+            self.findings.add("objects without a bbox have the box around their polygons", name)
         if image is None:
             self.findings.add(
                 "annotations of images that the file does not list are left out",
@@ -322,7 +327,7 @@ class AnnotationFile:
         self._bare += self._task == "instances" and not shape
         self._boxes.extend(each.bbox)
         kept = CocoObject(name, each.id, each.category_id, bool(each.iscrowd), area, each.bbox, shape)
-        self.objects[image] += _line(kept)
+        self.objects[image] += _ENCODER.encode(kept) + b"\n"
 
     def _note_again(self, name: str, is_of_same_image: bool) -> None:
         """Notes an object of the id of an earlier one."""
@@ -335,20 +340,8 @@ class AnnotationFile:
 
 
 def objects_in(lines: bytes) -> list[CocoObject]:
-    """Returns the objects in the lines of an image; the last one of each id, as in pycocotools.
-
-    Raises:
-        ValueError: if one could not be read from its file; names it.
-    """
-    found = _LINES.decode_lines(lines)
-    fault = next((each for each in found if isinstance(each, str)), None)
-    if fault is not None:
-        raise ValueError(fault)
-    return list({(each.id, each.name): each for each in found}.values())
-
-
-def _line(value: CocoObject | str) -> bytes:
-    return _ENCODER.encode(value) + b"\n"
+    """Returns the objects in the lines of an image; the last one of each id, as in pycocotools."""
+    return list({(each.id, each.name): each for each in _LINES.decode_lines(lines)}.values())
 
 
 def leave_out_groups(files: Iterable[AnnotationFile]) -> None:
@@ -392,13 +385,12 @@ def _listed(records: _Records) -> list[msgspec.Raw]:
     return list(records.values()) if isinstance(records, dict) else records or []
 
 
-def _image(raw: msgspec.Raw) -> CocoImage:
+def _record(kind: type[T], raw: msgspec.Raw) -> T:
+    """Decodes a record in any spelling; raises ValueError."""
     try:
-        return _IMAGE.decode(raw)
+        return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:
-        body = _values_of_record(raw)
-        name = body.get("file_name") or "/".join(str(body.get("coco_url") or "").split("/")[-2:])  # as LVIS has it
-        return _lenient_record(CocoImage, {**body, "file_name": name})
+        return _lenient_record(kind, _values_of_record(raw))
 
 
 def _values_of_record(raw: msgspec.Raw) -> dict[str, Any]:
@@ -422,7 +414,10 @@ def _lenient_record(kind: type[T], body: Mapping[str, Any]) -> T:
             each for each in (found if isinstance(found[0], list) else [found]) if each
         ]
         if polygons and "bbox" not in values:
-            values["bbox"] = _box_around(msgspec.convert(polygons, _Polygons, strict=False))
+            around = _box_around(msgspec.convert(polygons, _Polygons, strict=False))
+            values |= {"bbox": around, _AROUND: True}
+    if "coco_url" in values:  # as LVIS has it
+        values.setdefault("file_name", "/".join(str(values["coco_url"]).split("/")[-2:]))
     if "iscrowd" in values:
         values["iscrowd"] = flag(values["iscrowd"])
     ids = {name: key(values[name]) for name in ("id", "image_id", "category_id") if name in values}

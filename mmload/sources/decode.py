@@ -7,91 +7,60 @@ the file and the options, so a build is deterministic. It never opens a file by 
 
 from __future__ import annotations
 
-import ctypes
 import io
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError, _imaging
+from msgspec import Meta
+from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
 
 from mmload.errors import RecipeError
+from mmload.records import checked
 from mmload.sources.file_kinds import describe_content
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+T = TypeVar("T")
 
-class Shared:
-    """A context that all threads share: made and entered by the first thread, and left by the last.
 
-    Contexts such as ``warnings.catch_warnings`` restore the state of the process that they found. Overlapping blocks of
-    two threads would restore it in the wrong order, and the program's own state would be lost.
+class _PillowGuard:
+    """A context in which Pillow warns of nothing and refuses images that end early, whatever the program set.
+
+    All threads share it: the first one enters it, and the last one restores what the first found. In overlapping
+    blocks of ``warnings.catch_warnings`` of two threads the program's own state would be lost.
     """
 
-    def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._contexts = ExitStack()
+        self._ignored, self._reads_cut = warnings.catch_warnings(), False
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._contexts.enter_context(self._make())
+                self._ignored = warnings.catch_warnings(action="ignore")
+                self._ignored.__enter__()
+                self._reads_cut, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
             self._inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
-                self._contexts.close()
+                ImageFile.LOAD_TRUNCATED_IMAGES = self._reads_cut
+                self._ignored.__exit__(None, None, None)
 
 
-@contextmanager
-def _guard_pillow() -> Iterator[None]:
-    setters, cut_off = _setters(), ImageFile.LOAD_TRUNCATED_IMAGES
-    handlers = [setter(None) for setter in setters]
-    ImageFile.LOAD_TRUNCATED_IMAGES = False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = cut_off
-        for setter, handler in zip(setters, handlers, strict=True):
-            setter(handler)
-
-
-def _setters() -> list[Any]:
-    """Returns the functions with which Pillow's libtiff sets a handler and returns the previous one.
-
-    They are looked up through Pillow's extension module. Where they are not exported (on Windows, Pillow links libtiff
-    statically) the messages stay.
-    """
-    try:
-        library = ctypes.CDLL(_imaging.__file__)
-        found = [library.TIFFSetWarningHandler, library.TIFFSetErrorHandler]
-    except (OSError, AttributeError):
-        return []
-    for setter in found:
-        setter.restype, setter.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    return found
-
-
-pillow_guarded = Shared(_guard_pillow)
-"""``with pillow_guarded:`` ignores warnings, libtiff prints nothing, and Pillow refuses images that end early, in any
-thread and whatever the program set."""
+pillow_guarded = _PillowGuard()
 
 
 MODES = {"RGB": "RGB", "L": "Gray"}
@@ -107,6 +76,7 @@ FORMATS = (
 LOSSY = ("JPEG", "MPO")
 """Formats that do not preserve masks: class numbers change at every edge."""
 
+_BACKGROUND = "0 to 255, or [red, green, blue]"  # msgspec 0.22 crashes on a union of an int with bounds and a tuple
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N")
 _COLORS = ("Gray", "YCbCr", "RGB")  # color spaces of JPEGs that need no conversion from CMYK
 _WIDE_FORMATS = ("PNG", "PPM")  # their 32-bit mode "I" holds 16-bit values
@@ -126,20 +96,15 @@ class Decoder:
         RecipeError: if an option is invalid.
     """
 
-    mode: str = "RGB"
+    mode: Annotated[Literal["RGB", "L"], Meta(description="one of RGB, L")] = "RGB"
     exif_orient: bool = False
-    background: int | tuple[int, int, int] = 255
+    background: Annotated[int | tuple[int, int, int], Meta(description=_BACKGROUND)] = 255
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mode, str) or self.mode not in MODES:
-            raise RecipeError(f"decode mode is {self.mode!r}; use one of {', '.join(MODES)}")
-        if not isinstance(self.exif_orient, bool):
-            raise RecipeError(f"decode exif_orient is {self.exif_orient!r}; use true or false")
-        given: Any = self.background
-        object.__setattr__(self, "background", tuple(given) if isinstance(given, list) else given)  # as JSON writes it
-        levels = self._levels
-        if len(levels) != 3 or any(type(level) is not int or not 0 <= level <= 255 for level in levels):
-            raise RecipeError(f"decode background is {self.background!r}; use 0 to 255, or [red, green, blue]")
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            object.__setattr__(self, name, checked(getattr(self, name), kind, f"decode {name}"))
+        if not all(0 <= level <= 255 for level in self._levels):
+            raise RecipeError(f"decode background is {self.background!r:.80}; use {_BACKGROUND}")
 
     def __call__(self, data: bytes) -> Tensor:
         """Decodes an image file to uint8 [C, H, W], whose memory may be laid out in any order.
@@ -156,7 +121,7 @@ class Decoder:
         if not data:
             raise ValueError("the file is empty")
         found = None if self.exif_orient else self._of_sound_jpeg(data)
-        pixels = self._with_pillow(data) if found is None else found
+        pixels = read_with_pillow(data, self._pixels, exif_orient=self.exif_orient) if found is None else found
         return torch.from_numpy(pixels.transpose(2, 0, 1)), found is not None
 
     def size(self, data: bytes) -> tuple[int, int]:
@@ -166,12 +131,11 @@ class Decoder:
             ValueError: as for :meth:`__call__`, as far as the header says.
         """
 
-        def of_header(image: Image.Image) -> np.ndarray:
+        def of_header(image: Image.Image) -> tuple[int, int]:
             turned = self.exif_orient and image.getexif().get(ExifTags.Base.Orientation, 1) > _MOST_UPRIGHT
-            return np.array(image.size if turned else image.size[::-1])
+            return image.size if turned else (image.height, image.width)
 
-        height, width = read_with_pillow(data, of_header, exif_orient=self.exif_orient).tolist()
-        return height, width
+        return read_with_pillow(data, of_header, exif_orient=self.exif_orient)
 
     def _of_sound_jpeg(self, data: bytes) -> np.ndarray | None:
         """Returns [H, W, C]; None for other files, CMYK, and where libjpeg warns, fails, or does not know the kind."""
@@ -186,12 +150,8 @@ class Decoder:
     def _levels(self) -> tuple[int, ...]:
         return self.background if isinstance(self.background, tuple) else (self.background,) * 3
 
-    def _with_pillow(self, data: bytes) -> np.ndarray:
-        """Returns [H, W, C]."""
-        pixels = read_with_pillow(data, self._pixels, exif_orient=self.exif_orient)
-        return pixels[..., None] if pixels.ndim == 2 else pixels
-
     def _pixels(self, image: Image.Image) -> np.ndarray:
+        """Returns [H, W, C]."""
         tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
         if tags.get(_SUBFILE_TYPE) == 1 and _SUB_IFDS in tags:  # one would train on it without a word
             raise RefusedImage(
@@ -199,7 +159,8 @@ class Decoder:
             )
         if self.mode == "L":
             image.draft("L", None)  # the luma of a JPEG; no effect on other formats
-        return np.array(self.converted(image))
+        pixels = np.array(self.converted(image))
+        return pixels[..., None] if pixels.ndim == 2 else pixels
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Converts a PIL image to the mode, with its EXIF orientation if set and the background behind transparency.
@@ -242,11 +203,11 @@ class Decoder:
 
 def read_with_pillow(
     data: bytes,
-    read: Callable[[Image.Image], np.ndarray],
+    read: Callable[[Image.Image], T],
     formats: tuple[str, ...] = FORMATS,
     *,
     exif_orient: bool = False,
-) -> np.ndarray:
+) -> T:
     """Returns what a function reads from the picture in a file.
 
     Raises:

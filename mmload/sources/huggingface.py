@@ -129,6 +129,7 @@ class _Number(NamedTuple):
     """Number of a row in its dataset."""
 
     row: int
+    fault: str = ""
 
 
 class HuggingFaceSplit(ValuesSplit[_Number]):

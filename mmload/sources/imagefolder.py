@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.remote.urls import Location
@@ -35,6 +35,7 @@ from mmload.sources.files import (
 )
 from mmload.sources.listing import (
     Beside,
+    Item,
     ListedSplit,
     Listing,
     are_different_names,
@@ -69,14 +70,6 @@ _OTHER_KINDS = {
     ("huggingface", "a dataset of Hugging Face"): (".parquet", ".arrow", "dataset_dict.json"),
 }
 """Other kind of a source, and what it is made of -> how its files end."""
-
-
-class ImageFile(NamedTuple):
-    """One image: its path relative to the root with forward slashes, its class's index, its file's revision."""
-
-    name: str
-    target: int
-    revision: str
 
 
 @dataclass
@@ -155,7 +148,7 @@ class ImageFolderSource:
                 split.classes, split.is_renamed = classes, True
         if self.val_fraction is None:
             return splits
-        return with_held_out(splits, itemgetter(1), self.val_fraction, self.seed)
+        return with_held_out(splits, attrgetter("own"), self.val_fraction, self.seed)
 
     def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
         """Returns the names of the classes of some folders; one that several share ends in its folder."""
@@ -184,8 +177,8 @@ class ImageFolderSource:
                 label = labels.get(posixpath.splitext(posixpath.basename(name))[0], "")
                 if label not in indices:
                     raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
-                files.append(ImageFile(name, indices[label], self._tree.revision(name)))
-        listing = Listing(ImageFile, sorted(files, key=lambda file: (file.target, file.name)))
+                files.append(self._item(name, indices[label]))
+        listing = Listing(Item, sorted(files, key=lambda file: (file.own, file.files)))
         return ImageFolderSplit(self._tree.place, self.decoder, listing, classes, (f"classes are those in {table}",))
 
     def _split_names(self, base: str, flat: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -218,7 +211,7 @@ class ImageFolderSource:
                 f"the folder that holds train and val, whose classes {KAGGLE_TABLE} lists"
             )
         findings, counts = Findings(), [0] * len(classes)
-        files = Listing(ImageFile, self._images(split, classes, counts, findings))
+        files = Listing(Item, self._images(split, classes, counts, findings))
         empty = [name for name, count in zip(classes, counts, strict=True) if not count]
         if empty and not self.allow_empty:
             raise SourceError(
@@ -242,30 +235,28 @@ class ImageFolderSource:
             notes += (f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that",)
         return ImageFolderSplit(self._tree.place, self.decoder, files, classes, notes)
 
-    def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[ImageFile]:
+    def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[Item]:
         """Yields the images of the classes, and counts those of each."""
         for target, name in enumerate(classes):
             for image in images_among(self._tree.files(posixpath.join(split, name)), findings):
                 counts[target] += 1
-                yield ImageFile(image, target, self._tree.revision(image))
+                yield self._item(image, target)
+
+    def _item(self, name: str, target: int) -> Item:
+        return Item((name,), f"{target} {self._tree.revision(name)}", own=target)
 
 
-class ImageFolderSplit(ListedSplit[ImageFile]):
+class ImageFolderSplit(ListedSplit[Item]):
     """One split: images and their classes."""
 
     is_renamed = False
     """Whether classes are named otherwise than their folders."""
 
-    def revision(self, index: int) -> str:
-        """Returns class, size and modification time of the image's file."""
-        file = self.items[index]
-        return f"{file.target} {file.revision}"
-
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the class as ``targets`` int64 []."""
         import torch
 
-        return Beside({"targets": torch.tensor(self.items[index].target, device="cpu")})
+        return Beside({"targets": torch.tensor(self.items[index].own, device="cpu")})
 
 
 def _other_kind(tree: Tree) -> str:

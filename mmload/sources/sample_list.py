@@ -11,10 +11,10 @@ from __future__ import annotations
 import posixpath
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -43,6 +43,7 @@ from mmload.sources.imagefolder import SPLIT_WORDS
 from mmload.sources.list_rows import COLUMNS, ListRow, Target, Targets, read_rows, targets_of
 from mmload.sources.listing import (
     Beside,
+    Item,
     ListedSplit,
     Listing,
     are_different_names,
@@ -64,21 +65,6 @@ _SPLIT_FOLDERS = tuple(f"{word}/" for word in SPLIT_WORDS)
 
 OBJECT = "object"
 """Revision of a file in object storage, whose own revision is unknown before it is read."""
-
-
-class Item(NamedTuple):
-    """One sample: its file or URL, its id in the list (may be empty), its target, its revision, and its mask or ""."""
-
-    file: str
-    id: str
-    target: Target
-    revision: str
-    mask: str
-
-    @property
-    def name(self) -> str:
-        """Its id, else its file."""
-        return self.id or self.file
 
 
 @dataclass
@@ -223,7 +209,7 @@ class ListSource:
             _check_ids(name, split.items, path)
         if self.val_fraction is not None:
             splits = with_held_out(
-                splits, lambda item: str(item.target) if targets.classes else "", self.val_fraction, self.seed
+                splits, lambda item: str(item.own[1]) if targets.classes else "", self.val_fraction, self.seed
             )
         note_doubles(splits, (), "file", ", under different ids")
         return splits
@@ -254,26 +240,22 @@ class ListSplit(ListedSplit[Item]):
     def _target(self, item: Item) -> Tensor | None:
         import torch
 
-        if item.target is None:
+        _, number = item.own
+        if number is None:
             return None
-        dtype = torch.int64 if self.classes else torch.float32
-        target = torch.tensor(item.target, dtype=dtype, device="cpu")
+        target = torch.tensor(number, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
         if not self._several:
             return target
         return torch.zeros(len(self.classes), dtype=torch.float32, device="cpu").index_fill(0, target, 1)
 
     def id(self, index: int) -> str:
         """Returns the list's id, or the path."""
-        return self.items[index].name
+        return _name(self.items[index])
 
     def revision(self, index: int) -> str:
         """Returns the target, the file and its size and modification time."""
         item = self.items[index]
-        return f"{item.target} {item.file} {item.revision}"
-
-    def files(self, index: int) -> Sequence[str]:
-        item = self.items[index]
-        return [item.file, item.mask] if item.mask else [item.file]
+        return f"{item.own[1]} {item.files[0]} {item.revision}"
 
     def place_of(self, index: int) -> Path | RemoteFiles:
         is_object = self.items[index].revision == OBJECT
@@ -286,20 +268,12 @@ class ListSplit(ListedSplit[Item]):
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the label as ``targets``, and the mask as ``masks`` uint8 [H, W]."""
         item = self.items[index]
-        target, classes = self._target(item), 0 if item.target is not None else len(self.classes)
+        target, most = self._target(item), len(self.classes) or VOID
         fields = {} if target is None else {"targets": target}
-        if item.mask:
-            fields["masks"] = read_mask_of(files, item.mask, size_of(image), classes or VOID, "name all in classes")
+        for mask in item.files[1:]:
+            classes = most if target is None else VOID
+            fields["masks"] = read_mask_of(files, mask, size_of(image), classes, "name all in classes")
         return Beside(fields)
-
-    def check(self, index: int) -> None:
-        item = self.items[index]
-        if item.revision == MISSING:
-            raise SampleError(
-                item.name,
-                f"no such file: {item.file} (paths are relative to the list's folder, or to the folder that option "
-                "folder names)",
-            )
 
 
 class Finder:
@@ -321,11 +295,17 @@ class Finder:
             SourceError: if its file may not be read.
         """
         name, file, revision = self._find(row, row.path)
-        mask = ""
+        files, fault = [file], ""
+        if revision == MISSING:
+            fault = (
+                f"no such file: {file} (paths are relative to the list's folder, or to the folder that option folder "
+                "names)"
+            )
         if row.mask:
             _, mask, of_mask = self._find(row, row.mask)
+            files.append(mask)
             revision = revision if of_mask == OBJECT else f"{revision} {of_mask}"
-        return Item(file, row.id or ("" if file == name else name), target, revision, mask)
+        return Item(files, revision, fault, (row.id or ("" if file == name else name), target))
 
     def _find(self, row: ListRow, path: str) -> tuple[str, str, str]:
         """Returns the name of a file in a row, the name that it was found by, and its revision."""
@@ -357,6 +337,11 @@ class Finder:
             return place(path)
 
 
+def _name(item: Item) -> str:
+    """Returns the id of a sample in the list, else its file."""
+    return item.own[0] or item.files[0]
+
+
 def _leaves_root(name: str) -> bool:
     """Returns whether a name, which may be empty, leads out of its root."""
     return bool(name) and inner_name(name) is None
@@ -383,7 +368,7 @@ def _split_name(row: ListRow) -> str:
 
 
 def _check_ids(split: str, items: Listing[Item] | list[Item], path: Path | Location) -> None:
-    if len(unique_hashes(item.name for item in items)[0]) < len(items):
-        name, count = Counter(item.name for item in items).most_common(1)[0]
+    if len(unique_hashes(map(_name, items))[0]) < len(items):
+        name, count = Counter(map(_name, items)).most_common(1)[0]
         if count > 1:
             raise SourceError(f"{path} names {name!r:.80} twice in {split}; give every sample once, or its own id")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from msgspec import Meta
 
@@ -24,7 +24,7 @@ from mmload.records import VOID
 from mmload.sources.annotation_values import Findings
 from mmload.sources.decode import Decoder
 from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, check_is_folder, inner_name, read_text, reading
-from mmload.sources.listing import Beside, ListedSplit, Listing, are_different_names, note_doubles, size_of
+from mmload.sources.listing import Beside, Item, ListedSplit, Listing, are_different_names, note_doubles, size_of
 from mmload.sources.masks import read_mask, read_mask_of
 from mmload.sources.options import Names, Table
 from mmload.sources.voc_annotations import (
@@ -51,14 +51,6 @@ BACKGROUND = "background"
 
 _SPLITS = ("train", "val", "test")
 _LISTS = 'names of lists, such as "train" or ["train", "val"]'
-
-
-class VocItem(NamedTuple):
-    """One image: its path, that of the annotation or mask that belongs to it, and their revisions."""
-
-    image: str
-    beside: str
-    revision: str
 
 
 @dataclass
@@ -125,7 +117,7 @@ class VocSource:
             tree = LocalTree(devkit if years else self._root, self.allow_outside, self._root)
             if years:
                 lists = self._lists(tree, years)
-                items = {name: Listing(VocItem, self._items(tree, own)) for name, own in lists.items()}
+                items = {name: Listing(Item, self._items(tree, own)) for name, own in lists.items()}
             else:
                 items = self._annotated_items(tree, findings)
             if self._map:
@@ -208,7 +200,7 @@ class VocSource:
             )
         return found
 
-    def _items(self, tree: LocalTree, lists: Sequence[tuple[str, str]]) -> Iterator[VocItem]:
+    def _items(self, tree: LocalTree, lists: Sequence[tuple[str, str]]) -> Iterator[Item]:
         folder, ending = ("SegmentationClass", ".png") if self.task == "segmentation" else ("Annotations", ".xml")
         for year, name in lists:
             path = tree.place / self._list(year, name)
@@ -216,7 +208,7 @@ class VocSource:
             for stem in read_list(path, tree.place / year / "JPEGImages"):
                 yield _item(tree, f"{year}/JPEGImages/{stem}", f"{year}/{folder}/{stem}{ending}")
 
-    def _annotated_items(self, tree: LocalTree, findings: Mapping[str, Findings]) -> dict[str, Listing[VocItem]]:
+    def _annotated_items(self, tree: LocalTree, findings: Mapping[str, Findings]) -> dict[str, Listing[Item]]:
         """Returns the images of each split with an annotation, where there is no devkit."""
         found, others = find_annotated(self._root)
         if not found or self._years or self._sets or self.task == "segmentation":
@@ -229,16 +221,16 @@ class VocSource:
         for split, (images, xml) in found.items():
             stems = [name[: -len(".xml")] for name in tree.names(xml, of_files=True) if name.lower().endswith(".xml")]
             own = [_item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml")) for stem in stems]
-            read = {posixpath.basename(each.image) for each in own}
+            read = {posixpath.basename(each.files[0]) for each in own}
             for name in tree.names(images, of_files=True):
                 if name.lower().endswith(EXTENSIONS) and name not in read:
                     findings[split].add("images without an annotation (.xml) of their own are left out", name)
-            items[split] = Listing(VocItem, own)
+            items[split] = Listing(Item, own)
         for name in others:
             findings[next(iter(found))].add("folders without annotations (.xml) are left out", name)
         return items
 
-    def _single(self, devkit: Path, items: Listing[VocItem], findings: Findings) -> Listing[VocItem]:
+    def _single(self, devkit: Path, items: Listing[Item], findings: Findings) -> Listing[Item]:
         """Returns the images with one label; those whose annotation cannot be read are errors when they are read."""
         rows = []
         for row, item in enumerate(items):
@@ -246,11 +238,11 @@ class VocSource:
             try:
                 rows += [row] if annotation is None or self.class_of(annotation) else []
             except ValueError as error:
-                findings.add(f"images dropped, {error}", item.image)
+                findings.add(f"images dropped, {error}", item.files[0])
         return items.only(rows)
 
     def _own_classes(
-        self, devkit: Path, items: Mapping[str, Listing[VocItem]], default: tuple[str, ...] | str
+        self, devkit: Path, items: Mapping[str, Listing[Item]], default: tuple[str, ...] | str
     ) -> tuple[str, ...]:
         """Returns the names of the classes by index."""
         classes = self._classes or default
@@ -272,28 +264,21 @@ def _years_of(entry: str, years: Sequence[str]) -> list[tuple[str, str]]:
     return [(year, name) for year in ([only] if only else years)]
 
 
-def _item(tree: LocalTree, base: str, beside: str) -> VocItem:
+def _item(tree: LocalTree, base: str, beside: str) -> Item:
     """Returns the item of an image, of which the path without its ending is given, and its annotation or mask."""
     name, image = tree.find(*(posixpath.normpath(f"{base}{ending}") for ending in EXTENSIONS))
     beside, own = tree.find(posixpath.normpath(beside))
-    return VocItem(name, beside, f"{image} {own}")
+    return Item((name, beside), f"{image} {own}")
 
 
-class VocSplit(ListedSplit[VocItem]):
+class VocSplit(ListedSplit[Item]):
     """One split: images and their annotations or masks."""
 
     def __init__(
-        self, source: VocSource, devkit: Path, items: Listing[VocItem], classes: tuple[str, ...], notes: tuple[str, ...]
+        self, source: VocSource, devkit: Path, items: Listing[Item], classes: tuple[str, ...], notes: tuple[str, ...]
     ) -> None:
         super().__init__(devkit, source.decoder, items, classes, notes, boxes=source.task == "detection")
         self._source = source
-
-    def revision(self, index: int) -> str:
-        """Returns sizes and times of the image and its annotation or mask."""
-        return self.items[index].revision
-
-    def files(self, index: int) -> Sequence[str]:
-        return self.items[index][:2]
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns what the task stores.
@@ -307,7 +292,7 @@ class VocSplit(ListedSplit[VocItem]):
         """
         import torch
 
-        beside, source, size = self.items[index].beside, self._source, size_of(image)
+        beside, source, size = self.files(index)[1], self._source, size_of(image)
         if source.task == "segmentation":
             return Beside({"masks": read_mask_of(files, beside, size, len(self.classes), _OWN_CLASSES)})
         annotation = read_annotation(files, beside)
@@ -321,19 +306,19 @@ class VocSplit(ListedSplit[VocItem]):
 _OWN_CLASSES = "name your own in classes, or take those in the masks: --set classes=auto"
 
 
-def _annotation_of(devkit: Path, item: VocItem) -> VocAnnotation | None:
+def _annotation_of(devkit: Path, item: Item) -> VocAnnotation | None:
     """Returns the annotation of an image; None if it is an error, which is raised again when the sample is read."""
     with suppress(SampleError, ValueError):
-        return read_annotation(SampleFiles(devkit, item.image), item.beside)
+        return read_annotation(SampleFiles(devkit, item.files[0]), item.files[1])
     return None
 
 
-def _largest_number(devkit: Path, items: Iterator[VocItem]) -> int:
+def _largest_number(devkit: Path, items: Iterator[Item]) -> int:
     """Returns the largest number of a class in masks, which do not name their classes."""
     largest = 0
     for item in items:
         with suppress(SampleError, ValueError):  # raised again when the sample is read
-            mask = read_mask(SampleFiles(devkit, item.image), item.beside)
+            mask = read_mask(SampleFiles(devkit, item.files[0]), item.files[1])
             largest = max(largest, int(mask.masked_fill(mask == VOID, 0).max()))
     return largest
 

@@ -12,10 +12,10 @@ import os
 import posixpath
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import numpy as np
 from msgspec import Meta
@@ -25,7 +25,7 @@ from mmload.records import ObjectsRecord
 from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, inner_name, read_text, reading
-from mmload.sources.listing import Beside, ListedSplit, Listing, note_doubles, size_of
+from mmload.sources.listing import Beside, Item, ListedSplit, Listing, note_doubles, size_of
 from mmload.sources.objects import fields_of_objects, flip_field, notes_on_flip
 from mmload.sources.yolo_labels import (
     ABSENT,
@@ -48,15 +48,6 @@ _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": (
 _DOUBLES = "lines of labels are the same as an earlier one of their image, and are left out"
 _LABELS = ("labels", "Labels", "LABELS")
 _MOST_BYTES = 2**28  # of a list of images
-
-
-class YoloItem(NamedTuple):
-    """One image: its path and that of its labels, relative to the root, and their revisions."""
-
-    file: str
-    labels: str
-    revision: str
-    label_revision: str
 
 
 @dataclass
@@ -119,10 +110,9 @@ class YoloSource:
         base = (self._existing(above, [self._root]) if isinstance(above, str) else None) or self._root
         findings = Findings()
         files = (file for path in paths for file in self._images(self._place(str(path), base), base, findings))
-        items = Listing(YoloItem, map(self._item, files))
+        items = Listing(Item, self._items(files, meaning.numbers, findings))
         if not items:
             raise SourceError(f"{self._path}: {key} has no images in {', '.join(map(str, paths))}")
-        _add_labels(findings, items)
         notes = findings.notes()
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
@@ -179,12 +169,23 @@ class YoloSource:
                 )
             yield name
 
-    def _item(self, file: str) -> YoloItem:
-        folder, stem = posixpath.split(posixpath.splitext(file)[0])
-        file, revision = self._tree.find(file)
-        places = self._label_folders(folder)
-        labels = self._tree.find(*(posixpath.join(place, f"{stem}.txt") for place in places))
-        return YoloItem(file, labels[0], revision, labels[1])
+    def _items(self, files: Iterable[str], numbers: int, findings: Findings) -> Iterator[Item]:
+        """Yields the images with their labels; counts those without, with labels beside them, or of another image."""
+        owners: dict[str, str] = {}
+        for listed in files:
+            folder, stem = posixpath.split(posixpath.splitext(listed)[0])
+            file, revision = self._tree.find(listed)
+            labels, of_labels = self._tree.find(
+                *(posixpath.join(place, f"{stem}.txt") for place in self._label_folders(folder))
+            )
+            yield Item([file, labels][: 1 + (of_labels != MISSING)], f"{revision} {of_labels} {numbers}")
+            if of_labels == MISSING:
+                findings.add("images without a label file have no objects", file)
+                continue
+            if posixpath.dirname(labels) == posixpath.dirname(file):
+                findings.add("images have their labels in a file beside them", file)
+            if owners.setdefault(labels, file) != file:
+                findings.add("images share their label file with another image", f"{owners[labels]} and {file}")
 
     def _label_folders(self, folder: str) -> list[str]:
         """Returns the folders that may have the labels of a folder of images: ``labels`` for ``images``, and itself."""
@@ -197,11 +198,11 @@ class YoloSource:
         return self._labels[folder]
 
 
-class YoloSplit(ListedSplit[YoloItem]):
+class YoloSplit(ListedSplit[Item]):
     """One split: images and the objects in their label files."""
 
     def __init__(
-        self, source: YoloSource, root: Path, meaning: YoloMeaning, items: Listing[YoloItem], notes: tuple[str, ...]
+        self, source: YoloSource, root: Path, meaning: YoloMeaning, items: Listing[Item], notes: tuple[str, ...]
     ) -> None:
         super().__init__(root, source.decoder, items, meaning.classes, notes, boxes=True)
         self._clip, self._meaning = source.clip_boxes, meaning
@@ -210,38 +211,16 @@ class YoloSplit(ListedSplit[YoloItem]):
         """Returns the names of keypoints and their flip."""
         return self._meaning.objects
 
-    def revision(self, index: int) -> str:
-        """Returns sizes and times of the image and its labels, and how many numbers a keypoint has there."""
-        item = self.items[index]
-        return f"{item.revision} {item.label_revision} {self._meaning.numbers}"
-
-    def files(self, index: int) -> Sequence[str]:
-        item = self.items[index]
-        return [item.file] if item.label_revision == MISSING else [item.file, item.labels]
-
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the objects as lists."""
-        size, labels = size_of(image), self.items[index].labels
+        size, names = size_of(image), self.files(index)
         edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
-        text = files.read(labels, MOST_LABEL_BYTES) if labels in self.files(index) else b""
-        with naming(f"{labels}, "):
+        text = files.read(names[1], MOST_LABEL_BYTES) if len(names) > 1 else b""
+        with naming(f"{names[-1]}, "):
             lines, again = without_doubles(checked_lines(text.removeprefix(BOM_UTF8), self._meaning))
             found = fields_of_objects(objects_of_lines(lines, size, self._meaning), size, self._clip, edge)
         fields = {**found.fields, **flip_field(self._meaning.objects)}
         return Beside(fields, {**found.losses, _DOUBLES: again}, found.lists)
-
-
-def _add_labels(findings: Findings, items: Listing[YoloItem]) -> None:
-    """Counts images without labels, with labels beside them, and with those of another image."""
-    owners: dict[str, str] = {}
-    for item in items:
-        if item.label_revision == MISSING:
-            findings.add("images without a label file have no objects", item.file)
-            continue
-        if posixpath.dirname(item.labels) == posixpath.dirname(item.file):
-            findings.add("images have their labels in a file beside them", item.file)
-        if owners.setdefault(item.labels, item.file) != item.file:
-            findings.add("images share their label file with another image", f"{owners[item.labels]} and {item.file}")
 
 
 def _in_any_case(folder: Path, name: str) -> Path | None:

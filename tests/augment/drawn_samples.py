@@ -29,7 +29,6 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws, sample_seeds
 from mmload.augment.mix import MixChoice, MixStep
 from mmload.augment.step import Step
-from mmload.batch import Batch
 from mmload.interop.torchvision import equivalent_of
 from mmload.render.plan import Plan
 
@@ -136,7 +135,7 @@ def properties(step: nn.Module, shape: Shape, seeds: Tensor, index: int, seed: i
 def example_boxes(shape: Shape, count: int) -> Callable[[Plan], tuple[Trail, npt.NDArray[np.int64]]]:
     """Returns the same three boxes for every sample, in the form that :class:`mmload.augment.draws.Draws` takes."""
     boxes = torch.tensor(_BOXES) * torch.tensor([shape[2], shape[1], shape[2], shape[1]])
-    return partial(boxes_in, Batch(boxes=boxes.repeat(count, 1, 1), batch_size=[count]), trail=None)
+    return partial(boxes_in, {"boxes": boxes.repeat(count, 1, 1).numpy()}, trail=None)
 
 
 def run_seeds(rows: int, count: int, seed: int) -> Tensor:

@@ -23,11 +23,11 @@ from mmload.augment import (
     Resize,
     sample_seeds,
 )
-from mmload.augment.boxes import Trail, drop_boxes
+from mmload.augment.boxes import Trail, drop_boxes, following_fields, with_following
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.step import Step
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
@@ -297,7 +297,8 @@ def test_drop_boxes_keeps_what_the_rule_permits_box_by_box(dtype: torch.dtype) -
     trail.share[:, :-1] = share.numpy()
     rule = BoxRule(min_size=2, min_visible=0.3, max_aspect=4)
     batch = Batch(boxes=boxes, labels=labels, counts=counts, batch_size=[count])
-    made = drop_boxes(batch, trail, rule)
+    fields = following_fields(fields_of(batch))
+    made = with_following(batch, drop_boxes(fields, trail, rule), fields)
     total = 0
     for k in range(count):
         kept = []

@@ -18,7 +18,6 @@ from mmload.augment import (
 )
 from mmload.augment.boxes import boxes_in
 from mmload.augment.draws import Draws
-from mmload.batch import Batch
 from mmload.render.plan import Plan
 
 
@@ -59,8 +58,8 @@ def test_iou_crops_of_float64_boxes_are_those_of_float32(options: list[float] | 
     counts = torch.arange(count) % 4
     blank, step, plans = Plan.unchanged(count, (3, 60, 80), 255.0), RandomIoUCrop(sampler_options=options), []
     for dtype in (torch.float32, torch.float64):
-        batch = Batch(boxes=BOXES.to(dtype).repeat(count, 1, 1), counts=counts, batch_size=[count])
-        plans.append(step.describe(blank, Draws(seeds, 0, boxes=partial(boxes_in, batch, trail=None))))
+        fields = {"boxes": BOXES.to(dtype).repeat(count, 1, 1).numpy(), "counts": counts.numpy()}
+        plans.append(step.describe(blank, Draws(seeds, 0, boxes=partial(boxes_in, fields, trail=None))))
     for name in ("top", "left", "rows", "cols", "dropped"):
         found, expected = (getattr(plan, name) for plan in plans)
         assert (found == expected).all()

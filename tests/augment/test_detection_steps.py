@@ -28,11 +28,11 @@ from mmload.augment import (
     ScaleJitter,
     sample_seeds,
 )
-from mmload.augment.boxes import boxes_in
+from mmload.augment.boxes import boxes_in, following_fields
 from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.step import Step
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.render.plan import Plan
 from mmload.render.plan_copies import with_tensors
 from mmload.render.rendering import Rendering
@@ -62,9 +62,9 @@ def batch_of(count: int, height: int = HEIGHT, width: int = WIDTH) -> Batch:
 def plans_of(steps: list[Step], batch: Batch) -> list[Plan]:
     """The plan after each of the steps of one pass."""
     plan = Plan.unchanged(len(batch), tuple(batch.images.shape[1:]), 255.0)
-    plans = []
+    plans, fields = [], following_fields(fields_of(batch))
     for place, step in enumerate(steps):
-        plan = step.describe(plan, Draws(batch.seeds.numpy(), place, boxes=lambda seen: boxes_in(batch, seen, None)))
+        plan = step.describe(plan, Draws(batch.seeds.numpy(), place, boxes=lambda seen: boxes_in(fields, seen, None)))
         plans.append(plan)
     return plans
 

@@ -337,4 +337,4 @@ def test_mosaic_counts_of_tiles_that_are_no_numbers_of_boxes_are_refused(counts:
     tiles = step.tiles_of(batch, draws, (3, 40, 40), torch.uint8, None)
     wrong = tiles._replace(fields={**tiles.fields, "counts": torch.full((len(tiles.sizes),), counts)})
     with pytest.raises(ValueError, match=rf"counts are from {counts} to {counts}, and boxes have room for 4"):
-        step.composed(batch, wrong, draws, 3)
+        step.composed(wrong, draws, 3)

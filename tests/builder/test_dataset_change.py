@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import typer
 from building import make_pictures, recipe
+from meanwhile import dying_at
 
 import mmload
 from mmload.builder import columns, staging
@@ -19,19 +20,13 @@ def run(*words):
     app([str(word) for word in words], standalone_mode=False)
 
 
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
 @pytest.fixture
-def killed(squares, source, monkeypatch):
+def killed(squares, source):
     """``squares`` with an update that was killed in its commit; the new version has as many rows, in another order."""
-    first, last = sorted(source.rglob("*.*"))[:: len(list(source.rglob("*.*"))) - 1]
+    first, *_, last = sorted(source.rglob("*.*"))
     first.rename(last.with_name("z.jpg"))
-    with monkeypatch.context() as patch:
-        patch.setattr(staging, "add_to_dataset", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            update(squares)
+    with dying_at(staging, "add_to_dataset"):
+        update(squares)
     return squares
 
 
@@ -52,8 +47,7 @@ def begin_field(monkeypatch, add, shards=2):
 
 
 def ids_of(out):
-    split = mmload.open(out)["train"]
-    return [split.source(row).id for row in range(len(split))]
+    return [source.id for source in mmload.open(out)["train"].source(slice(None))]
 
 
 def test_values_by_id_are_never_those_of_another_version(killed, tmp_path):
@@ -63,11 +57,10 @@ def test_values_by_id_are_never_those_of_another_version(killed, tmp_path):
         file.write_text("id,v\n" + "".join(f"{name},{number}\n" for number, name in enumerate(ids)))
 
     write(before)
-    with pytest.raises(UsageError, match="is completed now, as version 2"):
-        run("add-field", killed.out, "v", file)
-    assert "v" not in mmload.open(killed.out)["train"].fields
-    with pytest.raises(UsageError, match="is no sample of split 'train'"):
-        run("add-field", killed.out, "v", file)
+    for message in ("is completed now, as version 2", "is no sample of split 'train'"):
+        with pytest.raises(UsageError, match=message):
+            run("add-field", killed.out, "v", file)
+        assert "v" not in mmload.open(killed.out)["train"].fields
     after = ids_of(killed.out)
     assert after != before
     write(reversed(after))
@@ -106,55 +99,56 @@ def test_functions_and_ids_are_of_the_version_that_a_killed_update_makes(killed)
 
 
 def test_the_command_goes_on_with_a_field_that_was_begun_without_a_split(squares, tmp_path, monkeypatch):
-    values = np.random.default_rng(0).random((15, 3))
-    np.save(tmp_path / "v.npy", values)
+    values, file = np.random.default_rng(0).random((15, 3)), tmp_path / "v.npy"
+    np.save(file, values)
     begin_field(monkeypatch, lambda: mmload.add_field(squares.out, "v", values))
-    shards = len(mmload.open(squares.out)["train"].record.shards)
-    begin_field(monkeypatch, lambda: run("add-field", squares.out, "v", tmp_path / "v.npy"), shards - 3)
-    begin_field(monkeypatch, lambda: mmload.add_field(squares.out, "v", values, split="train"), 0)
-    run("add-field", squares.out, "v", tmp_path / "v.npy", "--split", "train")
-    assert np.array_equal(mmload.open(squares.out)["train"][:].extra["v"].numpy(), values)
-
-
-def test_an_unfinished_field_is_finished_before_another_and_before_compaction(squares, monkeypatch):
-    begin_field(monkeypatch, lambda: mmload.add_field(squares.out, "v", np.arange(15)))
     for other in (lambda: mmload.add_field(squares.out, "w", np.arange(15)), lambda: compact(squares.out)):
         with pytest.raises(BuildError, match="unfinished field v; add the field again"):
             other()
+    shards = len(mmload.open(squares.out)["train"].record.shards)
+    begin_field(monkeypatch, lambda: run("add-field", squares.out, "v", file), shards - 3)
+    begin_field(monkeypatch, lambda: mmload.add_field(squares.out, "v", values, split="train"), 0)
+    run("add-field", squares.out, "v", file, "--split", "train")
+    assert np.array_equal(mmload.open(squares.out)["train"][:].extra["v"].numpy(), values)
 
 
 def test_fields_are_added_to_and_removed_from_splits_of_the_source_alone(tmp_path):
     for split in ("train", "val"):
         make_pictures(tmp_path / "photos" / split)
-    made = recipe(tmp_path / "photos", tmp_path / "out")
+    made, values = recipe(tmp_path / "photos", tmp_path / "out"), np.arange(15)
     build(made)
-    mmload.add_field(made.out, "v", np.arange(15), split="train")
+    mmload.add_field(made.out, "v", values, split="train")
     mmload.save_subset(made.out, "s", [0], split="train")
-    with pytest.raises(UsageError, match="has the splits train, val; name one of them"):
-        mmload.add_field(made.out, "w", np.arange(15))
-    for change in (mmload.remove_field, lambda *given, split: mmload.add_field(*given, np.arange(1), split=split)):
-        with pytest.raises(UsageError, match="split 's' is a subset of 'train' and has its fields"):
-            change(made.out, "v", split="s")
+    of_a_subset = "split 's' is a subset of 'train' and has its fields"
+    for change, message in (
+        (lambda: mmload.add_field(made.out, "w", values), "has the splits train, val; name one of them"),
+        (lambda: mmload.remove_field(made.out, "v", split="s"), of_a_subset),
+        (lambda: mmload.add_field(made.out, "v", values[:1], split="s"), of_a_subset),
+    ):
+        with pytest.raises(UsageError, match=message):
+            change()
     assert "v" not in mmload.remove_field(made.out, "v", split="train")["s"].fields
 
 
 def test_a_warning_on_rows_without_values_goes_when_they_have_some(squares, source):
+    def update_with_one_more(name):
+        file = next(source.rglob("*.jpg"))
+        file.with_name(name).write_bytes(file.read_bytes())
+        update(squares)
+
+    def missing(version, field):
+        return f"1 new row of version {version} without a value of {field}; add this field again"
+
     mmload.add_field(squares.out, "v", np.arange(15.0))
     mmload.add_field(squares.out, "w", np.arange(15))
-    first = next(source.rglob("*.jpg"))
-    first.with_name("new.jpg").write_bytes(first.read_bytes())
-    update(squares)
+    update_with_one_more("new.jpg")
     opened = mmload.add_field(squares.out, "v", np.arange(16.0))
-    new = "1 new row of version 4 without a value of w (-1); add this field again"
-    assert opened.manifest.card_lines("warnings", "train") == [new]
-    first.with_name("newer.jpg").write_bytes(first.read_bytes())
-    update(squares)
-    newer = [
-        f"1 new row of version 6 without a value of {field}; add this field again" for field in ("w (-1)", "v (nan)")
-    ]
-    assert mmload.open(squares.out).manifest.card_lines("warnings", "train") == [new, *newer]
+    assert opened.manifest.card_lines("warnings", "train") == [missing(4, "w (-1)")]
+    update_with_one_more("newer.jpg")
+    lines = [missing(4, "w (-1)"), missing(6, "w (-1)"), missing(6, "v (nan)")]
+    assert mmload.open(squares.out).manifest.card_lines("warnings", "train") == lines
     opened = mmload.remove_field(squares.out, "w")
-    assert opened.manifest.card_lines("warnings", "train") == newer[1:]
+    assert opened.manifest.card_lines("warnings", "train") == lines[2:]
     assert "warnings" not in mmload.add_field(squares.out, "v", np.arange(17.0)).manifest.card
 
 

@@ -51,79 +51,69 @@ def test_they_are_left_out_and_the_rest_is_as_without_the_files(source: Path, tm
     for name in ("class0/3.png", "class2/0.jpg"):
         (source / name).unlink()
     build(recipe(source, tmp_path / "expected"))
-    assert ids(tmp_path / "out") == ids(tmp_path / "expected")
     assert len(ids(tmp_path / "out")) == 13
-    ours, theirs = (
-        {name: data for name, data in contents(tmp_path / each).items() if name != "dataset.json"}
-        for each in ("out", "expected")
-    )
-    assert ours == theirs
+    ours, theirs = (contents(tmp_path / name) for name in ("out", "expected"))
+    assert ours | {"dataset.json": b""} == theirs | {"dataset.json": b""}
     assert report.manifest.recipe["exclude"] == {"train": ["class0/3.png", "class2/0.jpg"]}
 
 
-def test_bytes_do_not_depend_on_threads_and_workers_get_the_remaining_samples(source: Path, tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_threads(source: Path, tmp_path: Path) -> None:
     listed = excluding(tmp_path, "class1/1.png")
-    shuffled = {"shuffle_seed": 3}
-    build(recipe(source, tmp_path / "one", **shuffled), exclude=listed)
-    report = build(recipe(source, tmp_path / "two", **shuffled), exclude=listed, threads=3)
+    for name, threads in (("one", None), ("two", 3)):
+        build(recipe(source, tmp_path / name, shuffle_seed=3), exclude=listed, threads=threads)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    for made in (
-        from_mapping(report.manifest.recipe),
-        BuildRecipe(kind="cifar10", exclude={"train": ["data_batch_1/0"]}),
-    ):
-        root = source if made.kind == "imagefolder" else write_cifar10(tmp_path / "cifar")
-        split = splits_of(replace(made, root=root))["train"]
-        sent = pickle.loads(pickle.dumps(split))
-        assert [sent.id(index) for index in range(len(sent))] == [split.id(index) for index in range(len(split))]
-        assert torch.equal(sent.read(0).fields["images"], split.read(0).fields["images"])
+
+
+@pytest.mark.parametrize(("kind", "excluded"), [("imagefolder", "class1/1.png"), ("cifar10", "data_batch_1/0")])
+def test_workers_get_the_remaining_samples(kind: str, excluded: str, source: Path, tmp_path: Path) -> None:
+    root = source if kind == "imagefolder" else write_cifar10(tmp_path / "cifar")
+    split = splits_of(BuildRecipe(kind=kind, root=root, exclude={"train": [excluded]}))["train"]
+    sent = pickle.loads(pickle.dumps(split))
+    names = [split.id(index) for index in range(len(split))]
+    assert excluded not in names
+    assert [sent.id(index) for index in range(len(sent))] == names
+    assert torch.equal(sent.read(0).fields["images"], split.read(0).fields["images"])
 
 
 def test_odd_names_are_found_as_where_shows_them(tmp_path: Path) -> None:
     photos = make_folder(tmp_path / "photos", 1, ("a",))
     (photos / "# b").mkdir()
     for name in ODD:
-        (photos / "# b" / name).write_bytes((photos / "a" / "00.png").read_bytes())
-    words = ("build", "imagefolder", photos)
-    assert mmload(*words, tmp_path / "all", "--size", 16).returncode == 0
-    split = open_dataset(tmp_path / "all")["train"]
-    shown = [mmload("info", tmp_path / "all", "--row", row).stdout.partition(": ")[2] for row in range(len(split))]
+        shutil.copy(photos / "a" / "00.png", photos / "# b" / name)
+    words, every, out = ("build", "imagefolder", photos), tmp_path / "all", tmp_path / "out"
+    assert mmload(*words, every, "--size", 16).returncode == 0
+    shown = [mmload("info", every, "--row", row).stdout.partition(": ")[2] for row in range(len(ids(every)))]
     odd = [line.rpartition(", ")[0].replace("# b/", "\\x23 b/") for line in shown if line.startswith("# b/")]
     assert len(odd) == len(ODD)
-    done = mmload(*words, tmp_path / "out", "--size", 16, "--exclude", excluding(tmp_path, *odd[1:]))
-    assert done.returncode == 0, done.stderr
-    assert "excluded   6 samples" in done.stdout
-    assert len(ids(tmp_path / "out")) == 2
-    again = mmload(*words, tmp_path / "out", "--size", 16, "--exclude", tmp_path / "bad.txt")
-    assert "nothing to do" in again.stdout
-    assert mmload("verify", tmp_path / "out", "--source", photos).returncode == 0
-    for line in ("# b/a.png", "#"):
-        assert (
-            "nothing to do"
-            in mmload(*words, tmp_path / "all", "--size", 16, "--exclude", excluding(tmp_path, line)).stdout
-        )
+    done = mmload(*words, out, "--size", 16, "--exclude", excluding(tmp_path, *odd[1:]))
+    assert "excluded   6 samples" in done.stdout, done.stderr
+    assert len(ids(out)) == 2
+    assert mmload("verify", out, "--source", photos).returncode == 0
+    for built, lines in ((out, odd[1:]), (every, ["# b/a.png"]), (every, ["#"])):
+        again = mmload(*words, built, "--size", 16, "--exclude", excluding(tmp_path, *lines))
+        assert "nothing to do" in again.stdout
 
 
 def test_the_list_is_part_of_the_recipe(source: Path, tmp_path: Path) -> None:
-    words = ("build", "imagefolder", source, tmp_path / "out", "--size", 16)
+    out = tmp_path / "out"
+    words = ("build", "imagefolder", source, out, "--size", 16)
     assert mmload(*words, "--exclude", excluding(tmp_path, "class0/1.png")).returncode == 0
-    assert "was built by another recipe" in complaint(mmload(*words), 1)
-    assert "was built by another recipe" in complaint(
-        mmload(*words, "--exclude", excluding(tmp_path, "class0/2.jpg")), 1
-    )
+    for more in ((), ("--exclude", excluding(tmp_path, "class0/2.jpg"))):
+        assert "was built by another recipe" in complaint(mmload(*words, *more), 1)
     same = excluding(tmp_path, "# other words", "class0/1.png\tanother reason\ttrain")
     assert "nothing to do" in mmload(*words, "--exclude", same).stdout
-    (split,) = json.loads(mmload("info", tmp_path / "out", "--json").stdout)["splits"].values()
+    (split,) = json.loads(mmload("info", out, "--json").stdout)["splits"].values()
     assert split["excluded"] == 1
-    assert "1 sample of split train by --exclude" in mmload("verify", tmp_path / "out").stdout
-    left_out = complaint(mmload("info", tmp_path / "out", "--file", source / "class0" / "1.png"), 2)
+    assert "1 sample of split train by --exclude" in mmload("verify", out).stdout
+    left_out = complaint(mmload("info", out, "--file", source / "class0" / "1.png"), 2)
     assert "class0/1.png was left out of split train by --exclude" in left_out
 
 
 def test_source_and_shards_are_verified_and_repaired_without_the_list(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    build(recipe(source, out), exclude=excluding(tmp_path, "class0/1.png"))
+    out, listed = tmp_path / "out", excluding(tmp_path, "class0/1.png")
+    build(recipe(source, out), exclude=listed)
     before = contents(out)
-    (tmp_path / "bad.txt").unlink()
+    listed.unlink()
     (source / "class0" / "1.png").unlink()  # what is excluded may be gone
     assert mmload("verify", out, "--source", source).returncode == 0
     shard = next((out / "train").glob("*/images.memmap"))
@@ -133,67 +123,70 @@ def test_source_and_shards_are_verified_and_repaired_without_the_list(source: Pa
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("lines", "message"),
     [
-        ("class0/9.png", r"line 2: 'class0/9.png' names no sample; samples are named as in 'class0/0.jpg'"),
-        ("class0/1.png ", r"line 2: 'class0/1.png ' names no sample"),
-        ("#comment", r"line 2: '#comment' names no sample"),
-        ("class0/1.png\tbad\tval", r"line 2: 'class0/1.png' names the split 'val'; the source has train"),
-        ("a\tb\tc\td", r"line 2 has 4 fields; write NAME"),
+        (["class0/9.png"], r"line 2: 'class0/9.png' names no sample; samples are named as in 'class0/0.jpg'"),
+        (["class0/1.png "], r"line 2: 'class0/1.png ' names no sample"),
+        (["#comment"], r"line 2: '#comment' names no sample"),
+        (["class0/1.png\tbad\tval"], r"line 2: 'class0/1.png' names the split 'val'; the source has train"),
+        (["a\tb\tc\td"], r"line 2 has 4 fields; write NAME"),
+        ([f"class{c}/{i}.{'png' if i % 2 else 'jpg'}" for c in range(3) for i in range(5)], "all 15 samples of split"),
+        (None, "cannot read the list"),
     ],
-    ids=["missing", "space", "comment", "split", "fields"],
+    ids=["missing", "space", "comment", "split", "fields", "all", "no list"],
 )
-def test_a_wrong_line_is_named(source: Path, tmp_path: Path, line: str, message: str) -> None:
+def test_a_list_that_is_wrong_is_refused(source: Path, tmp_path: Path, lines: list[str] | None, message: str) -> None:
+    listed = tmp_path if lines is None else excluding(tmp_path, "class0/1.png", *lines)
     with pytest.raises(RecipeError, match=message):
-        build(recipe(source, tmp_path / "out"), exclude=excluding(tmp_path, "class0/1.png", line))
+        build(recipe(source, tmp_path / "out"), exclude=listed)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_list_that_cannot_be_read_or_leaves_nothing_is_refused(source: Path, tmp_path: Path) -> None:
-    words = ("build", "imagefolder", source, tmp_path / "out", "--exclude")
-    assert "cannot read the list" in complaint(mmload(*words, tmp_path / "none.txt"), 2)
-    assert "cannot read the list" in complaint(mmload(*words, tmp_path), 2)
-    every = [path.relative_to(source).as_posix() for path in source.rglob("*.*g")]
-    assert "all 15 samples of split train" in complaint(mmload(*words, excluding(tmp_path, *every)), 2)
-
-
-def test_a_voc_image_in_two_splits_is_left_out_of_the_one_that_is_named(devkit: Devkit, tmp_path: Path) -> None:
+@pytest.fixture
+def in_both(devkit: Devkit) -> str:
+    """An image that is in train and in val of ``devkit``, each of which has another one."""
     for stem in ("a", "b", "c"):
         devkit.add(stem, thing("dog"))
     devkit.list("train", "a", "b")
     devkit.list("val", "b", "c")
-    made = recipe(devkit.root, tmp_path / "out", kind="voc")
-    both = "VOC2007/JPEGImages/b.jpg"
-    with pytest.raises(RecipeError, match="exists in the splits train, val; add the split as a third field"):
-        build(made, exclude=excluding(tmp_path, both))
-    with pytest.raises(RecipeError, match="'VOC2007/JPEGImages/a.jpg' names no sample of split val"):
-        build(made, exclude=excluding(tmp_path, "VOC2007/JPEGImages/a.jpg\tleak\tval"))
-    build(made, exclude=excluding(tmp_path, f"{both}\tleak\tval"))
-    assert ids(tmp_path / "out") == ["VOC2007/JPEGImages/a.jpg", both]
-    assert ids(tmp_path / "out", "val") == ["VOC2007/JPEGImages/c.jpg"]
+    return "VOC2007/JPEGImages/b.jpg"
+
+
+def test_a_voc_image_in_two_splits_is_left_out_of_the_one_that_is_named(
+    in_both: str, devkit: Devkit, tmp_path: Path
+) -> None:
+    made, own = recipe(devkit.root, tmp_path / "out", kind="voc"), "VOC2007/JPEGImages/a.jpg"
+    for line, message in (
+        (in_both, "exists in the splits train, val; add the split as a third field"),
+        (f"{own}\tleak\tval", f"'{own}' names no sample of split val"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            build(made, exclude=excluding(tmp_path, line))
+    listed = excluding(tmp_path, f"{in_both}\tleak\tval")
+    build(made, exclude=listed)
+    assert [ids(made.out), ids(made.out, "val")] == [[own, in_both], ["VOC2007/JPEGImages/c.jpg"]]
+    devkit.list("val", "c")  # it is gone from one split, and stays in the other
+    update(made, exclude=listed)
+    assert in_both in ids(made.out)
+    assert update(made, exclude=excluding(tmp_path, in_both)).removed == 1
 
 
 def test_rows_of_cifar_and_python_datasets(tmp_path: Path) -> None:
-    root = write_cifar10(tmp_path / "cifar")
-    made = BuildRecipe(kind="cifar10", root=root, out=tmp_path / "all")
-    build(made)
-    report = build(
-        BuildRecipe(kind="cifar10", root=root, out=tmp_path / "out"), exclude=excluding(tmp_path, "data_batch_2/3")
-    )
-    every, left = open_dataset(tmp_path / "all")["train"], open_dataset(tmp_path / "out")["train"]
-    gone = ids(tmp_path / "all").index("data_batch_2/3")
-    kept = [row for row in range(len(every)) if row != gone]
-    assert torch.equal(left.rows(range(len(left))).images, every.rows(kept).images)
-    assert torch.equal(left.rows(range(len(left))).targets, every.rows(kept).targets)
-    assert from_mapping(report.manifest.recipe).exclude == {"train": ("data_batch_2/3",)}
+    root, out, excluded = write_cifar10(tmp_path / "cifar"), tmp_path / "out", "data_batch_2/3"
+    build(BuildRecipe(kind="cifar10", root=root, out=tmp_path / "all"))
+    report = build(BuildRecipe(kind="cifar10", root=root, out=out), exclude=excluding(tmp_path, excluded))
+    every, left = open_dataset(tmp_path / "all")["train"], open_dataset(out)["train"]
+    kept = [row for row, name in enumerate(ids(tmp_path / "all")) if name != excluded]
+    assert torch.equal(left[:].images, every.rows(kept).images)
+    assert torch.equal(left[:].targets, every.rows(kept).targets)
+    assert from_mapping(report.manifest.recipe).exclude == {"train": (excluded,)}
 
     MADE["numbers"] = [(np.full((3, 4, 4), each, np.uint8), each) for each in range(5)]
     options = {"dataset": "python_datasets:made", "arguments": {"name": "numbers"}}
     helper = Path(__file__).parents[1] / "helpers"
     numbers = BuildRecipe(kind="python", root=helper, out=tmp_path / "numbers", options=options)
     build(numbers, exclude=excluding(tmp_path, "0"), processes=1)
-    split = open_dataset(tmp_path / "numbers")["train"]
-    assert split.rows(range(4)).targets.tolist() == [1, 2, 3, 4]
+    assert open_dataset(numbers.out)["train"][:].targets.tolist() == [1, 2, 3, 4]
     assert ids(tmp_path / "numbers") == ["1", "2", "3", "4"]
 
 
@@ -206,15 +199,21 @@ def test_a_recipe_may_have_the_list_itself(source: Path, tmp_path: Path) -> None
     listed = excluding(tmp_path, "class1/1.png")
     done = mmload("build", "--config", config, source, tmp_path / "out", "--exclude", listed)
     assert "excluded   2 samples" in done.stdout, done.stderr
-    for table, message in (
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
         ({"train": ["no.png"]}, "exclude names 'no.png', which is not a sample of split train"),
         ({"test": ["no.png"]}, "exclude names the split 'test'; the source has train"),
-    ):
-        with pytest.raises(RecipeError, match=message):
-            build(recipe(source, tmp_path / "other", exclude=table))
-    for wrong in (["class0/1.png"], {"train": "class0/1.png"}, {"train": [1]}):
-        with pytest.raises(RecipeError, match="use a table of splits"):
-            BuildRecipe(kind="imagefolder", exclude=wrong)  # type: ignore[arg-type]  # on purpose
+        (["class0/1.png"], "use a table of splits"),
+        ({"train": "class0/1.png"}, "use a table of splits"),
+        ({"train": [1]}, "use a table of splits"),
+    ],
+)
+def test_a_wrong_list_of_a_recipe_is_refused(source: Path, tmp_path: Path, table: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build(recipe(source, tmp_path / "other", exclude=table))
 
 
 @pytest.mark.parametrize("split", ["", "train"])
@@ -258,18 +257,3 @@ def test_an_excluded_sample_of_a_split_that_is_gone_stops_no_update(tmp_path):
     build(made, exclude=listed)
     shutil.rmtree(tmp_path / "photos" / "val")
     assert update(made, exclude=listed).gone == ("val",)
-
-
-def test_an_excluded_image_of_voc_that_is_gone_from_one_split_stays_in_the_other(
-    devkit: Devkit, tmp_path: Path
-) -> None:
-    for stem in ("a", "b", "c"):
-        devkit.add(stem, thing("dog"))
-    devkit.list("train", "a", "b")
-    devkit.list("val", "b", "c")
-    made, both = recipe(devkit.root, tmp_path / "out", kind="voc"), "VOC2007/JPEGImages/b.jpg"
-    build(made, exclude=excluding(tmp_path, f"{both}\tleak\tval"))
-    devkit.list("val", "c")
-    update(made, exclude=excluding(tmp_path, f"{both}\tleak\tval"))
-    assert both in ids(made.out)
-    assert update(made, exclude=excluding(tmp_path, both)).removed == 1

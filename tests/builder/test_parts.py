@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import contents, make_folder, mmload
+from meanwhile import Killed, dying_at
 from msgspec import structs
 from PIL import Image, ImageOps
 
@@ -26,6 +27,7 @@ from mmload.builder.shards import BuildPaths, made_by
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
 from mmload.runtime import durable_files
+from mmload.runtime.durable_files import lock
 from mmload.store.manifest import read
 
 
@@ -45,62 +47,62 @@ def recipe(source: Path, out: Path) -> BuildRecipe:
     )
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing of the package catches it, and what a ``finally`` would remove is put off."""
+@pytest.fixture
+def begun(photos: Path, tmp_path: Path) -> BuildRecipe:
+    """A recipe of six shards, of which a part has built three."""
+    job = recipe(photos, tmp_path / "out")
+    build_part(job, "1/2")
+    return job
 
 
-def at(place: tuple[object, str], monkeypatch: pytest.MonkeyPatch, *, after: bool, calls: int = 1) -> None:
-    """A kill before or after the nth call of a function; what is cleaned up on the way out stays, as after a kill."""
+@pytest.fixture
+def job(photos: Path, whole: Path, tmp_path: Path) -> Iterator[BuildRecipe]:
+    """A recipe of which nothing is built; at the end its bytes are those of one build, and nothing is beside them."""
+    made = recipe(photos, tmp_path / "out")
+    yield made
+    assert contents(tmp_path / "out") == contents(whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def keep_leftovers(patch: pytest.MonkeyPatch) -> None:
+    """What is cleaned up on the way out stays, as after a kill."""
+    patch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
+
+
+def kill_at(place: tuple[object, str], patch: pytest.MonkeyPatch, *, after: bool, calls: int) -> None:
+    """A kill before or after the nth call of a function."""
     count = 0
-    before: Callable[..., object] = getattr(*place)
+    real: Callable[..., object] = getattr(*place)
 
     def killed(*words: object, **more: object) -> object:
         nonlocal count
         count += 1
-        result = before(*words, **more) if count != calls or after else None
+        result = real(*words, **more) if count != calls or after else None
         if count == calls:
-            monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
+            keep_leftovers(patch)
             raise Killed
         return result
 
-    monkeypatch.setattr(*place, killed)
+    patch.setattr(*place, killed)
 
 
-def test_parts_in_any_order_and_again_make_the_bytes_of_one_build(photos: Path, whole: Path, tmp_path: Path) -> None:
-    job = recipe(photos, tmp_path / "out")
+def test_parts_in_any_order_and_again_make_the_bytes_of_one_build(job: BuildRecipe, tmp_path: Path) -> None:
     second = build_part(job, "2/3")
     assert (second.manifest, second.sealed, second.shards, second.built) == (None, 2, 6, 6)
     assert build_part(job, "2/3").built == 0
     build_part(job, "3/3")
-    assert not job.out.exists()  # type: ignore[union-attr]
+    assert not (tmp_path / "out").exists()
     last = build_part(job, "1/3")
     assert last.manifest is not None
     assert (last.sealed, last.built) == (6, 6)
-    assert contents(tmp_path / "out") == contents(whole)
     assert build_part(job, "1/3").built == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_parts_at_once_several_of_the_same_number(
-    photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_at_once_several_of_the_same_number(job: BuildRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_files, "os", os)  # without a wait for the disk one in five leaves a folder set aside
-    job, failed = recipe(photos, tmp_path / "out"), []
-
-    def run(part: str) -> None:
-        try:
-            build_part(job, part, threads=1)
-        except Exception as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(part,)) for part in ["1/2", "2/2", "1/2", "2/2", "1/1", "2/3"]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    assert contents(tmp_path / "out") == contents(whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    parts = ["1/2", "2/2", "1/2", "2/2", "1/1", "2/3"]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        assert len(list(pool.map(lambda part: build_part(job, part, threads=1), parts))) == len(parts)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -115,30 +117,21 @@ def test_parts_at_once_several_of_the_same_number(
     ],
     ids=lambda place: place[1],
 )
-def test_a_part_that_was_killed_anywhere_is_run_again(
-    place: tuple[object, str], after: bool, photos: Path, whole: Path, tmp_path: Path
-) -> None:
-    job = recipe(photos, tmp_path / "out")
+def test_a_part_that_was_killed_anywhere_is_run_again(place: tuple[object, str], after: bool, job: BuildRecipe) -> None:
     for calls in (1, 3, 6, 9):
-        with pytest.MonkeyPatch.context() as patch:
-            at(place, patch, after=after, calls=calls)
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+            kill_at(place, patch, after=after, calls=calls)
             for part in ("1/2", "2/2"):
-                try:
-                    build_part(job, part, threads=1)
-                except Killed:
-                    break
+                build_part(job, part, threads=1)
     for part in ("1/2", "2/2"):
         build_part(job, part, threads=1)
-    assert contents(tmp_path / "out") == contents(whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("place", [(shard_job, "ShardWriter"), (shard_job, "publish")], ids=lambda at: at[1])
 def test_a_part_that_still_works_when_another_commits_leaves_nothing(
-    place: tuple[Any, str], killed: bool, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: tuple[Any, str], killed: bool, job: BuildRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = recipe(photos, tmp_path / "out")
     late = getattr(*place)
 
     def overtaken(*words: Any) -> Any:
@@ -147,21 +140,20 @@ def test_a_part_that_still_works_when_another_commits_leaves_nothing(
         with suppress(OSError, BuildError):
             late(*words)
         if killed:
-            monkeypatch.setattr(shard_job.shutil, "rmtree", lambda *words, **more: None)
+            keep_leftovers(monkeypatch)
             raise Killed
         return late(*words)
 
     monkeypatch.setattr(*place, overtaken)
     with pytest.raises(Killed) if killed else nullcontext():
         assert build_part(job, "2/2", threads=1).manifest is not None
-    assert contents(tmp_path / "out") == contents(whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("killed", [True, False])
 def test_a_part_that_comes_as_another_commits_begins_nothing(
-    photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    killed: bool, job: BuildRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, join = recipe(photos, tmp_path / "out"), Staging._enter
+    join = Staging._enter
 
     def overtaken(staging: Staging) -> Any:
         monkeypatch.setattr(Staging, "_enter", join)
@@ -172,70 +164,57 @@ def test_a_part_that_comes_as_another_commits_begins_nothing(
             raise Killed
         return held
 
-    for killed in (True, False):
-        monkeypatch.setattr(Staging, "_enter", overtaken)
-        with pytest.raises(Killed) if killed else nullcontext():
-            assert build_part(job, "2/2").built == 0
-        if killed:
-            assert (tmp_path / ".out.building" / "plan.json").exists()
-            assert build_part(job, "2/2").built == 0
-        assert contents(tmp_path / "out") == contents(whole)
-        assert [path.name for path in tmp_path.iterdir()] == ["out"]
-        shutil.rmtree(tmp_path / "out")
+    monkeypatch.setattr(Staging, "_enter", overtaken)
+    with pytest.raises(Killed) if killed else nullcontext():
+        assert build_part(job, "2/2").built == 0
+    assert (tmp_path / ".out.building" / "plan.json").exists() is killed
+    assert build_part(job, "2/2").built == 0
 
 
-def test_a_part_finishes_the_removal_that_a_killed_one_began(photos: Path, whole: Path, tmp_path: Path) -> None:
-    job = recipe(photos, tmp_path / "out")
-    with pytest.MonkeyPatch.context() as patch:
-        at((staging_module, "remove_set_aside"), patch, after=False)
-        with pytest.raises(Killed):
-            build_part(job, "1/1", threads=1)
-    assert contents(tmp_path / "out") == contents(whole)
+def test_a_part_finishes_the_removal_that_a_killed_one_began(job: BuildRecipe, tmp_path: Path) -> None:
+    with dying_at(staging_module, "remove_set_aside"):
+        build_part(job, "1/1", threads=1)
     assert len([*tmp_path.iterdir()]) == 2
     assert build_part(job, "1/1").built == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_commit_waits_for_all_shards_and_a_build_by_one_process_goes_on(
-    photos: Path, whole: Path, tmp_path: Path
-) -> None:
-    job = recipe(photos, tmp_path / "out")
-    build_part(job, "1/2")
+def test_commit_waits_for_all_shards_and_a_build_by_one_process_goes_on(begun: BuildRecipe, whole: Path) -> None:
     with pytest.raises(BuildError, match=r"3 shards of 6 not built yet: train 000001, .*, or the parts"):
-        build_part(job, None)
-    assert build(job).built == 9
-    assert build_part(job, None).built == 0
-    assert contents(tmp_path / "out") == contents(whole)
+        build_part(begun, None)
+    assert build(begun).built == 9
+    assert build_part(begun, None).built == 0
+    assert contents(begun.out) == contents(whole)
 
 
-def test_a_part_of_another_recipe_source_or_version_is_refused(photos: Path, tmp_path: Path) -> None:
-    job = recipe(photos, tmp_path / "out")
-    build_part(job, "1/2")
-    refused = r"unfinished build of another recipe \(transforms is .*, was .*\); remove that folder to drop it"
-    with pytest.raises(BuildError, match=refused):
-        build_part(replace(job, transforms=square(8)), "2/2")
-    other = make_folder(tmp_path / "other", per_class=2)
-    with pytest.raises(BuildError, match="another recipe|a source that has changed"):
-        build_part(replace(job, root=other), "2/2")
+def test_a_part_of_another_recipe_source_or_version_is_refused(
+    begun: BuildRecipe, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, unlike = make_folder(tmp_path / "other", per_class=2), recolored(begun.root, tmp_path / "recolored")
+    pixels = "unfinished build of a source with other pixels in files of equal names"
+    for command, changed, message in (
+        (build_part, {"transforms": square(8)}, r"another recipe \(transforms is .*, was .*\); remove that folder"),
+        (build_part, {"root": other}, "another recipe|a source that has changed"),
+        (build_part, {"root": unlike}, pixels),
+        (lambda job, part: build(job), {"root": unlike}, pixels),
+    ):
+        with pytest.raises(BuildError, match=message):
+            command(replace(begun, **changed), "2/2")
     now = made_by() | {"mmload": "9"}
-    with pytest.MonkeyPatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now)
         with pytest.raises(BuildError, match=r"mmload is .9., was .*, which may make other pixels"):
-            build_part(job, "2/2")
-    assert build_part(job, "2/2").manifest is not None
+            build_part(begun, "2/2")
+    assert build_part(begun, "2/2").manifest is not None
+    assert contents(begun.out) == contents(whole)
 
 
-def test_parts_and_a_build_by_one_process_exclude_each_other(photos: Path, tmp_path: Path) -> None:
-    job = recipe(photos, tmp_path / "out")
-    build_part(job, "1/2")
+def test_parts_and_a_build_by_one_process_exclude_each_other(begun: BuildRecipe, tmp_path: Path) -> None:
     with Staging(tmp_path / "out"), pytest.raises(BuildError, match="a build without --part is writing"):
-        build_part(job, "2/2")
+        build_part(begun, "2/2")
     with (tmp_path / ".out.building" / "lock").open("ab") as held:
-        from mmload.runtime.durable_files import lock
-
         assert lock(held, shared=True)
         with pytest.raises(BuildError, match="another build is writing"):
-            build(job)
+            build(begun)
 
 
 @pytest.mark.parametrize("part", ["0/4", "5/4", "1", "a/b", "1/0", "-1/2", "1/2/3", ""])
@@ -244,9 +223,9 @@ def test_numbers_of_parts_are_checked(part: str, photos: Path, tmp_path: Path) -
         build_part(recipe(photos, tmp_path / "out"), part)
 
 
-def test_errors_and_skips_are_those_of_one_build(photos: Path, tmp_path: Path) -> None:
+def test_errors_and_skips_are_those_of_one_build(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "photos", per_class=6)
-    next(iter(sorted(source.rglob("*.*"))[7:])).write_bytes(b"no image")
+    (source / "bee" / "01.png").write_bytes(b"no image")
     job = recipe(source, tmp_path / "out")
     with pytest.raises(SampleError, match="add --on-error skip"):
         build_part(job, "1/1")
@@ -260,31 +239,28 @@ def test_errors_and_skips_are_those_of_one_build(photos: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_shard_of_other_bytes_in_the_place_of_an_equally_large_one_is_refused(
-    sealed: bool, photos: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sealed: bool, begun: BuildRecipe, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lists and checksums stay those of its own bytes; only the newcomer's used to remain."""
-    job, paths, publish = recipe(photos, tmp_path / "out"), BuildPaths(tmp_path / ".out.building"), shard_job.publish
-    before = {}
+    paths, before, publish = BuildPaths(tmp_path / ".out.building"), {}, shard_job.publish
+    other = build(replace(begun, root=recolored(begun.root, tmp_path / "other"), out=tmp_path / "old")).out
 
     def after_another(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary: Any) -> None:
-        if (shared, split, index) == (paths, "train", 1):
-            other = build(replace(job, root=recolored(photos, tmp_path / "other"), out=tmp_path / "old")).out
-            shutil.copytree(other / split / "000001", shared.shard(split, index))
-            if sealed:
-                record = read(other).splits[split].shards[index]
-                shared.summary_file(split, index).write_text(structs.replace(summary, record=record).dumps())
-            before.update(contents(paths.folder / "notes"))
+        monkeypatch.setattr(shard_job, "publish", publish)
+        shutil.copytree(other / split / "000001", shared.shard(split, index))
+        if sealed:
+            record = read(other).splits[split].shards[index]
+            shared.summary_file(split, index).write_text(structs.replace(summary, record=record).dumps())
+        before.update(contents(paths.folder / "notes"))
         publish(own, shared, split, index, summary)
 
-    build_part(job, "1/2")
     monkeypatch.setattr(shard_job, "publish", after_another)
     with pytest.raises(BuildError, match=r"000001 is not the shard that this build makes"):
-        build_part(job, "2/2", threads=1)
+        build_part(begun, "2/2", threads=1)
     assert contents(paths.folder / "notes") == before
     shutil.rmtree(paths.shard("train", 1))
-    monkeypatch.setattr(shard_job, "publish", publish)
-    build_part(job, "2/2")
-    assert contents(tmp_path / "out") == contents(whole)
+    build_part(begun, "2/2")
+    assert contents(begun.out) == contents(whole)
 
 
 def recolored(photos: Path, copy: Path) -> Path:
@@ -300,32 +276,18 @@ def recolored(photos: Path, copy: Path) -> Path:
     return copy
 
 
-def test_parts_of_sources_with_equal_names_sizes_and_times_but_other_pixels_do_not_mix(
-    photos: Path, whole: Path, tmp_path: Path
-) -> None:
-    job, other = recipe(photos, tmp_path / "out"), recolored(photos, tmp_path / "other")
-    build_part(job, "1/2")
-    for unlike in (build_part, lambda job, part: build(job)):
-        with pytest.raises(BuildError, match=r"unfinished build of a source with other pixels in files of equal names"):
-            unlike(replace(job, root=other), "2/2")
-    assert build_part(job, "2/2").manifest is not None
-    assert contents(tmp_path / "out") == contents(whole)
-
-
-def test_the_command_builds_parts_and_says_what_is_left(photos: Path, whole: Path, tmp_path: Path) -> None:
-    words = ["build", "imagefolder", photos, tmp_path / "out", "--size", 16, "--shard-size", 3 * (3 * 16 * 16 + 8)]
+def test_the_command_builds_parts_and_says_what_is_left(job: BuildRecipe, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["build", "imagefolder", photos, out, "--size", 16, "--shard-size", job.shard_bytes]
     first = mmload(*words, "--part", "1/2")
-    assert (first.returncode, first.stderr) == (0, f"mmload: writes 6.8 KiB in 3 shards to {tmp_path / 'out'}\n")
+    assert (first.returncode, first.stderr) == (0, f"mmload: writes 6.8 KiB in 3 shards to {out}\n")
     assert "3 of 6 shards are finished, the other parts follow" in first.stdout
-    unfinished = mmload("info", tmp_path / "out").stderr
+    unfinished = mmload("info", out).stderr
     assert "--shard-size 2328" in unfinished
     assert "--part" not in unfinished
     assert mmload(*words, "--commit").returncode == 1
-    assert mmload(*words, "--part", "2/2", "--overwrite").returncode == 2
-    assert mmload(*words, "--part", "2/2", "--commit").returncode == 2
-    assert f"{tmp_path / 'out'} is complete, of 6 shards" in mmload(*words, "--part", "2/2").stdout
+    assert f"{out} is complete, of 6 shards" in mmload(*words, "--part", "2/2").stdout
     assert mmload(*words, "--commit").returncode == 0
-    assert contents(tmp_path / "out") == contents(whole)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell script")

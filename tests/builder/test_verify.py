@@ -8,13 +8,13 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from coco_sets import CocoSet
-from conftest import contents, make_folder, mmload
+from conftest import complaint, contents, make_folder, mmload
 from forked_program import run_program
 from PIL import Image
 
@@ -23,8 +23,6 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.staging import Staging
 from mmload.builder.verify import compare, repair, verify
 from mmload.errors import BuildError, StoreError
-
-SHARD_BYTES = 4 * (3 * 16 * 16 + 8)
 
 
 @pytest.fixture
@@ -35,10 +33,14 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def out(source: Path, tmp_path: Path) -> Path:
     """18 rows in five shards."""
-    out = tmp_path / "out"
-    recipe = BuildRecipe(kind="imagefolder", root=source, out=out, transforms=square(16), shard_bytes=SHARD_BYTES)
-    build(recipe, threads=2)
-    return out
+    build(recipe(source, tmp_path / "out"), threads=2)
+    return tmp_path / "out"
+
+
+def recipe(source: Path, out: Path, **more: Any) -> BuildRecipe:
+    return BuildRecipe(
+        kind="imagefolder", root=source, out=out, transforms=square(16), shard_bytes=4 * (3 * 16 * 16 + 8), **more
+    )
 
 
 def files(folder: Path) -> dict[str, tuple[bytes, int, int]]:
@@ -141,16 +143,13 @@ def test_repair_loses_nothing_that_is_not_the_datasets(out: Path, source: Path) 
     }
 
 
-def test_what_a_kill_left_of_a_repair_goes_though_nothing_is_to_be_mended(out: Path, source: Path) -> None:
+def test_what_a_kill_left_of_a_repair_goes_whether_or_not_something_is_to_be_mended(out: Path, source: Path) -> None:
     flip(out / "train/000000/images.memmap")
-    with Staging(out) as staging:
-        staging.paths.dataset.mkdir()
-    assert staging.paths.folder.exists()
-    repair(out, source)
-    with Staging(out) as staging:
-        staging.paths.dataset.mkdir()
-    assert repair(out, source) == []
-    assert not staging.paths.folder.exists()
+    for faults in (1, 0):
+        with Staging(out) as staging:
+            staging.paths.dataset.mkdir()
+        assert len(repair(out, source)) == faults
+        assert not staging.paths.folder.exists()
 
 
 def test_progress_is_in_bytes(out: Path) -> None:
@@ -160,11 +159,11 @@ def test_progress_is_in_bytes(out: Path) -> None:
     assert told[-1] == (total, total)
 
 
-def test_no_manifest_is_an_error(out: Path, source: Path) -> None:
+@pytest.mark.parametrize("check", [lambda out, source: verify(out), compare, repair])
+def test_no_manifest_is_an_error(check: Callable[[Path, Path], object], out: Path, source: Path) -> None:
     (out / "dataset.json").unlink()
-    for check in (lambda: verify(out), lambda: compare(out, source), lambda: repair(out, source)):
-        with pytest.raises(StoreError, match="not a finished dataset"):
-            check()
+    with pytest.raises(StoreError, match="not a finished dataset"):
+        check(out, source)
 
 
 def repaint(path: Path) -> None:
@@ -175,20 +174,16 @@ def repaint(path: Path) -> None:
     Image.fromarray(pixels).save(path)
 
 
-def test_compare_finds_a_changed_image(out: Path, source: Path) -> None:
+def test_compare_finds_changed_images_and_rows_and_rejects_a_short_file(out: Path, source: Path) -> None:
     told: list[tuple[int, int]] = []
     assert compare(out, source, threads=2, progress=lambda *counts: told.append(counts)) == []
     assert told[-1] == (18, 18)
-    repaint(source / "bee" / "03.png")  # row 9, in shard 2
-    (fault,) = compare(out, source)
-    assert (fault.split, fault.shard, fault.file) == ("train", 2, "train/000002")
-    assert fault.reason == "images of row 9 differs from bee/03.png in the source"
-
-
-def test_compare_finds_a_changed_row_and_rejects_a_short_file(out: Path, source: Path) -> None:
     flip(out / "train/000001/images.memmap", 3 * 768 + 5)
-    (fault,) = compare(out, source)
-    assert fault.reason == "images of row 7 differs from bee/01.png in the source"
+    repaint(source / "bee" / "03.png")
+    assert [(fault.split, fault.shard, fault.file, fault.reason) for fault in compare(out, source)] == [
+        ("train", 1, "train/000001", "images of row 7 differs from bee/01.png in the source"),
+        ("train", 2, "train/000002", "images of row 9 differs from bee/03.png in the source"),
+    ]
     truncate(out / "train/000003/images.memmap")
     with pytest.raises(StoreError, match="000003/images.memmap"):
         compare(out, source)
@@ -258,56 +253,45 @@ def test_repair_waits_for_no_build_and_touches_none(out: Path, source: Path, tmp
 
 def test_a_dataset_that_left_samples_out(source: Path, tmp_path: Path) -> None:
     (source / "ant" / "01.png").write_bytes(b"broken")
-    out = tmp_path / "out"
-    recipe = BuildRecipe(
-        kind="imagefolder", root=source, out=out, transforms=square(16), shard_bytes=SHARD_BYTES, shuffle_seed=3
-    )
-    build(recipe, on_error="skip")
+    out = build(recipe(source, tmp_path / "out", shuffle_seed=3), on_error="skip").out
     before = contents(out)
     assert compare(out, source) == []
     for number in range(5):
         flip(out / f"train/{number:06d}/images.memmap")
     assert len(repair(out, source)) == 5
-    assert contents(out) == before
     for name in ("samples.jsonl", "skipped.jsonl"):
         flip(out / "train" / name, 8)
         (fault,) = verify(out)
         assert (fault.file, fault.shard) == (f"train/{name}", None)
         assert repair(out, source) == [fault]
-        assert contents(out) == before
+    assert contents(out) == before
 
 
 def test_verify_the_commands(out: Path, source: Path) -> None:
-    code, shown, _ = mmload("verify", out)
-    assert (code, shown) == (0, f"{out} is whole\n")
-    code, shown, _ = mmload("verify", out, "--source", source, "--threads", 1)
-    assert (code, shown) == (0, f"{out} is whole and equals {source}\n")
-    code, shown, _ = mmload("verify", out, "--repair", "--source", source)
-    assert (code, shown) == (0, f"{out} is whole, there was nothing to repair\n")
+    with_source, repairs = ("--source", source), ("--repair", "--source", source)
+    for more, said in (
+        ((), f"{out} is whole\n"),
+        ((*with_source, "--threads", 1), f"{out} is whole and equals {source}\n"),
+        (repairs, f"{out} is whole, there was nothing to repair\n"),
+    ):
+        assert mmload("verify", out, *more) == (0, said, "")
     flip(out / "train/000001/images.memmap")
     truncate(out / "train/000003/images.memmap")
     code, shown, said = mmload("verify", out)
-    assert code == 1
-    assert [line.split(":")[1].strip() for line in shown.splitlines()] == [
-        "train/000001/images.memmap",
-        "train/000003/images.memmap",
+    assert [line.split(":")[:2] for line in shown.splitlines()] == [
+        ["bad", " train/000001/images.memmap"],
+        ["bad", " train/000003/images.memmap"],
     ]
     advice = f"to repair what can be repaired: mmload verify {out} --repair --source ROOT"
-    assert said == f"mmload: {out}: 2 faults; {advice}\n"
-    code, shown, _ = mmload("verify", out, "--repair", "--source", source)
-    assert code == 0
-    assert shown.count("repaired: ") == 2
+    assert (code, said) == (1, f"mmload: {out}: 2 faults; {advice}\n")
+    done = mmload("verify", out, *repairs)
+    assert (done.returncode, done.stdout.count("repaired: ")) == (0, 2)
     repaint(source / "bee" / "03.png")
-    code, shown, said = mmload("verify", out, "--source", source)
-    assert code == 1
-    assert shown == "bad: train/000002: images of row 9 differs from bee/03.png in the source\n"
+    code, shown, _ = mmload("verify", out, *with_source)
+    assert (code, shown) == (1, "bad: train/000002: images of row 9 differs from bee/03.png in the source\n")
     flip(out / "train/000002/images.memmap")
-    code, _, said = mmload("verify", out, "--repair", "--source", source)
-    assert code == 1
-    assert said.startswith("mmload: train/000002 could not be repaired")
-    code, _, said = mmload("verify", out.parent / "none")
-    assert code == 1
-    assert said.startswith("mmload: no such dataset")
+    assert complaint(mmload("verify", out, *repairs), 1).startswith("mmload: train/000002 could not be repaired")
+    assert complaint(mmload("verify", out.parent / "none"), 1).startswith("mmload: no such dataset")
 
 
 KILLED = """
@@ -346,8 +330,8 @@ def test_compare_reads_chunks_without_any_object(tmp_path: Path) -> None:
     for number in (1, 2):
         made.image(number)
     made.object(1, [2, 2, 8, 8], segmentation=[[2, 2, 10, 2, 10, 10]])  # no crowd, so no row has run lengths
-    recipe = BuildRecipe(kind="coco", root=made.write(), out=tmp_path / "out", options={"task": "instances"})
-    out = build(replace(recipe, transforms=({"step": "Letterbox", "size": 16},))).out
+    options = {"options": {"task": "instances"}, "transforms": ({"step": "Letterbox", "size": 16},)}
+    out = build(BuildRecipe(kind="coco", root=made.write(), out=tmp_path / "out", **options)).out
     assert compare(out, made.root) == []
     flip(out / "train/000000/polygons.bytes.memmap", 3)
     (fault,) = compare(out, made.root)

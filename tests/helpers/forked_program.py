@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -102,6 +102,16 @@ def run_script(name: str, *words: object, seconds: float = 300) -> CompletedProc
     path = path_of(name)
     start = f"import runpy, sys; sys.argv[0] = {str(path)!r}; sys.path.insert(0, {str(path.parent)!r})"
     return run_program(f"{start}; runpy.run_path({str(path)!r}, run_name='__main__')", *words, seconds=seconds)
+
+
+def in_a_fork(task: Callable[[], object]) -> bool:
+    """Whether ``task`` ends without an error in a fork of this process, and in time."""
+    process = multiprocessing.get_context("fork").Process(target=task)
+    process.start()
+    process.join(30)
+    ended = process.exitcode
+    process.kill()
+    return ended == 0
 
 
 def _run(code: str, words: list[str], environment: dict[str, str], largest_file: int, *outputs: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 import mmload
 from mmload.builder.pipeline import build
+from mmload.builder.verify import verify
 
 
 def make_old(root):
@@ -60,11 +61,7 @@ def add_pictures(root, count):
         shutil.copy(picture(root), root / "class1" / f"x{number:02}.jpg")
 
 
-def interrupt_after(samples):
-    """Returns a progress function that interrupts when so many samples are done."""
-
-    def interrupt(done, total):
-        if done >= samples:
-            raise KeyboardInterrupt
-
-    return interrupt
+def assert_is_fresh(made, tmp_path, **more):
+    """Checks that a dataset is whole and has the rows of a fresh build."""
+    assert verify(made.out) == []
+    assert_rows_equal(mmload.open(made.out), fresh(made, tmp_path, **more))

@@ -15,7 +15,6 @@ import torch
 from loading_orders import order as order_of_kind
 from written_datasets import of_tensors
 
-import mmload
 from mmload.loader import Loader
 from mmload.loader.order import Order, effective_classes
 from mmload.runtime.random_words import permuted
@@ -69,17 +68,15 @@ def test_effective_classes_of_a_billion_rows_reads_only_a_few() -> None:
     assert sum(asked) == 8 * 256
 
 
-def dataset_of(path: Path, labels: torch.Tensor) -> mmload.store.dataset.Dataset:
-    return mmload.open(of_tensors(path, {"train": {"targets": labels}}))
-
-
 def test_blocks_of_a_sorted_dataset_are_warned_of_and_of_a_shuffled_one_are_not(tmp_path: Path) -> None:
     labels = torch.arange(20_480) // 200
-    with pytest.warns(UserWarning, match="seems to be sorted by class") as warned:
-        Loader(dataset_of(tmp_path / "sorted", labels), 256, order="block")
+    of_tensors(tmp_path / "sorted", {"train": {"targets": labels}})
+    of_tensors(tmp_path / "mixed", {"train": {"targets": labels[permuted(range(20_480), 20_480, 1)]}})
+    with pytest.warns(UserWarning, match="seems to be sorted by class; build it with --shuffle-seed") as warned:
+        Loader(tmp_path / "sorted", 256, order="block")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Loader(dataset_of(tmp_path / "mixed", labels[permuted(range(20_480), 20_480, 1)]), 256, order="block")
+        Loader(tmp_path / "mixed", 256, order="block")
     advice = str(warned[0].message)
     assert re.findall(r"--[a-z-]+", advice) == ["--shuffle-seed"]
     assert set(re.findall(r"(\w+)=", advice)) - {"order"} <= set(inspect.signature(Loader).parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from contextlib import suppress
 
 import numpy as np
@@ -27,29 +28,38 @@ def jpeg(size: tuple[int, int], channels: int = 3, **options: int | bool) -> np.
 
 
 @given(
-    size=st.tuples(st.integers(1, 90), st.integers(1, 70)),
+    size=st.tuples(st.integers(1, 90), st.integers(1, 90)),
     ends=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     subsampling=st.sampled_from([0, 1, 2, None]),
+    shrink=st.sampled_from([1, 1, 2, 4]),
     rows=st.sampled_from([1, 1, 1, 2, 0]),
     kind=st.sampled_from([{}, {"progressive": True}, {"optimize": True}]),
 )
-@example(size=(300, 20), ends=(0.4, 0.5), subsampling=2, rows=1, kind={})
-@example(size=(90, 40), ends=(0.36, 0.53), subsampling=2, rows=1, kind={})  # from an edge of blocks to another
-@settings(max_examples=150, deadline=None)
-def test_jpeg_strip_lines_equal_those_of_the_image(
-    size: tuple[int, int], ends: tuple[float, float], subsampling: int | None, rows: int, kind: dict[str, bool]
+@example(size=(300, 20), ends=(0.4, 0.5), subsampling=2, shrink=1, rows=1, kind={})
+@example(size=(90, 40), ends=(0.36, 0.53), subsampling=2, shrink=1, rows=1, kind={})  # to an edge of blocks
+@settings(max_examples=250, deadline=None)
+def test_jpeg_strip_lines_equal_those_of_the_image_also_decoded_smaller(
+    size: tuple[int, int],
+    ends: tuple[float, float],
+    subsampling: int | None,
+    shrink: int,
+    rows: int,
+    kind: dict[str, bool],
 ) -> None:
-    channels = 1 if subsampling is None else 3
+    channels, color = (1, "GRAY") if subsampling is None else (3, "RGB")
     options = {} if subsampling is None else {"subsampling": subsampling}
     data = jpeg(size, channels, quality=90, restart_marker_rows=rows, **options, **kind)
     first, stop = int(min(ends) * (size[0] - 1)), int(max(ends) * (size[0] - 1)) + 1
-    whole = decode_jpeg(data, "RGB" if channels == 3 else "GRAY")
-    out, spare = np.empty(whole.size, np.uint8), np.empty(len(data) + 2, np.uint8)
-    begin, count = decode_lines(data, size, channels, (first, stop), 1, spare, out)
-    assert begin <= first < stop <= begin + count <= size[0]
-    found = out[: count * size[1] * channels].reshape(count, size[1], channels)
-    np.testing.assert_array_equal(found[first - begin : stop - begin], whole[first:stop])
-    if rows == 1 and "progressive" not in kind:
+    height, width = (math.ceil(side / shrink) for side in size)
+    whole = decode_jpeg(data, color, min_height=height, min_width=width, min_factor=shrink)
+    out, spare = np.empty(size[0] * size[1] * channels, np.uint8), np.empty(len(data) + 2, np.uint8)
+    begin, count = decode_lines(data, size, channels, (first, stop), shrink, spare, out)
+    assert begin * shrink <= first < stop <= (begin + count) * shrink
+    assert begin + count <= height
+    found = out[: count * width * channels].reshape(count, width, channels)
+    from_line, to_line = first // shrink, math.ceil(stop / shrink)
+    np.testing.assert_array_equal(found[from_line - begin : to_line - begin], whole[from_line:to_line])
+    if shrink == rows == 1 and "progressive" not in kind:
         tall = 16 if subsampling == 2 else 8
         assert count < stop - first + 2 * tall + 2 or stop - first >= 0.9 * size[0]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
+from loaded import images_of, resumed
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
@@ -14,9 +14,8 @@ from torchvision.transforms import v2
 from mmload.augment import AlternatingHorizontalFlip, Normalize, PerSample, RandomHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
-from mmload.batch import Batch
 from mmload.loader import Loader
-from mmload.store.dataset import Dataset, Split
+from mmload.store.dataset import Split
 
 EPOCHS = 4
 
@@ -30,20 +29,10 @@ def collate_of(*more: torch.nn.Module) -> Collate:
     return Collate(RandomResizedCrop(side), AlternatingHorizontalFlip(), *more, Normalize.imagenet())
 
 
-@pytest.fixture
-def rows(dataset: Dataset) -> Split:
-    return dataset["train"]
-
-
-def by_row(batches: Iterable[Batch]) -> dict[int, Tensor]:
-    """Row -> its image, of one epoch."""
-    return {int(row): image for batch in batches for row, image in zip(batch.ids, batch.images, strict=True)}
-
-
 def epochs_of(rows: Split, **options: Any) -> list[dict[int, Tensor]]:
     options = {"batch_size": 4, "shuffle": True, "seed": 3, "collate": collate_of(), "device": "cpu", **options}
     with Loader(rows, **options) as loader:
-        return [by_row(loader) for _ in range(EPOCHS)]
+        return [images_of(loader) for _ in range(EPOCHS)]
 
 
 @pytest.fixture
@@ -83,31 +72,31 @@ def test_epochs_that_run_at_once_have_sizes_of_their_own(rows: Split, expected: 
         loader.set_epoch(1)
         pairs = list(zip(loader, loader, strict=True))
     for which, epoch in enumerate((1, 2)):
-        assert same(by_row(pair[which] for pair in pairs), expected[epoch])
+        assert same(images_of(pair[which] for pair in pairs), expected[epoch])
 
 
 def test_a_resumed_epoch_goes_on_as_it_was(rows: Split, expected: list[dict[int, Tensor]]) -> None:
-    loader = Loader(rows, batch_size=4, shuffle=True, seed=3, collate=collate_of())
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "collate": collate_of()}
+    loader = Loader(rows, batch_size=4, **options)
     loader.set_epoch(2)
     next(iter(loader))
-    resumed = Loader(rows, batch_size=3, shuffle=True, seed=3, collate=collate_of())
-    resumed.load_state_dict(loader.state_dict())
-    rest = by_row(resumed)
+    again = resumed(Loader(rows, batch_size=3, **options), loader.state_dict())
+    rest = images_of(again)
     assert same(rest, expected[2])
     assert len(rest) == 14
-    assert same(by_row(resumed), expected[3])
+    assert same(images_of(again), expected[3])
 
 
 def test_memory_is_used_again_in_the_next_epoch_of_the_same_size(rows: Split) -> None:
     """Batches of other sizes must neither share memory nor keep all of it."""
     collate = Collate(RandomResizedCrop(lambda epoch: 16 if epoch % 2 else 24), AlternatingHorizontalFlip())
-    with Loader(rows, batch_size=6, collate=collate, threads=1, prefetch=0) as loader:
-        kept = [batch.images for _ in range(4) for batch in loader]
-        copies = [one.clone() for one in kept]
-        for _ in range(4):
-            for batch in loader:
-                batch.images.zero_()
-        assert all(torch.equal(one, copy) for one, copy in zip(kept, copies, strict=True))
+    loader = Loader(rows, batch_size=6, collate=collate, threads=1, prefetch=0)
+    kept = [batch.images for _ in range(4) for batch in loader]
+    copies = [one.clone() for one in kept]
+    for _ in range(4):
+        for batch in loader:
+            batch.images.zero_()
+    assert all(map(torch.equal, kept, copies))
 
 
 def test_the_loaders_epoch_beats_the_users(rows: Split, expected: list[dict[int, Tensor]]) -> None:
@@ -121,10 +110,8 @@ def test_any_function_views_and_steps_of_the_training_thread_know_the_epoch(
     rows: Split, expected: list[dict[int, Tensor]]
 ) -> None:
     collate = collate_of()
-    by_function = epochs_of(rows, collate=lambda batch: collate(batch))
-    assert all(same(got, wanted) for got, wanted in zip(by_function, expected, strict=True))
-    by_views = epochs_of(rows, collate=lambda batch: Views(collate, collate)(batch)[0])
-    assert all(same(got, wanted) for got, wanted in zip(by_views, expected, strict=True))
+    for function in (lambda batch: collate(batch), lambda batch: Views(collate, collate)(batch)[0]):
+        assert all(map(same, epochs_of(rows, collate=function), expected))
     last = Collate(PerSample(v2.Identity()), RandomResizedCrop(side), AlternatingHorizontalFlip(), Normalize.imagenet())
     for epoch, got in enumerate(epochs_of(rows, collate=last)):
         assert {image.shape for image in got.values()} == {(3, side(epoch), side(epoch))}
@@ -152,20 +139,14 @@ def test_worker_processes_of_a_dataloader_see_the_epoch(
     """The same workers make all epochs if they are persistent; each image shows the epoch by its size and side."""
     collate = Collate(AlternatingHorizontalFlip(), RandomResizedCrop(side, (1, 1), (1, 1)), dtype=torch.uint8)
     collate.set_epoch(0)
-    stock: Any = DataLoader(
-        rows,
-        batch_size=4,
-        num_workers=2,
-        persistent_workers=persistent,
-        collate_fn=collate,
-        multiprocessing_context=context,
-    )
+    options: dict[str, Any] = {"persistent_workers": persistent, "multiprocessing_context": context}
+    stock: Any = DataLoader(rows, batch_size=4, num_workers=2, collate_fn=collate, **options)
     for epoch in (0, 1, 2, 0, 3):
         collate.set_epoch(epoch)
         here = Collate(*collate.steps, dtype=torch.uint8)
         here.set_epoch(epoch)
-        got = by_row(stock)
-        assert same(got, by_row([here(rows[list(range(18))])]))
+        got = images_of(stock)
+        assert same(got, images_of([here(rows[list(range(18))])]))
         assert len(got) == 18
         assert {image.shape[1] for image in got.values()} == {side(epoch)}
 

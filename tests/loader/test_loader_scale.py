@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,12 @@ def test_memory_does_not_grow_over_epochs(tmp_path: Path) -> None:
     path = sparse_dataset(tmp_path / "small", 512)
     collate = mmload.Collate(mmload.augment.RandomCrop(6))
     with Loader(path, batch_size=64, shuffle=True, collate=collate, threads=2) as loader:
-        for _ in range(20):
-            list(loader)
-        gc.collect()
-        before = resident()
-        for _ in range(200):
-            for _batch in loader:
-                pass
+        for epochs in (20, 200):
+            gc.collect()
+            before = resident()
+            for _ in range(epochs):
+                for _batch in loader:
+                    pass
         gc.collect()
         assert resident() - before < 8 * 2**20
 
@@ -42,25 +41,17 @@ def test_ten_million_rows_take_no_memory(tmp_path: Path) -> None:
     path = sparse_dataset(tmp_path / "large", 10_000_000)
     before = resident()
     with Loader(path, batch_size=256, shuffle=True, tier="disk", threads=2) as loader:
-        for number, batch in enumerate(loader):
-            assert len(batch) == 256
-            if number == 50:
-                break
+        assert {len(batch) for batch in islice(loader, 51)} == {256}
         assert resident() - before < 64 * 2**20
 
 
 def test_two_terabytes_open_at_once(tmp_path: Path) -> None:
-    """10,000,000 rows of 256 x 256 in 1,832 shards: the times are printed; no row is read to open them."""
+    """10,000,000 rows of 256 x 256 in 1,832 shards: no row is read to open them."""
     path = sparse_dataset(tmp_path / "large", 10_000_000, side=256, shard_rows=5461)
     for order in ("shuffled", "block"):
-        began = time.perf_counter()
         split = mmload.open(path)["train"]
-        opened = time.perf_counter()
-        with Loader(split, batch_size=64, **order_options(order), threads=2, tier="disk") as loader:
-            batch = next(iter(loader))
-            first = time.perf_counter()
-        print(f"opened in {1000 * (opened - began):.1f} ms, first batch {1000 * (first - opened):.1f} ms later")
         assert len(split) == 10_000_000
+        batch = next(iter(Loader(split, batch_size=64, **order_options(order), threads=2, tier="disk")))
         assert batch.images.shape == (64, 3, 256, 256)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import loading_machine
 import numpy as np
@@ -15,6 +17,8 @@ from loading_expected import Expected, differences
 from loading_stores import build_stores
 
 from mmload.store.row_numbers import row_numbers
+
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,40 +39,51 @@ def test_whatever_a_user_does_is_the_plain_answer() -> None:
     assert len(loading_machine.STEPS) > 10
 
 
-def test_the_script_says_that_nothing_was_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["fuzz_loading", "--steps", "20", "--sequences", "2", "--seed", "3"])
-    with script("fuzz_loading") as fuzz:
+@pytest.fixture
+def fuzz() -> Iterator[ModuleType]:
+    """The script, as a module."""
+    with script("fuzz_loading") as module:
+        yield module
+
+
+@pytest.fixture
+def run(fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the script on the datasets of this module from seed 3 on: its exit code, and what it prints."""
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["fuzz_loading", "--seed", "3", *words])
         monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_machine.STORES)
-        assert fuzz.main() == 0
-    assert "steps: everything is the plain answer" in capsys.readouterr().out
+        return fuzz.main(), capsys.readouterr().out
+
+    return run
+
+
+def test_the_script_says_that_nothing_was_found(run: Run) -> None:
+    code, shown = run("--steps", "20", "--sequences", "2")
+    assert code == 0
+    assert "steps: everything is the plain answer" in shown
 
 
 def test_an_interrupted_script_prints_what_was_done(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fuzz_loading", "--steps", "1000", "--sequences", "1", "--seed", "3"])
-    with script("fuzz_loading") as fuzz:
-        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_machine.STORES)
-        play = fuzz.play
+    play = fuzz.play
 
-        def interrupted(number: int, *options: object) -> bool:
-            if number == 4:
-                loading_machine.STEPS["close"] += 1
-                raise KeyboardInterrupt
-            return bool(play(number, *options))
+    def interrupted(number: int, *options: object) -> bool:
+        if number == 4:
+            loading_machine.STEPS["close"] += 1
+            raise KeyboardInterrupt
+        return bool(play(number, *options))
 
-        monkeypatch.setattr(fuzz, "play", interrupted)
-        assert fuzz.main() == 130
-    shown = capsys.readouterr().out
+    monkeypatch.setattr(fuzz, "play", interrupted)
+    code, shown = run("--steps", "1000", "--sequences", "1")
+    assert code == 130
     assert "interrupted at seed 4\n" in shown
-    assert sum(int(line.split()[0].replace(",", "")) for line in shown.splitlines() if line.startswith("  ")) == int(
-        shown.splitlines()[-1].split()[0].replace(",", "")
-    )
+    counts = [int(line.split()[0].replace(",", "")) for line in shown.splitlines() if line[0] in " 0123456789"]
+    assert sum(counts[:-1]) == counts[-1]
 
 
-def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_is_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row 0 in place of the last one of several."""
 
     def wrong(rows: object, count: int, what: str) -> np.ndarray:
@@ -76,12 +91,9 @@ def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         return np.where(numbers == count - 1, 0, numbers)
 
     monkeypatch.setattr("mmload.store.dataset.row_numbers", wrong)
-    words = ["fuzz_loading", "--steps", "20", "--sequences", "10", "--seed", "3", "--no-shrink"]
-    monkeypatch.setattr(sys, "argv", words)
-    with script("fuzz_loading") as fuzz:
-        monkeypatch.setattr(fuzz, "build_stores", lambda folder: loading_machine.STORES)
-        assert fuzz.main() == 1
-    assert "ids differs in 1 of" in capsys.readouterr().out
+    code, shown = run("--steps", "20", "--sequences", "10", "--no-shrink")
+    assert code == 1
+    assert "ids differs in 1 of" in shown
 
 
 def test_a_value_that_is_off_is_a_difference() -> None:

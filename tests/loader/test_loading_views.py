@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from device_batches import stored_at
+from loaded import begun, resumed, rows_of
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
+from written_datasets import of_tensors
 
 from mmload.augment import (
     CenterCrop,
@@ -26,14 +28,11 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe
 from mmload.loader import Loader, tiers
 from mmload.loader.arguments import device_for
 from mmload.remote.opening import open as open_dataset
 from mmload.render.rendering import Rendering
 from mmload.store.dataset import Dataset, Split
-from mmload.store.field_rows import FieldRows
 
 SEED = 5
 
@@ -56,16 +55,15 @@ def assert_epoch(split: Split, views: Views, epoch: int = 0, **options: Any) -> 
     """Every batch of an epoch is the plain answer, and the epoch has all rows."""
     with Loader(split, shuffle=True, seed=SEED, collate=views, **options) as loader:
         loader.set_epoch(epoch)
-        seen: list[int] = []
-        for batches in loader:
-            assert isinstance(batches, tuple)
-            for got, other in zip(batches, expected(split, views, batches[0].ids, epoch), strict=True):
-                assert sorted(got.keys()) == sorted(other.keys())
-                for name in other.keys():  # noqa: SIM118  # iterating a tensorclass gives its rows
-                    assert torch.equal(got.get(name), other.get(name)), name
-                assert got.images.stride() == other.images.stride()
-            seen += batches[0].ids.tolist()
-    assert sorted(seen) == list(range(len(split)))
+        made: list[Any] = list(loader)
+    for batches in made:
+        assert isinstance(batches, tuple)
+        for got, other in zip(batches, expected(split, views, batches[0].ids, epoch), strict=True):
+            assert sorted(got.keys()) == sorted(other.keys())
+            for name in other.keys():  # noqa: SIM118  # iterating a tensorclass gives its rows
+                assert torch.equal(got.get(name), other.get(name)), name
+            assert got.images.stride() == other.images.stride()
+    assert sorted(rows_of(batches[0] for batches in made)) == list(range(len(split)))
 
 
 @pytest.mark.parametrize("tier", ["disk", "memory"])
@@ -75,20 +73,16 @@ def test_batches_are_the_collates_of_their_rows(dataset: Dataset, tier: str, thr
         assert_epoch(dataset["train"], crops(), epoch, tier=tier, threads=threads, batch_size=batch_size)
 
 
-def test_rows_are_read_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    located = FieldRows.located
-
-    def counted(self: FieldRows, rows: Any) -> Any:
-        if self.name == "images":
-            read.extend(rows.tolist())
-        return located(self, rows)
-
-    monkeypatch.setattr(FieldRows, "located", counted)
-    with Loader(dataset, collate=Views(*[Collate(RandomCrop(9))] * 6), batch_size=5, tier="disk") as loader:
-        assert all(len(batches) == 6 for batches in loader)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_rows_are_read_once_for_all_views(tmp_path: Path, dtype: torch.dtype) -> None:
+    levels = torch.randint(0, 256, (18, 3, 16, 16), dtype=torch.uint8)
+    images = levels if dtype == torch.uint8 else levels / 255
+    split = open_dataset(of_tensors(tmp_path, {"train": {"images": images, "targets": torch.arange(18)}}))["train"]
+    views = Views(*[Collate(RandomCrop(9))] * 5, Collate(RandomResizedCrop(12), Normalize.imagenet()))
+    assert_epoch(split, views, tier="disk", batch_size=4, threads=1)
+    with Loader(split, collate=views, batch_size=5, tier="disk") as loader:
+        assert len(list(loader)) == 4
         assert loader.stats()["hits"] + loader.stats()["misses"] == 18
-    assert sorted(read) == list(range(18))
 
 
 def test_a_few_rows_are_rendered_for_all_views_while_they_are_in_cache(
@@ -116,21 +110,18 @@ def test_a_resumed_epoch_goes_on_with_the_same_views(dataset: Dataset) -> None:
 
     first = loader()
     first.set_epoch(3)
-    batches: Any = iter(first)
-    next(batches)
-    state = first.state_dict()
-    rest = [[view.images for view in views] for views in batches]
-    second = loader()
-    second.load_state_dict(state)
-    again: Any = second
-    for got, wanted in zip([[view.images for view in views] for views in again], rest, strict=True):
-        assert all(map(torch.equal, got, wanted))
+    rest: Any = begun(first)
+    again: Any = resumed(loader(), first.state_dict())
+    for got, wanted in zip(again, rest, strict=True):
+        assert all(torch.equal(one.images, other.images) for one, other in zip(got, wanted, strict=True))
 
 
-def test_views_of_every_field(tmp_path: Path) -> None:
-    """Boxes, masks and features follow in each view."""
+def test_boxes_masks_and_features_follow_in_each_view_or_are_refused_before_a_row_is_read(tmp_path: Path) -> None:
     split = stored_at(tmp_path / "store")
     assert_epoch(split, crops(), batch_size=7, tier="disk")
+    views = Views(Collate(RandomCrop(9)), Collate(RandomCrop(9), MixUp(num_classes=3)))
+    with pytest.raises(ValueError, match="MixUp blends images but not"):
+        Loader(split, collate=views)
 
 
 def test_steps_after_the_pass_and_one_by_one(dataset: Dataset) -> None:
@@ -139,41 +130,8 @@ def test_steps_after_the_pass_and_one_by_one(dataset: Dataset) -> None:
     assert_epoch(dataset["train"], Views(mixed, sampled, sampled), batch_size=7, threads=3)
 
 
-class Floats(torch.utils.data.Dataset[dict[str, Any]]):
-    """Images in [0, 1]."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"images": torch.rand((3, 16, 16), generator=torch.Generator().manual_seed(index))}
-
-
-def test_float_rows_are_read_once_for_all_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"dataset": f"{__name__}:Floats"}
-    build(BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=tmp_path / "store"), threads=1)
-    split = open_dataset(tmp_path / "store")["train"]
-    gathered: list[int] = []
-    gather = tiers.HostTier.gather_into
-    monkeypatch.setattr(
-        tiers.HostTier,
-        "gather_into",
-        lambda self, rows, *where: (gathered.append(len(rows)), gather(self, rows, *where))[1],
-    )
-    views = Views(Collate(RandomCrop(9)), Collate(RandomResizedCrop(12), Normalize.imagenet()))
-    assert_epoch(split, views, tier="disk", batch_size=4, threads=1)
-    assert gathered == [4, 2]
-
-
 def test_the_device_of_the_views_is_the_loaders() -> None:
     assert device_for(None, Views(*[Collate(device="cuda")] * 2)) == torch.device("cuda")
-
-
-def test_a_step_that_would_leave_boxes_behind_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
-    split = stored_at(tmp_path / "store")
-    views = Views(Collate(RandomCrop(9)), Collate(RandomCrop(9), MixUp(num_classes=3)))
-    with pytest.raises(ValueError, match="MixUp blends images but not"):
-        Loader(split, collate=views)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

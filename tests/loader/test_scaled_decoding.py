@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from loaded import are_equal, images_of
 from simplejpeg import decode_jpeg
 from torch import nn
 from torch.utils.data import ConcatDataset
-from variable_datasets import jpeg_of, some_images, variable_dataset
+from variable_datasets import some_images, variable_dataset
 
 from mmload import Loader
 from mmload import open as open_dataset
@@ -33,7 +31,6 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import tiers
-from mmload.loader.tiers import decode_lines
 from mmload.render.kernel_arguments import ImageLines
 from mmload.store.variable_rows import JPEG
 
@@ -50,13 +47,8 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def pixels_of(path: Path | ConcatDataset[Any], collate: nn.Module, **options: Any) -> dict[int, torch.Tensor]:
     """The images of an epoch by row, those of the first view."""
     given = {"tier": "disk", "seed": 3, "batch_size": 3, "shuffle": True, "decode": "scaled", **options}
-    with Loader(path, collate=collate, **given) as loader:
-        batches = [made[0] if isinstance(made, tuple) else made for made in loader]
-    return {int(i): image for batch in batches for i, image in zip(batch.ids, batch.images, strict=True)}
-
-
-def equal(found: dict[int, torch.Tensor], expected: dict[int, torch.Tensor]) -> bool:
-    return found.keys() == expected.keys() and all(torch.equal(found[row], expected[row]) for row in found)
+    made: Any = Loader(path, collate=collate, **given)
+    return images_of(batch[0] if isinstance(batch, tuple) else batch for batch in made)
 
 
 def weights(start: int, length: int, wanted: int, shrink: int, sides: int) -> np.ndarray:
@@ -117,11 +109,11 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
 def test_batches_are_the_same_however_they_are_read(dataset: Path, steps: list[nn.Module]) -> None:
     collate = Collate(*steps)
     expected, exact = pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu")
-    assert not equal(expected, exact)
+    assert not are_equal(expected, exact)
     apart = torch.cat([(expected[row] - exact[row]).flatten() for row in expected]).abs().mean()
     assert apart <= (2 / 255 / 0.225 if len(steps) == 3 else 2 / 255)
-    assert equal(pixels_of(dataset, collate, tier="memory", batch_size=8, threads=3), expected)
-    assert equal(pixels_of(dataset, collate, batch_size=1, threads=1), expected)
+    assert are_equal(pixels_of(dataset, collate, tier="memory", batch_size=8, threads=3), expected)
+    assert are_equal(pixels_of(dataset, collate, batch_size=1, threads=1), expected)
     split = open_dataset(dataset)["train"]
     twice = pixels_of(ConcatDataset([split, split]), collate, shuffle=False)
     plain = pixels_of(dataset, collate, shuffle=False)
@@ -131,8 +123,8 @@ def test_batches_are_the_same_however_they_are_read(dataset: Path, steps: list[n
 
 def test_views_take_what_all_of_them_can(dataset: Path) -> None:
     small, large = Collate(Resize((12, 12))), Collate(CenterCrop((16, 40)))
-    assert equal(pixels_of(dataset, Views(small, large)), pixels_of(dataset, small, decode="cpu"))
-    assert equal(pixels_of(dataset, Views(small, small)), pixels_of(dataset, small))
+    assert are_equal(pixels_of(dataset, Views(small, large)), pixels_of(dataset, small, decode="cpu"))
+    assert are_equal(pixels_of(dataset, Views(small, small)), pixels_of(dataset, small))
 
 
 def test_scaled_decoding_without_a_kernel_decodes_all_lines(dataset: Path) -> None:
@@ -144,34 +136,7 @@ def test_scaled_decoding_without_a_kernel_decodes_all_lines(dataset: Path) -> No
         [RandomCrop((16, 40))],
     ):
         collate = Collate(*steps)
-        assert equal(pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu"))
-
-
-@given(
-    size=st.tuples(st.integers(1, 90), st.integers(1, 90)),
-    ends=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-    subsampling=st.sampled_from([0, 1, 2, None]),
-    shrink=st.sampled_from([2, 4]),
-    rows=st.sampled_from([1, 0]),
-)
-@settings(max_examples=150, deadline=None)
-def test_scaled_decoding_of_lines_equals_that_of_the_image(
-    size: tuple[int, int], ends: tuple[float, float], subsampling: int | None, shrink: int, rows: int
-) -> None:
-    channels = 1 if subsampling is None else 3
-    options = {} if subsampling is None else {"subsampling": subsampling}
-    data = jpeg_of(some_images([size], channels)[0], restart_marker_rows=rows, **options).copy()
-    first, stop = int(min(ends) * (size[0] - 1)), int(max(ends) * (size[0] - 1)) + 1
-    sides = [math.ceil(side / shrink) for side in size]
-    color = "RGB" if channels == 3 else "GRAY"
-    whole = decode_jpeg(data, color, min_height=sides[0], min_width=sides[1], min_factor=shrink)
-    out, spare = np.empty(size[0] * size[1] * channels, np.uint8), np.empty(len(data) + 2, np.uint8)
-    begin, count = decode_lines(data, size, channels, (first, stop), shrink, spare, out)
-    assert begin * shrink <= first
-    assert (begin + count) * shrink >= stop
-    found = out[: count * sides[1] * channels].reshape(count, sides[1], channels)
-    from_line, to_line = first // shrink, math.ceil(stop / shrink)
-    np.testing.assert_array_equal(found[from_line - begin : to_line - begin], whole[from_line:to_line])
+        assert are_equal(pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu"))
 
 
 def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from variable_datasets import some_images, variable_dataset
 from written_datasets import of_tensors
 
+from mmload.augment import CenterCrop
 from mmload.loader import Loader
 from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
 from mmload.remote.opening import open as open_dataset
@@ -76,9 +77,6 @@ def test_images_of_one_shape_are_a_batch() -> None:
 def test_large_rows_beside_the_images_come_from_maps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable_size: bool
 ) -> None:
-    from mmload.augment import CenterCrop
-    from mmload.augment.collate import Collate
-
     images = some_images([(40, 36)] * 7)
     masks = [image[0] for image in images]
     if variable_size:
@@ -89,8 +87,7 @@ def test_large_rows_beside_the_images_come_from_maps(
     read: list[str] = []
     fill = LocalFiles.fill
     monkeypatch.setattr(LocalFiles, "fill", lambda *args: (read.append(args[1].name), fill(*args))[1])
-    with Loader(path, collate=Collate(CenterCrop(32)), batch_size=3, shuffle=True, tier="disk") as loader:
-        for batch in loader:
-            for row, mask in zip(batch.ids.tolist(), batch.masks, strict=True):
-                assert np.array_equal(mask, masks[row][4:36, 2:34])
+    batches = list(Loader(path, collate=[CenterCrop(32)], batch_size=3, shuffle=True, tier="disk"))
+    found = {int(row): mask for batch in batches for row, mask in zip(batch.ids, batch.masks, strict=True)}
+    assert all(np.array_equal(found[row], mask[4:36, 2:34]) for row, mask in enumerate(masks))
     assert "masks" not in read

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from loaded import are_equal, begun, images_of
 from torch import nn
 from torch.utils.data import ConcatDataset, Subset
 
@@ -51,21 +54,19 @@ def crop() -> Collate:
     return Collate(RandomResizedCrop(24), RandomHorizontalFlip(), Normalize.imagenet())
 
 
-def expected(path: Path, collate: Collate, seed: int = 3, epoch: int = 0) -> dict[int, torch.Tensor]:
+def expected(path: Path, collate: Collate) -> dict[int, torch.Tensor]:
     """Each row rendered alone from its whole image."""
     split = open_dataset(path)["train"]
     found = {}
     for row in range(len(split)):
-        image = torch.from_numpy(split.reader.rows("images", np.array([row]))[0])
-        seeds = sample_seeds(seed, epoch, torch.tensor([row]))
-        batch = Batch(images=image[None], ids=torch.tensor([row]), seeds=seeds, batch_size=[1])
+        ids, image = torch.tensor([row]), torch.from_numpy(split.reader.rows("images", np.array([row]))[0])
+        batch = Batch(images=image[None], ids=ids, seeds=sample_seeds(3, 0, ids), batch_size=[1])
         found[row] = collate(batch).images[0]
     return found
 
 
-def loaded(path: Path, collate: nn.Module, **options: object) -> dict[int, torch.Tensor]:
-    with Loader(path, collate=collate, seed=3, **options) as loader:  # type: ignore[arg-type]
-        return {int(i): image for batch in loader for i, image in zip(batch.ids, batch.images, strict=True)}
+def loaded(path: Path, collate: nn.Module, **options: Any) -> dict[int, torch.Tensor]:
+    return images_of(Loader(path, collate=collate, seed=3, **options))
 
 
 @pytest.mark.parametrize("tier", ["disk", "memory"])
@@ -77,62 +78,64 @@ def test_each_row_is_rendered_as_it_is_alone(
         monkeypatch.setattr(tiers, "PART_BYTES", 20_000)  # parts of one row or a few
     colored = Collate(RandomPhotometricDistort(), RandomResizedCrop(24), ColorJitter(0.4))
     for collate in (crop(), colored, Collate(Resize(30), CenterCrop(26)), Collate(RandomCrop(40, pad_if_needed=True))):
-        wanted = expected(dataset, collate)
         found = loaded(dataset, collate, tier=tier, shuffle=True, batch_size=batch_size, threads=threads)
-        assert found.keys() == wanted.keys()
-        for row, image in wanted.items():
-            torch.testing.assert_close(found[row], image, rtol=0, atol=0)
+        assert are_equal(found, expected(dataset, collate))
 
 
 def test_lines_of_two_channels_and_one_column_are_resized_as_they_are_alone(tmp_path: Path) -> None:
     path = variable_dataset(tmp_path / "data", some_images([(70, 1), (1, 70)], channels=2))
     collate = Collate(Resize((11, 13), antialias=False), dtype=torch.uint8)
-    (batch,) = Loader(path, collate=collate, seed=3)
-    for row, image in expected(path, collate).items():
-        assert torch.equal(batch.images[row], image)
+    assert are_equal(loaded(path, collate), expected(path, collate))
 
 
 def test_ranks_share_an_epoch_and_give_the_same_rows(dataset: Path) -> None:
     whole = loaded(dataset, crop(), shuffle=True, tier="disk")
     parts = [loaded(dataset, crop(), shuffle=True, batch_size=3, ranks=(rank, 3)) for rank in range(3)]
-    assert sorted(row for part in parts for row in part) == list(range(len(SIZES)))
-    for part in parts:
-        for row, image in part.items():
-            assert torch.equal(image, whole[row])
+    assert sum(map(len, parts)) == len(SIZES)
+    assert are_equal(parts[0] | parts[1] | parts[2], whole)
 
 
 def test_memory_is_populated_once_and_counts_rows(dataset: Path) -> None:
-    with Loader(dataset, collate=crop(), tier="memory", batch_size=4, threads=1) as loader:
-        for _ in range(2):
-            for _ in loader:
-                pass
-        assert (loader.stats()["hits"], loader.stats()["misses"]) == (2 * len(SIZES), len(SIZES))
+    loader = Loader(dataset, collate=crop(), tier="memory", batch_size=4, threads=1)
+    for _ in range(2):
+        list(loader)
+    assert (loader.stats()["hits"], loader.stats()["misses"]) == (2 * len(SIZES), len(SIZES))
     assert Loader(open_dataset(dataset)["train"], collate=crop()).tier == "disk"
 
 
 def test_views_are_rendered_from_one_read(dataset: Path) -> None:
-    with Loader(dataset, collate=Views(crop(), Collate(CenterCrop(20))), seed=3, batch_size=6) as loader:
-        for first, second in loader:
-            center = expected(dataset, Collate(CenterCrop(20)))
-            assert all(torch.equal(center[int(i)], image) for i, image in zip(second.ids, second.images, strict=True))
-            assert first.images.shape[2:] == (24, 24)
+    center = Collate(CenterCrop(20))
+    views: Any = list(Loader(dataset, collate=Views(crop(), center), seed=3, batch_size=6))
+    assert are_equal(images_of(second for _, second in views), expected(dataset, center))
+    assert {tuple(first.images.shape[2:]) for first, _ in views} == {(24, 24)}
 
 
-def test_what_cannot_be_done_is_refused_before_a_row_is_read(dataset: Path) -> None:
-    for message, collate, options in (
-        ("have variable sizes, but a batch has one; give a Collate", None, {}),
-        ("have variable sizes, but a batch has one; give a Collate", lambda batch: batch, {}),
-        ("have variable sizes, so tier='device' cannot hold them; use tier='memory'", crop(), {"tier": "device"}),
-    ):
-        with pytest.raises(UsageError, match=message):
-            Loader(dataset, collate=collate, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Normalize|the images are variable-size"):
-        Loader(dataset, collate=Collate(Normalize.imagenet()))
-    with pytest.raises(ValueError, match="does not fit into images of 1 x 50"):
-        Loader(dataset, collate=Collate(RandomCrop(20)))
-    for order in (None, by_aspect()):
-        with pytest.raises(ValueError, match="max_size is None, but the images are variable-size; give max_size"):
-            Loader(dataset, collate=Collate(RandomShortestSize(20)), order=order)
+MAX_SIZE = "max_size is None, but the images are variable-size; give max_size"
+REFUSED: list[tuple[str, type[Exception], Any, dict[str, Any]]] = [
+    ("have variable sizes, but a batch has one; give a Collate", UsageError, None, {}),
+    ("have variable sizes, but a batch has one; give a Collate", UsageError, lambda batch: batch, {}),
+    (
+        "have variable sizes, so tier='device' cannot hold them; use tier='memory'",
+        UsageError,
+        crop(),
+        {"tier": "device"},
+    ),
+    ("Normalize|the images are variable-size", ValueError, [Normalize.imagenet()], {}),
+    ("does not fit into images of 1 x 50", ValueError, [RandomCrop(20)], {}),
+    (MAX_SIZE, ValueError, [RandomShortestSize(20)], {}),
+    (MAX_SIZE, ValueError, [RandomShortestSize(20)], {"order": by_aspect()}),
+]
+
+
+@pytest.mark.parametrize(("message", "error", "collate", "options"), REFUSED)
+def test_what_cannot_be_done_is_refused_before_a_row_is_read(
+    dataset: Path, message: str, error: type[Exception], collate: Any, options: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=message):
+        Loader(dataset, collate=collate, **options)
+
+
+def test_fields_without_images_need_no_collate(dataset: Path) -> None:
     targets = Loader(dataset, fields=("targets",), batch_size=20)
     assert torch.cat([batch.targets for batch in targets]).tolist() == list(range(len(SIZES)))
 
@@ -154,15 +157,14 @@ def test_masks_follow_their_images(name: str, tmp_path: Path) -> None:
     path = variable_dataset(tmp_path / "data", images, masks=[image[0] for image in images], shard_rows=3)
     collate = Collate(*MASKED[name])
     split = open_dataset(path)["train"]
-    with Loader(split, collate=collate, seed=3, batch_size=5, shuffle=True, tier="disk") as loader:
-        found = {
-            int(i): (a, b) for batch in loader for i, a, b in zip(batch.ids, batch.images, batch.masks, strict=True)
-        }
-    for row, image in enumerate(images):
-        seeds, pixels = sample_seeds(3, 0, torch.tensor([row])), torch.from_numpy(image)
-        alone = collate(Batch(images=pixels[None], masks=pixels[None, 0], seeds=seeds, batch_size=[1]))
-        assert torch.equal(found[row][0], alone.images[0])
-        assert torch.equal(found[row][1], alone.masks[0])
+    batches = list(Loader(split, collate=collate, seed=3, batch_size=5, shuffle=True, tier="disk"))
+    assert sum(map(len, batches)) == len(images)
+    for batch in batches:
+        for k, row in enumerate(batch.ids.tolist()):
+            seeds, pixels = sample_seeds(3, 0, batch.ids[k : k + 1]), torch.from_numpy(images[row])
+            alone = collate(Batch(images=pixels[None], masks=pixels[None, 0], seeds=seeds, batch_size=[1]))
+            assert torch.equal(batch.images[k], alone.images[0])
+            assert torch.equal(batch.masks[k], alone.masks[0])
     rows = collate([split[row] for row in range(len(split))])
     assert rows.masks.shape == (len(images), *rows.images.shape[2:])
 
@@ -193,20 +195,10 @@ def test_rows_of_a_concatenation_are_those_of_its_parts(dataset: Path, tmp_path:
     encoding = first.fields["images"].encoding or ""
     second = variable_dataset(tmp_path / "data", some_images([(50, 44), (31, 70)], seed=9), encoding=encoding)
     other = open_dataset(second)["train"]
-    both = ConcatDataset([first, Subset(other, [1, 0]), first])
-    collate = Collate(Resize((20, 22)))
-    with Loader(both, collate=collate, tier=tier, shuffle=True, batch_size=4) as loader:
-        found = {int(i): image for batch in loader for i, image in zip(batch.ids, batch.images, strict=True)}
-    count = len(first)
-    alone = expected(dataset, collate), expected(second, collate)
-    assert len(found) == 2 * count + 2
-    for row, image in found.items():
-        which = (
-            alone[1][1 - (row - count)]
-            if count <= row < count + 2
-            else alone[0][row if row < count else row - count - 2]
-        )
-        assert torch.equal(image, which)
+    both, collate = ConcatDataset([first, Subset(other, [1, 0]), first]), Collate(Resize((20, 22)))
+    ones, others = expected(dataset, collate), expected(second, collate)
+    images = dict(enumerate([*ones.values(), others[1], others[0], *ones.values()]))
+    assert are_equal(images_of(Loader(both, collate=collate, tier=tier, shuffle=True, batch_size=4)), images)
 
 
 @pytest.mark.parametrize("tier", ["read", "disk", "memory"])
@@ -214,14 +206,11 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     path = variable_dataset(tmp_path / "data", some_images([(60, 80)] * 6), shard_rows=6)
     rows, needed = np.array([0, 4, 3, 5]), np.array([(0, 60, 1)] * 4, NEEDED)
     split = open_dataset(path)["train"]
-    if tier in ("disk", "memory"):
-        source = tiers.tier_of_files(split.reader.field("images"), populate=tier == "memory")
-    else:
-        source = tiers.HostTier(split.reader.field("images"))
+    field, is_mapped = split.reader.field("images"), tier != "read"
+    source = tiers.tier_of_files(field, populate=tier == "memory") if is_mapped else tiers.HostTier(field)
     list(source.parts(rows[:1], needed[:1]))
-    with next((path / "train").glob("*/images.bytes.memmap")).open("r+b") as opened:
-        opened.truncate(60 * 80 * 3 * 3)
-    what = "/images.bytes.memmap" if tier in ("disk", "memory") else "^images of row 4 of .*, made from '4.png',"
+    os.truncate(next((path / "train").glob("*/images.bytes.memmap")), 60 * 80 * 3 * 3)
+    what = "/images.bytes.memmap" if is_mapped else "^images of row 4 of .*, made from '4.png',"
     with pytest.raises(DamagedError, match=rf"{what} is damaged: .*truncated"):
         [part.lines(at_once=True) for part in source.parts(rows, needed)]
 
@@ -233,14 +222,10 @@ def test_a_truncated_file_is_blamed_on_no_other_dataset(tmp_path: Path, tier: st
     both = ConcatDataset([open_dataset(path)["train"] for path in (first, second)])
     file = next((first / "train").glob("*/images.bytes.memmap"))
     order = [row for pair in zip(range(8), range(9, 17), strict=True) for row in pair]
-    loader = Loader(both, collate=crop(), tier=tier, order=order, batch_size=2, threads=1, prefetch=0)
-    with loader:
-        batches = iter(loader)
-        next(batches)
-        with file.open("r+b") as opened:
-            opened.truncate(60 * 80 * 3 * 8)
-        with pytest.raises(DamagedError, match=rf"^{re.escape(str(file))} is damaged: it ends at byte 115200"):
-            list(batches)
+    batches = begun(Loader(both, collate=crop(), tier=tier, order=order, batch_size=2, threads=1, prefetch=0))
+    os.truncate(file, 60 * 80 * 3 * 8)
+    with pytest.raises(DamagedError, match=rf"^{re.escape(str(file))} is damaged: it ends at byte 115200"):
+        list(batches)
 
 
 @pytest.mark.parametrize("tier", ["disk", "memory"])
@@ -251,13 +236,12 @@ def test_a_broken_jpeg_names_its_row_and_sample(tmp_path: Path, tier: str) -> No
     data = np.memmap(file, np.uint8, "r+")
     data[offsets[1] + 300 : offsets[1] + 400] = 0xFF
     data.flush()
-    with pytest.raises(DamagedError, match="images of row 1 of split 'train' of .*, made from '1.png', is damaged"):
-        list(Loader(path, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, tier=tier))
     good = variable_dataset(tmp_path / "good", some_images([(60, 80)] * 3), encoding="jpeg")
     both = ConcatDataset([open_dataset(good)["train"], open_dataset(path)["train"]])
     message = rf"images of row 1 of split 'train' of {re.escape(str(path))}, made from '1.png', is damaged"
-    with pytest.raises(DamagedError, match=message):
-        list(Loader(both, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, tier=tier))
+    for rows in (path, both):
+        with pytest.raises(DamagedError, match=message):
+            list(Loader(rows, collate=Collate(CenterCrop(60)), batch_size=1, threads=1, tier=tier))
 
 
 @pytest.mark.skipif(turbojpeg_library() is None, reason="TurboJPEG's library is not installed")
@@ -273,8 +257,8 @@ def test_jpegs_have_the_pixels_of_simplejpeg_in_the_compiled_call(
     crop = Collate(RandomResizedCrop(24), RandomHorizontalFlip())
 
     def images() -> list[torch.Tensor]:
-        with Loader(path, collate=Views(*[crop] * views), batch_size=4, seed=3, shuffle=True, tier="disk") as loader:
-            return [batch.images for made in loader for batch in made]
+        loader = Loader(path, collate=Views(*[crop] * views), batch_size=4, seed=3, shuffle=True, tier="disk")
+        return [batch.images for made in loader for batch in made]
 
     found = images()
     monkeypatch.setattr(tiers, "turbojpeg_library", lambda: None)

@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[object, str, Callable[..., object], str, list[nn.Module]
     "wrong targets of a mix": (
         mix_module,
         "mixed_targets",
-        lambda targets, share, classes: torch.eye(classes)[targets],
+        lambda targets, share, classes: np.eye(classes, dtype=np.float32)[targets],
         "rows",
         [MixUp(0.3, num_classes=4, per="batch")],
         {LABELS},

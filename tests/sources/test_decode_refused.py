@@ -151,7 +151,7 @@ def test_a_damaged_file_is_a_picture_or_a_value_error(
         ({"mode": ["RGB"]}, "mode is"),
         ({"exif_orient": 1}, "exif_orient is 1; use true or false"),
         ({"background": 256}, "background is 256"),
-        ({"background": [1, 2]}, r"background is \(1, 2\)"),
+        ({"background": [1, 2]}, r"background is \[1, 2\]; use 0 to 255, or \[red"),
         ({"background": True}, "background is True"),
         ({"background": "white"}, "background is 'white'"),
     ],

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from mmload.sources.decode import Shared, pillow_guarded
+from mmload.sources.decode import pillow_guarded
 
 
 def test_warnings_inside_are_ignored_and_those_after_are_not() -> None:
@@ -46,23 +44,3 @@ def test_an_exception_leaves_too() -> None:
     with pytest.raises(ValueError, match="inside"), pillow_guarded:
         raise ValueError("inside")
     assert warnings.filters == before
-
-
-def test_a_context_that_cannot_be_entered_is_tried_again_by_the_next() -> None:
-    held: list[str] = []
-    tries = iter(["no", "yes"])
-
-    @contextmanager
-    def picky() -> Iterator[None]:
-        if next(tries) == "no":
-            raise OSError("not now")
-        held.append("in")
-        yield
-        held.append("out")
-
-    shared = Shared(picky)
-    with pytest.raises(OSError, match="not now"), shared:
-        pass
-    with shared:
-        assert held == ["in"]
-    assert held == ["in", "out"]

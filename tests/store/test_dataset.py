@@ -3,147 +3,159 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import crop_collate
+from loaded import rows_of
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
+from torchvision.datasets import ImageFolder
+from written_datasets import of_tensors
 
 import mmload
-from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.errors import DamagedError, StoreError, UsageError, VersionError
-from mmload.store.dataset import Dataset
+from mmload.store.dataset import Dataset, Split
+
+MASK = torch.arange(18) % 3 == 1
 
 
-def test_rows_are_the_stored_bytes(dataset: Dataset, images: torch.Tensor) -> None:
-    split = dataset["train"]
-    assert len(split) == 18
+def test_rows_are_the_stored_bytes(rows: Split, images: torch.Tensor) -> None:
+    assert len(rows) == 18
     for index in (0, 4, 5, 17, -1):
-        row = split[index]
+        row = rows[index]
         assert torch.equal(row.images, images[index])
-        assert row.targets == index % 18 // 6
-        assert row.ids == index % 18
-    assert torch.equal(split[3:12:2].images, images[3:12:2])
-    assert torch.equal(split[[17, 0, 5]].images, images[[17, 0, 5]])
-    assert torch.equal(split[torch.tensor([2, 2])].images, images[[2, 2]])
+        assert (row.targets, row.ids) == (index % 18 // 6, index % 18)
+    assert rows[np.int64(3)].ids == rows[torch.tensor(3)].ids == 3
 
 
-def test_masks_select_rows(dataset: Dataset, images: torch.Tensor) -> None:
-    split = dataset["train"]
-    mask = torch.arange(18) % 3 == 1
-    for given in (mask, mask.numpy(), mask.tolist()):
-        assert split[given].ids.tolist() == [1, 4, 7, 10, 13, 16]
-        assert torch.equal(split[given].images, images[mask])
-        assert split.rows(given).ids.tolist() == [1, 4, 7, 10, 13, 16]
-        assert [int(row.ids) for row in split.subset(given)] == [1, 4, 7, 10, 13, 16]
-        loader = mmload.Loader(split, order=given, batch_size=4)
-        assert len(loader) == 2
-        assert [batch.ids.tolist() for batch in loader] == [[1, 4, 7, 10], [13, 16]]
-    assert split[np.array([1, -1])].ids.tolist() == [1, 17]
-    assert split[np.int64(3)].ids == split[torch.tensor(3)].ids == 3
-    for wrong in (mask[:-1], mask.numpy()[:-1], mask.tolist()[:-1]):
-        with pytest.raises(IndexError, match="a mask has 17 values, but split 'train' has 18 rows"):
-            split[wrong]
-    for one in (True, 1.0, "1", mask[0]):
-        with pytest.raises(TypeError, match="'train'"):
-            split[one]  # type: ignore[index]
+@pytest.mark.parametrize(
+    "given",
+    [slice(3, 12, 2), [17, 0, 5], torch.tensor([2, 2]), np.array([1, -1]), MASK, MASK.numpy(), MASK.tolist()],
+    ids=repr,
+)
+def test_every_index_selects_the_rows_that_torchs_does(rows: Split, images: torch.Tensor, given: Any) -> None:
+    ids = torch.arange(18)[given if isinstance(given, slice) else torch.as_tensor(given)].tolist()
+    for found in (rows[given], rows.rows(given)):
+        assert found.ids.tolist() == ids
+        assert torch.equal(found.images, images[ids])
+    if not isinstance(given, slice):
+        assert [int(row.ids) for row in rows.subset(given)] == ids
+        assert rows_of(mmload.Loader(rows, order=given, batch_size=4)) == ids
 
 
-@pytest.mark.parametrize("index", [18, -19])
-def test_an_index_out_of_range_is_an_index_error(dataset: Dataset, index: int) -> None:
-    with pytest.raises(IndexError, match="has 18 rows"):
-        dataset["train"][index]
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (18, IndexError, "has 18 rows"),
+        (-19, IndexError, "has 18 rows"),
+        *(
+            (mask, IndexError, "a mask has 17 values, but split 'train' has 18 rows")
+            for mask in (MASK[:-1], MASK.numpy()[:-1], MASK.tolist()[:-1])
+        ),
+        *((one, TypeError, "'train'") for one in (True, 1.0, "1", MASK[0])),
+    ],
+)
+def test_what_is_no_index_is_refused(rows: Split, given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        rows[given]
 
 
-def test_split_labels_attribute_names_targets(dataset: Dataset) -> None:
-    with pytest.raises(AttributeError, match=r"has no labels; read that field as split\[:\]\.targets$"):
-        _ = dataset["train"].labels  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"has no images; read that field as split\[:\]\.images$"):
-        _ = dataset["train"].images  # type: ignore[attr-defined]
-    assert not hasattr(dataset["train"], "nothing")
-
-
-def test_an_unknown_split_is_named_with_the_known(dataset: Dataset) -> None:
+def test_a_name_that_a_dataset_or_split_does_not_have_is_an_error_that_says_what_there_is(dataset: Dataset) -> None:
+    split: Any = dataset["train"]
+    for name, field in (("labels", "targets"), ("images", "images")):
+        with pytest.raises(AttributeError, match=rf"has no {name}; read that field as split\[:\]\.{field}$"):
+            getattr(split, name)
+    assert not hasattr(split, "nothing")
     with pytest.raises(UsageError, match="no split 'test'; it has train"):
         dataset["test"]
+    assert dataset.get("train") is dataset.get("val", split) is split
+    assert dataset.get("val") is None
 
 
-def test_it_pickles_small_and_reads_the_same(dataset: Dataset, images: torch.Tensor) -> None:
-    split = dataset["train"]
-    split.rows(torch.arange(3))
-    state = pickle.dumps(split)
+def test_a_split_answers_as_an_image_folder(rows: Split, folder: Path, tmp_path: Path) -> None:
+    theirs = ImageFolder(str(folder))
+    assert list(rows.classes) == theirs.classes
+    assert rows.class_to_idx == theirs.class_to_idx
+    assert rows.targets == theirs.targets
+    assert rows.targets is rows.targets  # a loop over it reads the files once
+    assert "targets" not in vars(pickle.loads(pickle.dumps(rows)))
+    images = {"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)}
+    assert not hasattr(mmload.open(of_tensors(tmp_path, {"train": images}))["train"], "targets")
+
+
+def test_it_pickles_small_and_reads_the_same(rows: Split, images: torch.Tensor) -> None:
+    rows.rows(torch.arange(3))
+    state = pickle.dumps(rows)
     assert len(state) < 10_000
     assert torch.equal(pickle.loads(state)[7].images, images[7])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_ordinary_dataloader_gives_finished_batches(dataset: Dataset, images: torch.Tensor, workers: int) -> None:
-    collate = mmload.Collate(RandomCrop(24), RandomHorizontalFlip(), Normalize.imagenet())
-    loader = DataLoader(dataset["train"], batch_size=4, shuffle=True, collate_fn=collate, num_workers=workers)
-    seen = []
-    for batch in loader:
-        assert batch.images.shape[1:] == (3, 24, 24)
-        assert batch.images.dtype == torch.float32
+def test_an_ordinary_dataloader_gives_finished_batches(rows: Split, workers: int) -> None:
+    batches = list(DataLoader(rows, batch_size=4, shuffle=True, collate_fn=crop_collate(), num_workers=workers))
+    assert sorted(rows_of(batches)) == list(range(18))
+    for batch in batches:
+        assert (batch.images.shape[1:], batch.images.dtype) == ((3, 24, 24), torch.float32)
         assert torch.equal(batch.targets, batch.ids // 6)
-        seen += batch.ids.tolist()
-    assert sorted(seen) == list(range(18))
 
 
-def test_torch_utils_data_works_on_it(dataset: Dataset, images: torch.Tensor) -> None:
-    split = dataset["train"]
-    assert torch.equal(Subset(split, [5, 3]).__getitems__([1, 0]).images, images[[3, 5]])
-    both = ConcatDataset([split, split])
+def test_torch_utils_data_works_on_it(rows: Split, images: torch.Tensor) -> None:
+    assert torch.equal(Subset(rows, [5, 3]).__getitems__([1, 0]).images, images[[3, 5]])
+    both = ConcatDataset([rows, rows])
     assert torch.equal(both[20].images, images[2])
-    first, second = random_split(split, [10, 8], generator=torch.Generator().manual_seed(0))
-    assert sorted([row.ids.item() for row in first] + [row.ids.item() for row in second]) == list(range(18))
-    batches = list(DataLoader(both, batch_size=36, collate_fn=mmload.Collate(dtype=torch.uint8)))
-    assert torch.equal(batches[0].images, images.repeat(2, 1, 1, 1))
+    parts = random_split(rows, [10, 8], generator=torch.Generator().manual_seed(0))
+    assert sorted(int(row.ids) for part in parts for row in part) == list(range(18))
+    (batch,) = DataLoader(both, batch_size=36, collate_fn=mmload.Collate(dtype=torch.uint8))
+    assert torch.equal(batch.images, images.repeat(2, 1, 1, 1))
 
 
-def test_nothing_there_says_how_to_build(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no such dataset: .*nowhere; build it with: mmload build"):
-        mmload.open(tmp_path / "nowhere")
+OTHER = json.dumps({"format": "mmload dataset", "version": 99, "splits": "of another shape"})
 
 
-def test_an_unfinished_folder_is_no_dataset(copy: Path) -> None:
-    (copy / "dataset.json").unlink()
-    with pytest.raises(StoreError, match=r"not a finished dataset: it has no dataset\.json"):
-        mmload.open(copy)
-
-
-def test_another_version_is_refused_first(copy: Path) -> None:
-    body = {"format": "mmload dataset", "version": 99, "splits": "of another shape"}
-    (copy / "dataset.json").write_text(json.dumps(body))
-    with pytest.raises(VersionError, match="format version 99, this mmload reads version 2; upgrade mmload"):
-        mmload.open(copy)
-
-
-def test_a_missing_file_is_named(copy: Path) -> None:
-    (copy / "train" / "000002" / "targets.memmap").unlink()
-    with pytest.raises(DamagedError, match=r"000002/targets\.memmap is missing"):
-        mmload.open(copy)
-
-
-def test_a_file_of_another_size_is_named(copy: Path) -> None:
-    with open(copy / "train" / "000001" / "images.memmap", "ab") as file:
-        file.write(b"x")
-    with pytest.raises(DamagedError, match=r"000001/images\.memmap has 15,361 bytes, the manifest says 15,360"):
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (
+            lambda copy: copy.rename(copy.parent / "away"),
+            StoreError,
+            "no such dataset: .*; build it with: mmload",
+        ),
+        (lambda copy: (copy / "dataset.json").unlink(), StoreError, r"not a finished dataset: it has no dataset\.json"),
+        (
+            lambda copy: (copy / "dataset.json").write_text(OTHER),
+            VersionError,
+            "format version 99, this mmload reads version 2; upgrade mmload",
+        ),
+        (
+            lambda copy: (copy / "train" / "000002" / "targets.memmap").unlink(),
+            DamagedError,
+            r"000002/targets\.memmap is missing",
+        ),
+        (
+            lambda copy: os.truncate(copy / "train" / "000001" / "images.memmap", 15_361),
+            DamagedError,
+            r"000001/images\.memmap has 15,361 bytes, the manifest says 15,360",
+        ),
+    ],
+    ids=["nothing there", "unfinished", "another version", "a missing file", "another size"],
+)
+def test_what_cannot_be_opened_says_why(
+    copy: Path, damage: Callable[[Path], object], error: type[Exception], message: str
+) -> None:
+    damage(copy)
+    with pytest.raises(error, match=message):
         mmload.open(copy)
 
 
 def test_a_file_truncated_while_in_use_is_an_error_and_no_signal(copy: Path) -> None:
     split = mmload.open(copy)["train"]
-    with open(copy / "train" / "000000" / "images.memmap", "r+b") as file:
-        file.truncate(5000)
-    with pytest.raises(
-        DamagedError, match=r"000000/images\.memmap is damaged: it ends at byte 5000, the manifest says 15360"
-    ):
+    os.truncate(copy / "train" / "000000" / "images.memmap", 5000)
+    message = r"000000/images\.memmap is damaged: it ends at byte 5000, the manifest says 15360"
+    with pytest.raises(DamagedError, match=message):
         split[1]
-
-
-def test_get_gives_a_split_or_the_default(dataset: Dataset) -> None:
-    assert dataset.get("train") is dataset["train"]
-    assert dataset.get("val") is None
-    assert dataset.get("val", dataset["train"]) is dataset["train"]
