@@ -464,9 +464,6 @@ def sizes_of(located: Places) -> Numbers:
     return sizes
 
 
-Bytes = npt.NDArray[np.uint8]
-
-
 def decode_lines(
     data: Bytes, size: tuple[int, int], channels: int, needed: tuple[int, int], shrink: int, spare: Bytes, out: Bytes
 ) -> tuple[int, int]:
