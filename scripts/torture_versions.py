@@ -34,7 +34,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
 from mmload.store.dataset import Dataset, Split
-from mmload.store.unfinished import staging_folder
+from mmload.store.manifest import staging_folder
 
 _SIDE, _EACH, _COMPARED = 24, 12, 25
 _FIELD, _SUBSETS = "score", ("hard", "marked")

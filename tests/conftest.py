@@ -210,7 +210,7 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No dataset of object storage is open before, nor after; chunks are small."""
-    monkeypatch.setattr(cached_dataset, "_OPENED", {})
+    monkeypatch.setattr(cached_dataset, "_OPENED", type(cached_dataset._OPENED)())
     monkeypatch.setattr(chunks, "CHUNK_BYTES", CHUNK_BYTES)
     yield
     end_all()

@@ -17,7 +17,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.views import Views
 from mmload.batch import Batch, fields_of
 from mmload.loader import Loader
-from mmload.loader.device_batches import SideStream
+from mmload.loader.batch_worker import SideStream
 from mmload.store.dataset import Split
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

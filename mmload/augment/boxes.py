@@ -93,12 +93,15 @@ class BoxRule:
         return max(self.min_size, 1e-6)
 
 
-def following_fields(fields: Mapping[str, Tensor]) -> Fields:
-    """Returns the fields in host memory that steps may change; those of bfloat16, which NumPy lacks, as float32."""
+def following_fields(fields: Mapping[str, Tensor], unchanged: Sequence[str] = ()) -> Fields:
+    """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
+
+    Those of bfloat16, which NumPy lacks, are float32.
+    """
     return {
         name: (value.float() if value.dtype == torch.bfloat16 else value).numpy()
         for name, value in fields.items()
-        if name in _FOLLOWING
+        if name in _FOLLOWING and name not in unchanged
     }
 
 

@@ -33,7 +33,7 @@ from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
 from mmload.augment.foreign_modules import check_foreign, moves
 from mmload.augment.given_samples import Given, given_samples, on_device
-from mmload.augment.mix import mixed_fields
+from mmload.augment.mix import MixStep, mixed_fields
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import AfterStep, DeclaredStep, LevelStep, Step, check_dtype, check_shape, plan_for, white
 from mmload.batch import Batch, fields_of
@@ -276,11 +276,12 @@ class PreparedBatch:
         tiles: Tiles | None,
     ) -> None:
         self._collate, self._steps, self._epoch = collate, list(collate.steps), collate.epoch
-        self._own_masks, self._framed = masks, framed
-        self._batch, self._made = batch, following_fields(fields_of(batch))
+        self._own_masks, self._framed, self._seeds = masks, framed, seeds
+        # Only what may change is an array: each of a tensor gives the interpreter lock away when it dies.
+        unchanged = () if any(isinstance(step, MixStep) for step in collate.steps) else ("targets",)
+        self._batch, self._made = batch, following_fields(fields_of(batch), unchanged)
         self._fields = self._made  # as passes have changed those of the batch
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
-        self._seeds = seeds
         self._trail: Trail | None = None
         first = collate.composer
         if first is not None:

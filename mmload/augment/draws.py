@@ -71,17 +71,15 @@ def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None 
         int64 of the same shape on the device of ``ids``; ids on a device are waited for.
     """
     check_words(ids, Tensor)
-    seeds = seeds_of(seed, epoch, ids.cpu().numpy())
-    if occurrences is not None:
-        numbers = occurrences.cpu().numpy()
-        seeds = np.where(numbers == 0, seeds, mixed(seeds + mixed(numbers)))
-    return torch.from_numpy(seeds).to(ids.device)
+    numbers = None if occurrences is None else occurrences.cpu().numpy()
+    return torch.from_numpy(seeds_of(seed, epoch, ids.cpu().numpy(), numbers)).to(ids.device)
 
 
-def seeds_of(seed: int, epoch: int, ids: Numbers) -> Numbers:
-    """Returns a seed per sample, int64 of the shape of ``ids``."""
+def seeds_of(seed: int, epoch: int, ids: Numbers, occurrences: Numbers | None = None) -> Numbers:
+    """Returns a seed per sample as :func:`sample_seeds` does, of arrays."""
     run = _run_key(integer("seed", seed), integer("epoch", epoch))
-    return seeded(as_words(ids), run).view(np.int64).reshape(ids.shape)
+    seeds: Numbers = seeded(as_words(ids), run).view(np.int64).reshape(ids.shape)
+    return seeds if occurrences is None else np.where(occurrences == 0, seeds, mixed(seeds + mixed(occurrences)))
 
 
 @lru_cache(maxsize=64)

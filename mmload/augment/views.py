@@ -95,11 +95,12 @@ class Views(nn.Module):
 
         See :meth:`Collate.prepare`.
         """
-        made = [self.collates[0].prepare(batch, shape, seeds=seeds, **images)]
-        for number, view in enumerate(self.collates[1:], 1):
-            own = branch_seeds(seeds, number)
-            made.append(view.prepare(batch.replace(seeds=torch.from_numpy(own)), shape, seeds=own, **images))
-        return tuple(made)
+        own = [seeds, *(branch_seeds(seeds, number) for number in range(1, len(self.views)))]
+        batches = [batch, *(batch.replace(seeds=torch.from_numpy(each)) for each in own[1:])]
+        return tuple(
+            view.prepare(one, shape, seeds=each, **images)
+            for view, one, each in zip(self.collates, batches, own, strict=True)
+        )
 
 
 def _of_view(batch: Batch, number: int) -> Batch:

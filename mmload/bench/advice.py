@@ -26,8 +26,7 @@ from mmload.sources import SourceSplit
 from mmload.sources.exclusion import only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import SAMPLES_NAME, Manifest, SplitRecord
-from mmload.store.shard_table import FileRecord, ShardTable
+from mmload.store.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord
 
 
 def span(seconds: float) -> str:
@@ -160,7 +159,7 @@ def _build(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int)
         fields=fields,
         samples=FileRecord(bytes=len(content), crc32=f"{crc32(content):08x}"),
         shard_samples=len(chosen),
-        shards=ShardTable.from_records([summary.record]),
+        shards=(summary.record,),
     )
     manifest = Manifest(recipe={}, fingerprint="", splits={_SPLIT: record})
     (paths.dataset / "dataset.json").write_text(manifest.dumps(), encoding="utf-8")

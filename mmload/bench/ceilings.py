@@ -22,7 +22,7 @@ from mmload.errors import counted
 from mmload.runtime.host_memory import past_caches
 from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import in_threads
-from mmload.store.shard_table import BYTES
+from mmload.store.manifest import BYTES
 
 FILL, COPY, PINNED, DISK, CACHED = "fill", "copy", "pinned", "disk", "cached"
 

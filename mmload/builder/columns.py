@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,7 @@ from mmload.errors import UsageError, choices, counted
 from mmload.lazy import lazy_property
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import RESERVED, Manifest, SplitRecord, is_name
-from mmload.store.shard_table import ShardTable, file_name, files_of
+from mmload.store.manifest import RESERVED, Manifest, ShardRecord, SplitRecord, file_name, files_of, is_name
 from mmload.store.versions import next_version
 
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ class _Column:
     split: Split
     batch_size: int
 
-    def write(self, staging: Staging) -> ShardTable:
-        """Writes the shards that are not finished; returns the table of all."""
-        paths, name, table = staging.paths, self.split.name, self.split.record.shards
-        ends = np.cumsum(table.rows)
+    def write(self, staging: Staging) -> list[ShardRecord]:
+        """Writes the shards that are not finished; returns the records of all."""
+        paths, name, record = staging.paths, self.split.name, self.split.record
+        ends = accumulate((shard.rows for shard in record.shards), initial=0)
         plans = [
             ShardPlan(split=name, index=number, start=start, stop=stop)
-            for number, start, stop in np.stack([table.folder_numbers, ends - table.rows, ends], 1).tolist()
+            for number, (start, stop) in zip(record.folder_numbers, pairwise(ends), strict=True)
         ]
         if not self._gives(next(plan for plan in plans if plan.stop > plan.start), paths):
             staging.clear()
@@ -144,7 +144,7 @@ class _Column:
             paths.sealed(name, plan.index) or write_shard(paths, plan, {self.name: self.spec}, self._chunks(plan))
             for plan in plans
         ]
-        return ShardTable.from_records([summary.record for summary in summaries])
+        return [summary.record for summary in summaries]
 
     def _chunks(self, plan: ShardPlan) -> Generator[Chunk]:
         step = self.batch_size
@@ -165,7 +165,7 @@ class _Column:
     @lazy_property
     def _rows_of_shards(self) -> Numbers:
         """Row of the split at each place of the shards, int64 [n]; -1: it was removed."""
-        rows = np.full(int(self.split.record.shards.rows.sum()), -1, np.int64)
+        rows = np.full(int(self.split.record.rows_of_shards.sum()), -1, np.int64)
         every = np.arange(len(self.split))
         rows[self.split.files.shard_rows(every)] = every
         return rows
@@ -264,17 +264,15 @@ def _values_of(values: Any, split: Split, rows: Numbers) -> Tensor:
 
 
 def _splits_with(
-    opened: Dataset, split: Split, fields: Mapping[str, FieldSpec], added: ShardTable | None = None
+    opened: Dataset, split: Split, fields: Mapping[str, FieldSpec], added: Sequence[ShardRecord] | None = None
 ) -> dict[str, SplitRecord]:
     """Returns the records of all splits, of which one and its subsets have these fields, with the files of one more."""
     splits, files = dict(opened.manifest.splits), files_of(fields)
     for own, record in splits.items():
         if split.name in (own, record.subset_of):
-            old = record.shards
-            more = added or old
-            sizes, crcs = old.bytes | more.bytes, old.crc32 | more.crc32
-            table = ShardTable(
-                old.rows, {name: sizes[name] for name in files}, {name: crcs[name] for name in files}, old.folders
-            )
-            splits[own] = msgspec.structs.replace(record, fields=dict(fields), shards=table)
+            shards = []
+            for shard, more in zip(record.shards, added or record.shards, strict=True):
+                found = shard.files | more.files
+                shards.append(msgspec.structs.replace(shard, files={name: found[name] for name in files}))
+            splits[own] = msgspec.structs.replace(record, fields=dict(fields), shards=tuple(shards))
     return splits

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.builder.planned_build import plan_shards
-from mmload.builder.previous_version import in_use, list_content, listing_time, stored_fields, stored_rows
+from mmload.builder.previous_version import Shards, in_use, list_content, listing_time, stored_fields, stored_rows
 from mmload.builder.shard_job import write_shard
 from mmload.builder.shards import LISTS, BuildPaths, Chunk, write_list
 from mmload.builder.staging import Staging, owned_files, working_folder
@@ -46,11 +46,10 @@ from mmload.store.manifest import (
     is_name,
     loads,
     read,
+    staging_folder,
     versioned_name,
 )
 from mmload.store.row_numbers import row_numbers
-from mmload.store.shard_table import ShardTable
-from mmload.store.unfinished import staging_folder
 from mmload.store.versions import next_shard_folders, next_version, versions_of, with_version
 
 if TYPE_CHECKING:
@@ -195,9 +194,7 @@ def save_subset(
     def with_subset(paths: BuildPaths) -> dict[str, SplitRecord]:
         write, whole = partial(write_list, paths, name), chosen.record
         shared = ("fields", "classes", "shard_samples", "objects", "mean", "std")
-        kind = {key: getattr(whole, key) for key in shared}
-        table = whole.shards
-        kind["shards"] = ShardTable(table.rows, table.bytes, table.crc32, np.array(table.folder_numbers))
+        kind = {**{key: getattr(whole, key) for key in shared}, "shards": whole.placed_shards}
         record = of_subset.record(write, next_version(opened.manifest), kind, whole.subset_of or chosen.name)
         return {**opened.manifest.splits, name: record}
 
@@ -400,7 +397,7 @@ def _compacted(dataset: Dataset, paths: BuildPaths) -> dict[str, SplitRecord]:
     return splits
 
 
-def _with_shards(split: Split, table: ShardTable, moved: Numbers, version: int, paths: BuildPaths) -> SplitRecord:
+def _with_shards(split: Split, remaining: Shards, moved: Numbers, version: int, paths: BuildPaths) -> SplitRecord:
     """Writes the lists of a split whose rows have other numbers over all shards; those of samples are copies."""
     record, write = split.record, partial(write_list, paths, split.name, listed=listing_time(split))
     for name in LISTS:
@@ -409,32 +406,32 @@ def _with_shards(split: Split, table: ShardTable, moved: Numbers, version: int, 
     rows = moved[split.files.shard_rows(np.arange(len(split)))]
     numbers = write(versioned_name(ORDER_NAME, version), [rows.astype(ORDER_DTYPE).tobytes()])
     order = RowOrder(version=version, rows=numbers, shards_of=record.subset_of)
-    return msgspec.structs.replace(record, shards=table, order=order)
+    return msgspec.structs.replace(record, shards=remaining, order=order)
 
 
-def _rewritten(split: Split, paths: BuildPaths, folder: int) -> tuple[ShardTable, Numbers] | None:
+def _rewritten(split: Split, paths: BuildPaths, folder: int) -> tuple[Shards, Numbers] | None:
     """Copies the rows in use of shards of which at most half are to new ones, whose folders are numbered from a number.
 
     Returns:
-        The table of the shards without the old ones, and int64 [n], the new number of each row over all shards; None if
+        The shards without the old ones, and int64 [n], the new number of each row over all shards; None if
         there are no such shards.
     """
-    table, starts = split.record.shards, np.concatenate([[0], np.cumsum(split.record.shards.rows)])
+    counts = split.record.rows_of_shards
+    starts = np.concatenate([[0], np.cumsum(counts)])
     stored, places = np.unique(split.files.shard_rows(np.arange(len(split))), return_index=True)
     of_shard = np.searchsorted(starts, stored, side="right") - 1
-    used = np.bincount(of_shard, minlength=len(table))
-    is_moved = ((used <= _MOSTLY * table.rows) & (table.rows > 0))[of_shard]
+    used = np.bincount(of_shard, minlength=len(counts))
+    is_moved = ((used <= _MOSTLY * counts) & (counts > 0))[of_shard]
     if not is_moved.any():
         return None
     rows, moved = places[is_moved], np.arange(starts[-1])
     moved[stored[is_moved]] = np.arange(starts[-1], starts[-1] + len(rows))
     plans = plan_shards(split.name, len(rows), split.record.shard_samples, folder)
-    records = [
-        write_shard(paths, plan, split.record.fields, _chunks(split, rows[plan.start : plan.stop])).record
-        for plan in plans
-    ]
-    folders = [*table.folder_numbers.tolist(), *(plan.index for plan in plans)]
-    remaining, again = in_use(ShardTable.from_records([*table, *records], folders), moved[stored])
+    shards = list(split.record.placed_shards)
+    for plan in plans:
+        summary = write_shard(paths, plan, split.record.fields, _chunks(split, rows[plan.start : plan.stop]))
+        shards.append(msgspec.structs.replace(summary.record, folder=plan.index))
+    remaining, again = in_use(tuple(shards), moved[stored])
     return remaining, again[moved]
 
 

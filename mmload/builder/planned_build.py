@@ -65,9 +65,16 @@ from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, Kno
 from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
-from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, SKIPPED_SHOWN, Manifest, SplitRecord
-from mmload.store.shard_table import ShardTable
-from mmload.store.unfinished import PLAN_NAME, staging_folder
+from mmload.store.manifest import (
+    ORIGINS_NAME,
+    PLAN_NAME,
+    SAMPLES_NAME,
+    SKIPPED_NAME,
+    SKIPPED_SHOWN,
+    Manifest,
+    SplitRecord,
+    staging_folder,
+)
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import with_version
 
@@ -425,7 +432,7 @@ class PlannedBuild:
             skipped_file=join_lists(paths, name, numbers, SKIPPED_NAME) if skipped else None,
             samples=join_lists(paths, name, numbers, SAMPLES_NAME),
             shard_samples=layout.shard_samples,
-            shards=ShardTable.from_records([summary.record for summary in summaries]),
+            shards=tuple(summary.record for summary in summaries),
             objects=objects_of(split),
             origins=None if listed is None else join_lists(paths, name, numbers, ORIGINS_NAME, listed),
         )

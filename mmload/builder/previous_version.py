@@ -54,14 +54,15 @@ from mmload.store.manifest import (
     SAMPLES_NAME,
     SKIPPED_NAME,
     SKIPPED_SHOWN,
+    FileRecord,
     Manifest,
     RowOrder,
+    ShardRecord,
     SplitRecord,
+    unfinished_plan,
     versioned_name,
 )
 from mmload.store.row_reader import read_rows
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
-from mmload.store.unfinished import unfinished_plan
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import next_shard_folders, next_version
 
@@ -75,6 +76,8 @@ _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
+Shards = tuple[ShardRecord, ...]
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 Write = Callable[[str, Iterable[bytes]], FileRecord]
@@ -292,21 +295,20 @@ def parsed_lines(lines: Iterable[bytes], kind: type[T]) -> list[T]:
         ) from error
 
 
-def in_use(shards: ShardTable, rows: Numbers) -> tuple[ShardTable, Numbers]:
+def in_use(shards: Shards, rows: Numbers) -> tuple[Shards, Numbers]:
     """Drops the shards that have none of these rows, int64 [n] over all shards.
 
     Returns:
-        The table of the other shards, and int64 [all rows], the number that each row has over these; of dropped shards
+        The other shards, and int64 [all rows], the number that each row has over these; of dropped shards
         any.
     """
-    starts = np.concatenate([[0], np.cumsum(shards.rows)])
+    lengths = np.array([shard.rows for shard in shards], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
     used = np.unique(np.searchsorted(starts, rows, side="right") - 1)
     now = np.zeros(len(shards), np.int64)
-    now[used] = np.concatenate([[0], np.cumsum(shards.rows[used])])[:-1]
-    moved = np.arange(starts[-1]) + np.repeat(now - starts[:-1], shards.rows)
-    sizes = {name: column[used] for name, column in shards.bytes.items()}
-    crcs = {name: column[used] for name, column in shards.crc32.items()}
-    return ShardTable(shards.rows[used], sizes, crcs, shards.folder_numbers[used]), moved
+    now[used] = np.concatenate([[0], np.cumsum(lengths[used])])[:-1]
+    moved = np.arange(starts[-1]) + np.repeat(now - starts[:-1], lengths)
+    return tuple(shards[number] for number in used.tolist()), moved
 
 
 # A split of the source, and the rows that it had.
@@ -439,21 +441,20 @@ class SplitUpdate:
 
     def _all_rows(
         self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
-    ) -> tuple[VersionRows, Numbers, ShardTable]:
+    ) -> tuple[VersionRows, Numbers, Shards]:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
-        old, before, shards, folders = self.kept_split, _NO_ROWS, list[ShardRecord](), list[int]()
-        if old is not None:
+        before, shards = _NO_ROWS, list[ShardRecord]()
+        if (old := self.kept_split) is not None:
             before = replace(self._stored, targets=classes_of(old))
-            shards, folders = list(old.record.shards), old.record.shards.folder_numbers.tolist()
+            shards = list(old.record.placed_shards)
         samples, rows = self._built_rows(built, paths, first=sum(record.rows for record in shards))
         places = np.where(self.kept, self.rows, -1)
         places[samples] = np.arange(len(before.samples), len(before.samples) + len(samples))
         for plan, summary in built:
             if summary.record.rows:
-                shards.append(summary.record)
-                folders.append(plan.index)
+                shards.append(msgspec.structs.replace(summary.record, folder=plan.index))
         joined = {name: np.concatenate([values, vars(rows)[name]]) for name, values in vars(before).items()}
-        return VersionRows(**joined), places, ShardTable.from_records(shards, folders)
+        return VersionRows(**joined), places, tuple(shards)
 
     def _built_rows(
         self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths, first: int
@@ -495,7 +496,7 @@ class SplitUpdate:
         there = np.flatnonzero(before >= 0)
         for name, subset in self._dataset.items():
             if subset.record.subset_of == self._name and self._old is not None:
-                now = np.full(int(self._old.record.shards.rows.sum()), -1, np.int64)
+                now = np.full(int(self._old.record.rows_of_shards.sum()), -1, np.int64)
                 now[self._stored.shard_rows[before[there]]] = there
                 rows = now[subset.files.shard_rows(np.arange(len(subset)))]
                 yield name, rows[rows >= 0]

@@ -35,20 +35,24 @@ from mmload.runtime.durable_files import TOKEN_BYTES, begin_sync, sync, sync_fol
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
-from mmload.store.manifest import ORIGINS_NAME, SAMPLES_NAME, SKIPPED_NAME, shard_name
-from mmload.store.shard_table import (
+from mmload.store.manifest import (
     BYTES,
+    COMMAND,
     ENCODINGS,
     META_NAME,
     OFFSETS,
+    ORIGINS_NAME,
+    PLAN_NAME,
+    SAMPLES_NAME,
     SIZES,
+    SKIPPED_NAME,
     FileRecord,
     ShardRecord,
     file_name,
     files_of,
+    shard_name,
     tensordict_meta,
 )
-from mmload.store.unfinished import COMMAND, PLAN_NAME
 from mmload.store.variable_rows import VariableRows
 
 if TYPE_CHECKING:

@@ -54,8 +54,17 @@ from mmload.runtime.durable_files import (
 )
 from mmload.runtime.regular_files import is_same, is_within, read_regular
 from mmload.store.dataset_folder import check_no_links, dataset_files
-from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
-from mmload.store.unfinished import COMMAND, MARK_NAME, PLAN_NAME, staging_folder, unfinished_plan
+from mmload.store.manifest import (
+    COMMAND,
+    FILE_NAME,
+    MARK_NAME,
+    PLAN_NAME,
+    VERSIONS,
+    Manifest,
+    read,
+    staging_folder,
+    unfinished_plan,
+)
 from mmload.store.versions import kept_manifests, versions_of
 
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"

@@ -32,8 +32,7 @@ from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files
-from mmload.store.manifest import VERSIONS, Manifest, read, shard_name
-from mmload.store.shard_table import file_name, files_of
+from mmload.store.manifest import VERSIONS, Manifest, file_name, files_of, read, shard_name
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version
 
@@ -212,8 +211,8 @@ def compare(
 
 def _difference(split: Split, shard: int, chunks: Iterable[Chunk]) -> str | None:
     """Formats the first difference of the rows of a shard from those of the source; None if they are equal."""
-    stop = int(split.record.shards.rows[: shard + 1].sum())
-    row = first = stop - int(split.record.shards.rows[shard])
+    row = first = sum(each.rows for each in split.record.shards[:shard])
+    stop = first + split.record.shards[shard].rows
     for chunk in chunks:
         rows = np.arange(row, min(row + len(chunk.samples), stop))
         sources, stored = split.source(rows), stored_fields(split, rows)

@@ -161,8 +161,12 @@ def _description(chosen: Sequence[ChosenSplit], task: str, names: Sequence[str])
 
 def _empty(chosen: Sequence[ChosenSplit]) -> set[str]:
     """Returns the fields of run lengths if no row has any."""
-    sizes = [split.record.shards.bytes.get(f"{name}.bytes") for split, _ in chosen for name in SEGMENTS[1]]
-    return set() if any(size is not None and size.any() for size in sizes) else set(SEGMENTS[1])
+    files = (file for split, _ in chosen for shard in split.record.shards for file in shard.files.items())
+    return (
+        set()
+        if any(file.bytes for name, file in files if name.removesuffix(".bytes") in SEGMENTS[1])
+        else set(SEGMENTS[1])
+    )
 
 
 def _quoted(text: str) -> str:

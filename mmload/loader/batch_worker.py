@@ -1,16 +1,21 @@
 """Makes a batch in a worker thread: rows from the tier, through the collate, into pooled memory or to the device.
 
 It takes row numbers and an epoch, and returns a :class:`Delivery` for the training thread. It never decides the order.
+
+Batches for a CUDA device are copied on a stream of the loader's threads, beside the training thread's stream. A copy
+begins in memory of PyTorch's pinned allocator, which uses it again when the copy is done. The training thread does not
+wait: its stream waits for the event behind the copies, and the memory on the device is not used again before the work
+on that stream which reads it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,24 +23,20 @@ import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate, PreparedBatch
-from mmload.augment.draws import Draws, batch_of_epoch, sample_seeds, seeds_of
+from mmload.augment.draws import Draws, batch_of_epoch, seeds_of
 from mmload.augment.given_samples import on_device
 from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
-from mmload.loader.tiers import Bytes, DeviceTier, HostTier, sizes_of, tier_of_files
+from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, sizes_of, tier_of_files
 from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
 from mmload.store.row_numbers import shown_rows
 from mmload.store.row_reader import Numbers, PaddedLists, memory_of
 from mmload.store.split_views import View
-
-if TYPE_CHECKING:
-    from mmload.loader.device_batches import SideStream
-
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
@@ -121,8 +122,6 @@ class BatchWorker:
         self._read_seconds = self._render_seconds = 0.0
         self._side_stream: SideStream | None = None
         if settings.device.type == "cuda":
-            from mmload.loader.device_batches import SideStream  # the CPU needs none of it
-
             self._side_stream = SideStream(settings.device)
 
     def statistics(self) -> LoadingStatistics:
@@ -142,7 +141,7 @@ class BatchWorker:
         """
         try:
             rows = selection.rows
-            seeds = seeds_of_rows(self._settings.seed, epoch, rows, selection.occurrences)
+            seeds = seeds_of(self._settings.seed, epoch, rows, selection.occurrences)
             side = self._side_stream
             if side is not None and self._is_rendered_there:
                 return self._sent(side, rows, seeds, epoch)
@@ -222,7 +221,7 @@ class BatchWorker:
         """Makes a batch in host memory, with its images read and, by a Collate, rendered; returns what finishes it."""
         collate, view = self._collate, self._settings.view
         if isinstance(collate, Collate) and collate.has_partners and self._tier is not None:
-            rows, seeds = collate.with_partners(rows, seeds, len(view), self._drawn_rows)
+            rows, seeds = collate.with_partners(rows, seeds, len(view), view.ids)
         tiles = self._tiles(rows, seeds, epoch)
         batch = self._without_images(rows, seeds, tiles)
         if self._tier is not None and isinstance(collate, Collate | Views):
@@ -252,13 +251,9 @@ class BatchWorker:
         if self._images is None or self._composer is None:
             return None
         view = self._settings.view
-        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), self._drawn_rows)
+        drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
         fields = {name: self._read(name, drawn.numbers) for name in self._composed}
         return Tiles(drawn, sizes_of(self._images.located(drawn.numbers)), fields)
-
-    def _drawn_rows(self, places: Numbers) -> Numbers:
-        """Returns the rows at places of the view that a collate has drawn."""
-        return self._settings.view.ids(places)
 
     def _prepared(
         self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
@@ -363,13 +358,6 @@ class Output:
         return self._tensor
 
 
-def seeds_of_rows(seed: int, epoch: int, rows: Numbers, occurrences: Numbers | None) -> Numbers:
-    """Returns the seed of each sample, int64 [B]."""
-    if occurrences is None:
-        return seeds_of(seed, epoch, rows)
-    return sample_seeds(seed, epoch, torch.from_numpy(rows), torch.from_numpy(occurrences)).numpy()
-
-
 def gather(tier: HostTier, rows: Numbers, out: Tensor) -> None:
     """Copies rows of a fixed size into ``out`` [B, *row shape]."""
     size = tier.rows.spec.row_bytes
@@ -411,7 +399,7 @@ def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers) -> npt.NDArray
     """Reads lists, [B, *row shape], with padding behind each.
 
     Raises:
-        DamagedError, StoreError: as :meth:`~mmload.loader.tiers.MappedTier.parts`.
+        DamagedError, StoreError: as :meth:`~mmload.loader.tiers.HostTier.parts`.
     """
     lengths = lists.lengths(rows)
     filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file
@@ -423,3 +411,59 @@ def _joined(tier: HostTier, rows: Numbers, lengths: Numbers) -> Bytes:
     memory = np.empty(int(lengths.sum()), np.uint8)
     tier.gather_into(rows, memory, np.cumsum(lengths) - lengths)
     return memory
+
+
+T = TypeVar("T")
+
+
+class SideStream:
+    """Stream of copies to a CUDA device. Thread-safe.
+
+    Attributes:
+        device: the device, with its number.
+
+    Raises:
+        ValueError: if torch finds no such device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        check_cuda(device)
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has none
+        self.device = self._stream.device
+
+    def queue(self, copy: Callable[[], T]) -> Callable[[], T]:
+        """Calls ``copy`` with the stream as the current one.
+
+        Returns:
+            What makes the caller's stream wait for the copies and returns them: a tensor, a batch, or lists of them.
+        """
+        # A new thread starts on device 0: without the device guard, leaving the stream would create a context there.
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            copies = copy()
+            event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has none
+            event.record(self._stream)
+        return partial(self._received, copies, event)
+
+    def _received(self, copies: T, event: torch.cuda.Event) -> T:
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(event)
+        for tensor in _tensors_in(copies):
+            tensor.record_stream(stream)
+        return copies
+
+    def send(self, made: BatchOrViews) -> Callable[[], BatchOrViews]:
+        """Queues the copies of a batch, or of those of several views; returns what :meth:`queue` does."""
+        if isinstance(made, tuple):
+            return self.queue(lambda: tuple(on_device(one, self.device) for one in made))
+        return self.queue(lambda: on_device(made, self.device))
+
+
+def _tensors_in(copies: object) -> Iterator[Tensor]:
+    """Yields the tensors of what was copied."""
+    if isinstance(copies, Tensor):
+        yield copies
+    elif isinstance(copies, Batch):
+        yield from copies.values(include_nested=True, leaves_only=True)
+    elif isinstance(copies, tuple | list):
+        for one in copies:
+            yield from _tensors_in(one)

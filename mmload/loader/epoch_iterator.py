@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError, shown
-from mmload.loader.batch_worker import BatchWorker, Delivery, LoadingStatistics
+from mmload.loader.batch_worker import BatchWorker, Delivery
 from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
@@ -155,7 +155,7 @@ def position_in(
     if not isinstance(state, Mapping) or set(state) - set(_OPTIONAL) != set(required):
         keys = sorted(map(str, state)) if isinstance(state, Mapping) else state
         raise ValueError(f"the state has {keys!r}, expected {', '.join(required)}; give what state_dict() returned")
-    if not other_version and _version_in(state) not in (None, identity.version):
+    if not other_version and "version" in state and _integer("version", state["version"]) != identity.version:
         raise ValueError(
             f"the state is of version {state['version']!r} of the dataset, this loader reads version "
             f"{identity.version}; open that one, as in mmload.open(path, version={state['version']!r}), or give "
@@ -195,11 +195,6 @@ def seed_in(state: Mapping[str, object], default: int) -> int:
     """Returns the seed of a state; the default if it has none that a loader can have."""
     seed = as_integer(state.get("seed")) if isinstance(state, Mapping) else None
     return seed if seed is not None and 0 <= seed < 2**64 else default
-
-
-def _version_in(state: Mapping[str, object]) -> int | None:
-    """Returns the dataset's version in a state; None in one of several datasets."""
-    return _integer("version", state["version"]) if "version" in state else None
 
 
 def _required(identity: OrderIdentity) -> State:
@@ -291,11 +286,12 @@ class WorkerPool:
     thread 12 us per batch more.
 
     Attributes:
+        worker: makes the batches.
         prefetch: prefetch of the epoch that was begun last; None: there is none.
     """
 
     def __init__(self, worker: BatchWorker, threads: int) -> None:
-        self._worker = worker
+        self.worker = worker
         self.prefetch: Any = None
         self._jobs: Jobs = SimpleQueue()
         self._threads = single_op_threads(threads, "mmload-loader", partial(_make_batches, self._jobs, worker))
@@ -353,10 +349,6 @@ class WorkerPool:
         """Ends the prefetch."""
         if self.prefetch is not None:
             self.prefetch.close()
-
-    def statistics(self) -> LoadingStatistics:
-        """Returns counters since the pool was made."""
-        return self._worker.statistics()
 
     def close(self) -> None:
         """Ends the threads, after the batches that they are making; a forked process has none to end."""

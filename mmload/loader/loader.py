@@ -63,8 +63,8 @@ from mmload.loader.order import (
     Sampling,
     bind_order,
     check_batches,
-    occurrences_of,
-    ranks_for,
+    distributed_ranks,
+    occurrences_in,
 )
 from mmload.loader.samplers import SamplerOrder
 from mmload.loader.tiers import choose_tier
@@ -179,12 +179,12 @@ class Loader:
         rendered = rendering_device(made, self.device, tier)
         self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
         self._ranks_given = ranks is not None
-        self._order = self._made_order(ranks_for(ranks), tail)
+        self._order = self._made_order(ranks or distributed_ranks() or (0, 1), tail)
         self._follows_torch = seed is None
         self._has_to_agree = seed is None and needs_agreement(self._order, made)
         self._returns = returns_for(returns, made, self.split, names, self.device, framed)
         check_collate(made, view, names, framed)
-        self._listed_again = occurrences_of(view)
+        self._listed_again = None if view.chosen is None else occurrences_in(view.chosen, len(view.rows))
         self._settings = BatchSettings(
             view=view,
             fields=names,
@@ -333,7 +333,7 @@ class Loader:
             ``tier_reason``, with how rows are in memory now; ``hits`` and ``misses``, rows that were in memory or
             had to be read; ``threads``, how many there are, and ``threads_reason``.
         """
-        counted = self._pool.statistics() if self._pool and self._pool.usable else LoadingStatistics()
+        counted = self._pool.worker.statistics() if self._pool and self._pool.usable else LoadingStatistics()
         return {
             "batches": self._counts.batches,
             "waited_s": self._counts.waited_s,

@@ -288,11 +288,6 @@ def occurrences_in(rows: Numbers, count: int) -> Numbers | None:
     return None if np.count_nonzero(is_listed) == len(rows) else _counted(rows)
 
 
-def occurrences_of(view: View) -> Numbers | None:
-    """Returns how often each chosen row of a view comes before, int64 [N]; None if none comes twice."""
-    return None if view.chosen is None else occurrences_in(view.chosen, len(view.rows))
-
-
 def _counted(rows: Numbers) -> Numbers:
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
@@ -314,11 +309,6 @@ class Occurrences:
         before = self._counts[rows] + _counted(rows)
         np.add.at(self._counts, rows, np.uint32(1))
         return before if before.any() else None
-
-
-def ranks_for(ranks: tuple[int, int] | None) -> tuple[int, int]:
-    """Returns rank and world size: the given ones, else those of torch.distributed, else (0, 1)."""
-    return ranks or distributed_ranks() or (0, 1)
 
 
 def distributed_ranks() -> tuple[int, int] | None:

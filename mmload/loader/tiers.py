@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mmload.errors import DamagedError, bytes_text
 from mmload.render.arrival import arrive, bring
+from mmload.render.jpeg_strips import WORTH, cut_strip
 from mmload.render.kernel_arguments import (
     LINES,
     NEEDED,
@@ -30,19 +31,17 @@ from mmload.render.kernel_arguments import (
     Arrival,
     ImageLines,
 )
-from mmload.runtime.declarations import External
 from mmload.runtime.host_memory import scratch, zeros
-from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
 from mmload.store.field_rows import FieldRows
-from mmload.store.row_map import MappedRows, PreparedRows, row_map
-from mmload.store.row_reader import Numbers, Places, Rows, read
+from mmload.store.row_reader import MappedRows, Numbers, Places, PreparedRows, Rows, copy_ranges, row_map
 from mmload.store.split_views import AnySplit
-from mmload.store.variable_rows import JPEG
+from mmload.store.variable_rows import JPEG, check_jpeg
 
 if TYPE_CHECKING:
     from mmload.remote.chunk_map import ChunkMap
+
 
 TIERS = ("auto", "disk", "memory", "device")
 
@@ -187,8 +186,6 @@ class StoredRows(NamedTuple):
 
     def _decoded(self) -> ImageLines:
         """Returns the lines of all rows, JPEGs decoded by simplejpeg, a call for each."""
-        from mmload.loader.jpeg_strips import decode_lines
-
         self.wait()
         jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
         room = np.where(jpeg, pixel_bytes(places, channels), 0)
@@ -221,19 +218,14 @@ def _decoder_of_thread(library: CDLL) -> TurboDecoder:
     return found
 
 
-def locate_rows(
-    field: Rows, numbers: Numbers, needed: Places | None = None, located: Places | None = None
-) -> tuple[Places, StoredRows]:
+def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> tuple[Places, StoredRows]:
     """Locates rows of images, int64 [B], and describes the lines that they hold; of variable size, those needed.
-
-    If they were ``located`` already, that is changed and returned.
 
     Returns:
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
         there, with no memory yet, each beginning at 0.
     """
-    count, nothing = len(numbers), zeros(len(numbers), np.int64)
-    located = field.located(numbers) if located is None else located
+    count, nothing, located = len(numbers), zeros(len(numbers), np.int64), field.located(numbers)
     if not field.spec.variable_size:  # Records are repeated: to write each field took a tenth of a batch of 32 x 32.
         _, _, _, height, width, _ = located[0].item() if count else (0, 0, 0, 0, 0, 0)
         places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(count)
@@ -273,18 +265,6 @@ def split_by_size(room: Numbers, most: int) -> list[slice]:
     return groups
 
 
-_MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
-
-
-@numba_compiled("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])")
-def copy_ranges(
-    memory: Bytes, starts: Numbers, lengths: Numbers, out: Bytes, places: Numbers
-) -> None:  # pragma: no cover
-    """Copies ranges of memory, each of a length from one of ``starts`` to one of ``places`` in ``out``."""
-    for i in range(len(starts)):
-        _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
-
-
 class Tier:
     """Rows of one field in memory, and a count of those that were there and of those that had to be read. Thread-safe.
 
@@ -307,72 +287,59 @@ class Tier:
             self.misses += misses
 
 
-class ReadTier(Tier):
-    """Tier of rows that are read, as they cannot be mapped: in object storage, or on systems without safe maps."""
+class HostTier(Tier):
+    """Tier of rows in host memory: mapped, in the system's page cache, or read.
 
-    def parts(
-        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
-    ) -> Iterator[StoredRows]:
-        """Yields the rows as they are read, some at a time; valid until the next.
+    The map is of the rows' files, or of their chunks from object storage. Rows that cannot be mapped are read.
+    """
+
+    def __init__(self, rows: Rows, memory: MappedRows | None = None, note: str = "") -> None:
+        super().__init__(rows, note)
+        self._map = memory
+
+    def parts(self, rows: Numbers, needed: Places | None = None, *, at_once: bool = True) -> Iterator[StoredRows]:
+        """Yields the rows, some at a time; valid until the next.
 
         Args:
             rows: int64 [B].
             needed: :data:`~mmload.render.kernel_arguments.NEEDED` [B], lines that must be there at least; None: all.
-            located: where the rows are, if that is known.
             at_once: whether the lines of a part are to be there at once.
 
         Raises:
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.
             StoreError: if a file cannot be read.
         """
-        self.count(misses=len(rows))
-        located, stored = locate_rows(self.rows, rows, needed, located)
+        most = len(rows) if self._map is None else self._map.most_rows
+        for first in range(0, len(rows), most or 1):
+            some = slice(first, first + most)
+            places, stored = locate_rows(self.rows, rows[some], None if needed is None else needed[some])
+            if self._map is None:
+                yield from self._read(places, stored)
+            else:
+                prepared, stored = self._prepared(self._map, places, stored)
+                for group in self._groups(stored, at_once):
+                    yield stored.part(group)
+                self._map.release(prepared)
+
+    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
+        """Copies the bytes of rows as they are stored to ``places``, int64 [B], in ``out``, uint8 [n]."""
+        done = 0
+        for part in self.parts(rows):
+            part.wait()
+            copy_ranges(part.memory, part.starts, part.lengths, out, places[done : done + len(part.rows)])
+            done += len(part.rows)
+
+    def _read(self, places: Places, stored: StoredRows) -> Iterator[StoredRows]:
+        """Yields rows that cannot be mapped as they are read, a part at a time."""
+        self.count(misses=len(places))
         room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), stored.lengths)
         for group in split_by_size(room, PART_BYTES):
             part = stored.part(group)
             starts: Numbers = np.cumsum(part.lengths) - part.lengths
             part.places["start"] = starts
             memory = scratch("stored rows", (int(part.lengths.sum()),))
-            self.rows.fill(part.rows, located[group], memory.data, starts)
+            self.rows.fill(part.rows, places[group], memory.data, starts)
             yield part._replace(memory=memory, starts=starts)
-
-    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Copies the bytes of rows as they are stored to ``places``, int64 [B], in ``out``, uint8 [n]."""
-        self.count(misses=len(rows))
-        read(self.rows, rows, out.data, places)
-
-
-class MappedTier(Tier):
-    """Tier of rows in mapped files, in the system's page cache.
-
-    The map is of the rows, or of their chunks from object storage.
-    """
-
-    def __init__(self, rows: Rows, memory: MappedRows, note: str = "") -> None:
-        super().__init__(rows, note)
-        self._map = memory
-
-    def parts(
-        self, rows: Numbers, needed: Places | None = None, located: Places | None = None, *, at_once: bool = True
-    ) -> Iterator[StoredRows]:
-        """Yields the rows where they are mapped, as many as are decoded at a time."""
-        most = self._map.most_rows
-        for first in range(0, len(rows), most):
-            some = slice(first, first + most)
-            its = [None if one is None else one[some] for one in (needed, located)]
-            places, stored = locate_rows(self.rows, rows[some], *its)
-            prepared, stored = self._prepared(places, stored)
-            for group in self._groups(stored, at_once):
-                yield stored.part(group)
-            self._map.release(prepared)
-
-    def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
-        """Copies all rows from the map into ``out``."""
-        done = 0
-        for part in self.parts(rows):
-            part.wait()
-            copy_ranges(part.memory, part.starts, part.lengths, out, places[done : done + len(part.rows)])
-            done += len(part.rows)
 
     def _groups(self, stored: StoredRows, at_once: bool) -> list[slice]:
         """Returns which rows to render at a time: all, unless so many are decoded at once that they leave the caches.
@@ -388,17 +355,17 @@ class MappedTier(Tier):
         decoded = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), 0)
         return split_by_size(decoded, DECODED_BYTES if has_library else PART_BYTES)
 
-    def _prepared(self, places: Places, stored: StoredRows) -> tuple[PreparedRows, StoredRows]:
+    def _prepared(self, memory: MappedRows, places: Places, stored: StoredRows) -> tuple[PreparedRows, StoredRows]:
         """Begins to bring rows into memory and counts them."""
 
         def refuse(place: int, error: Exception) -> Exception:
             return self.rows.damaged(int(stored.rows[place]), str(error)) if isinstance(error, DamagedError) else error
 
-        prepared = self._map.prepare(places, refuse)
+        prepared = memory.prepare(places, refuse)
         absent = int(np.count_nonzero(prepared.absent))
         self.count(len(places) - absent, absent)
         stored.places["start"] = prepared.starts
-        return prepared, stored._replace(memory=self._map.memory, starts=prepared.starts, prepared=prepared)
+        return prepared, stored._replace(memory=memory.memory, starts=prepared.starts, prepared=prepared)
 
 
 class DeviceTier(Tier):
@@ -458,10 +425,6 @@ def _stored_bytes(split: AnySplit) -> int:
     return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())
 
 
-HostTier = ReadTier | MappedTier
-"""Tier of rows in host memory."""
-
-
 def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> HostTier:
     """Returns the tier that maps the files of a field, or reads them where they cannot be mapped.
 
@@ -471,16 +434,15 @@ def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> HostTie
         DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
     """
     memory = row_map(rows, ranks)
-    if memory is not None:
-        tier = MappedTier(rows, memory)
-        if populate:
-            tier.note = memory.populate()
-            tier.count(misses=len(rows))
-        return tier
-    chunks, note = _chunk_map(rows), ""
-    if populate:
-        note = "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
-    return ReadTier(rows, note) if chunks is None else MappedTier(rows, chunks, note)
+    tier = HostTier(rows, memory or _chunk_map(rows))
+    if populate and memory is None:
+        tier.note = (
+            "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
+        )
+    elif populate and memory is not None:
+        tier.note = memory.populate()
+        tier.count(misses=len(rows))
+    return tier
 
 
 def _chunk_map(rows: Rows) -> ChunkMap | None:
@@ -497,3 +459,45 @@ def sizes_of(located: Places) -> Numbers:
     sizes = np.empty((len(located), 2), np.int64)
     sizes[:, 0], sizes[:, 1] = located["height"], located["width"]
     return sizes
+
+
+def decode_lines(
+    data: Bytes, size: tuple[int, int], channels: int, needed: tuple[int, int], shrink: int, spare: Bytes, out: Bytes
+) -> tuple[int, int]:
+    """Decodes the lines of a JPEG that are needed, and perhaps others.
+
+    Smaller, libjpeg computes fewer pixels of each block of frequencies, which are nearly the averages of those that
+    they stand for.
+
+    Args:
+        data: uint8 [n], the JPEG.
+        size: the height and width that it must have.
+        channels: 3 or 1 of the pixels.
+        needed: the first line, and the one after the last.
+        shrink: factor by which the decoded image is smaller: 1, 2 or 4.
+        spare: uint8, at least n + 2 bytes of working memory.
+        out: uint8, at least as many bytes as the whole image has: pixels are written from its beginning on.
+
+    Returns:
+        The first line that is there, and how many there are, in the smaller image.
+
+    Raises:
+        DamagedError: if it is no sound JPEG of this size; the message does not name the row.
+    """
+    from simplejpeg import decode_jpeg  # type: ignore[import-untyped]  # where TurboJPEG's own library is not found
+
+    check_jpeg(data, size)
+    used, part = 0, np.empty(2, np.int64)
+    if needed[1] - needed[0] < WORTH * size[0]:
+        used = cut_strip(data, *needed, spare, part)
+    jpeg = spare[:used] if used else data
+    first, lines = part.tolist() if used else (0, size[0])
+    try:
+        sides = -(-lines // shrink), -(-size[1] // shrink)
+        least = {} if shrink == 1 else {"min_height": sides[0], "min_width": sides[1], "min_factor": shrink}
+        pixels = decode_jpeg(jpeg, "RGB" if channels == 3 else "GRAY", buffer=out, **least)
+    except ValueError as error:
+        raise DamagedError(f"its JPEG cannot be decoded ({error})") from error
+    if pixels.shape != (*sides, channels):
+        raise DamagedError(f"its JPEG decodes to {pixels.shape}, expected {(*sides, channels)}")
+    return first // shrink, sides[0]

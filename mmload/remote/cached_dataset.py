@@ -16,17 +16,15 @@ from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, par
 from mmload.remote.cache_folder import cache_folder
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.chunk_map import ChunkMap, FetchThreads
-from mmload.remote.chunks import Chunks
-from mmload.remote.layout import manifest_at
+from mmload.remote.chunks import Chunks, manifest_at
 from mmload.remote.object_store import Objects, check_parallel, in_parallel
 from mmload.runtime.regular_files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.field_rows import FieldRows, LocalFiles
-from mmload.store.manifest import Manifest
-from mmload.store.row_reader import Numbers, Places, Rows
-from mmload.store.shard_table import BYTES, FileRecord, parts_of
+from mmload.store.manifest import BYTES, FileRecord, Manifest, parts_of
+from mmload.store.row_reader import Numbers, Places, Rows, copy_ranges
 from mmload.store.variable_rows import Index
 
 Take = Callable[[int, int], Numbers]
@@ -34,7 +32,7 @@ Take = Callable[[int, int], Numbers]
 
 _AT_ONCE = 4096
 
-_OPENED: dict[tuple[str, str, Path], CachedFolder] = {}
+_OPENED: weakref.WeakValueDictionary[tuple[str, str, Path], CachedFolder] = weakref.WeakValueDictionary()
 _OPENING = threading.Lock()
 
 
@@ -42,7 +40,7 @@ def _after_fork() -> None:
     """Replaces the locks in a forked process, which can read what is cached, as threads of the parent may hold them."""
     global _OPENING
     _OPENING = threading.Lock()
-    for folder in _OPENED.values():
+    for folder in list(_OPENED.values()):
         folder.begin_anew()
 
 
@@ -58,6 +56,7 @@ class CachedFolder(Folder):
     Attributes:
         objects: the dataset at the URL.
         cache: the cache.
+        close: ends the use of the cache, as collecting the folder does; nothing may read afterwards.
     """
 
     def __init__(self, objects: Objects, manifest: Manifest, cache: Path, limit: int | None, parallel: int) -> None:
@@ -72,7 +71,7 @@ class CachedFolder(Folder):
         self.begin_anew()
         try:
             root.mkdir(parents=True, exist_ok=True)
-            self._open_mark = self.cache.open_dataset(self._chunks_root)
+            self.close = weakref.finalize(self, self.cache.open_dataset(self._chunks_root).close)
         except OSError as error:
             raise StoreError(f"cannot write {root} ({error.strerror})") from error
 
@@ -120,8 +119,8 @@ class CachedFolder(Folder):
         spec = record.fields[field]
         names = [f"{field}.{part}" for part in parts_of(spec) if part != BYTES or spec.is_list]
         files = (
-            (f"{record.shard_folder(split, shard)}/{name}.memmap", record.shards.file(shard, name))
-            for shard in range(len(record.shards))
+            (f"{record.shard_folder(split, number)}/{name}.memmap", shard.files[name])
+            for number, shard in enumerate(record.shards)
             for name in names
         )
         with self._indexing:
@@ -142,11 +141,6 @@ class CachedFolder(Folder):
         if len(data) != record.bytes or f"{crc32(data):08x}" != record.crc32:
             raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
         self.cache.write_list(path, bytes(data))
-
-    def close(self) -> None:
-        """Ends the threads; nothing may read afterwards."""
-        self._threads.close()
-        self._open_mark.close()
 
 
 def cached_folder(url: str, cache: Path, limit: int | None, parallel: int, version: int | None = None) -> CachedFolder:
@@ -281,12 +275,6 @@ def _copy(chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers) ->
     """Copies rows from their chunks to their starts in ``out``."""
     prepared = chunks.prepare(places, lambda _, error: error)
     chunks.wait(prepared, slice(None))
-    at, size = prepared.starts, places["bytes"]
-    is_head = np.ones(len(places), np.bool_)  # neighbors in both memories are copied at once
-    is_head[1:] = (at[1:] != at[:-1] + size[:-1]) | (starts[1:] != starts[:-1] + size[:-1])
-    heads = np.flatnonzero(is_head)
-    ends = (at + size)[np.append(heads[1:], len(places)) - 1]
-    target = np.frombuffer(out, np.uint8)
-    for begin, end, place in zip(at[heads].tolist(), ends.tolist(), starts[heads].tolist(), strict=True):
-        target[place : place + end - begin] = chunks.memory[begin:end]
+    lengths = np.ascontiguousarray(places["bytes"])
+    copy_ranges(chunks.memory, prepared.starts, lengths, np.frombuffer(out, np.uint8), starts)
     chunks.release(prepared)

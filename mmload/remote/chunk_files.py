@@ -12,8 +12,7 @@ from typing import BinaryIO
 
 from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.cache_folder import CHUNKS, INCOMING, PASSING, CacheFolder
-from mmload.remote.chunks import Chunks, ChunkSpan
-from mmload.remote.layout import SUFFIX, Sums, parse_checksums
+from mmload.remote.chunks import SUFFIX, Chunks, ChunkSpan, Sums, parse_checksums
 from mmload.remote.object_store import Objects
 from mmload.runtime.durable_files import lock, open_lock, sync
 from mmload.runtime.regular_files import open_regular
@@ -77,7 +76,7 @@ class ChunkFiles:
 
     def _path(self, chunk: ChunkSpan) -> str:
         record, file = self.chunks.record, self.chunks.file
-        name = f"{file}-{record.shards.file(chunk.shard, file).crc32}"
+        name = f"{file}-{record.shards[chunk.shard].files[file].crc32}"
         return str(self._root / record.shard_folder(self.chunks.split, chunk.shard) / name / f"{chunk.number}.chunk")
 
     def _opened(self, path: str, chunk: ChunkSpan) -> int | None:
@@ -148,11 +147,8 @@ class ChunkFiles:
         return self._sums.setdefault(shard, self._read_sums(shard)) if found is None else found
 
     def _read_sums(self, shard: int) -> Sums:
-        name = self._name(shard) + SUFFIX
-        kind, path = (
-            (self.chunks.record.shards.file(shard, self.chunks.file), self.chunks.counts[shard]),
-            self._lists / name,
-        )
+        name, record = self._name(shard) + SUFFIX, self.chunks.record.shards[shard].files[self.chunks.file]
+        kind, path = (record, self.chunks.counts[shard]), self._lists / name
         with suppress(OSError):
             if (sums := parse_checksums(path.read_bytes(), *kind)) is not None:
                 return sums

@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import PriorityQueue
@@ -24,8 +24,7 @@ import numpy as np
 
 from mmload.errors import MmloadError, StoreError
 from mmload.remote.chunk_files import ChunkFiles
-from mmload.store.row_map import MappedRows, PreparedRows, Refusal, reserved, system_mmap
-from mmload.store.row_reader import Numbers, Places
+from mmload.store.row_reader import MappedRows, Numbers, Places, PreparedRows, Refusal, reserved, system_mmap
 
 NOW, AHEAD, _END = 0, 1, 2
 
@@ -33,12 +32,16 @@ Task = tuple[int, int, "Future[None]", Callable[[], None]]
 
 
 class FetchThreads:
-    """Up to ``parallel`` threads, which end with the process without waiting for their tasks. Thread-safe."""
+    """Up to ``parallel`` threads, which end with this object after their tasks, or at once with the process.
+
+    Thread-safe.
+    """
 
     def __init__(self, parallel: int) -> None:
         self._tasks: PriorityQueue[Task] = PriorityQueue()
         self._numbers = itertools.count()
-        self._parallel, self._threads = parallel, 0
+        self._parallel, self._threads = parallel, list[threading.Thread]()
+        weakref.finalize(self, _end_threads, self._tasks, self._threads, os.getpid()).atexit = False
 
     def submit(self, urgency: int, task: Callable[[], None]) -> Future[None]:
         """Calls a task in a thread, those of urgency NOW first; a future that is cancelled is not begun.
@@ -47,16 +50,18 @@ class FetchThreads:
             RuntimeError: if the system has no more threads.
         """
         future: Future[None] = Future()
-        if self._threads < self._parallel:  # first: nobody may wait for a thread that cannot be started
-            threading.Thread(target=_work, args=(self._tasks,), name="mmload-fetch", daemon=True).start()
-            self._threads += 1
+        if len(self._threads) < self._parallel:  # first: nobody may wait for a thread that cannot be started
+            thread = threading.Thread(target=_work, args=(self._tasks,), name="mmload-fetch", daemon=True)
+            thread.start()
+            self._threads.append(thread)
         self._tasks.put((urgency, next(self._numbers), future, task))
         return future
 
-    def close(self) -> None:
-        """Ends the threads after all tasks."""
-        for _ in range(self._threads):
-            self._tasks.put((_END, next(self._numbers), Future(), lambda: None))
+
+def _end_threads(tasks: PriorityQueue[Task], threads: Sequence[threading.Thread], owner: int) -> None:
+    """Ends threads after all tasks; a forked process has none to end, and one may hold the lock of the tasks there."""
+    for number in range(len(threads) if owner == os.getpid() else 0):
+        tasks.put((_END, number, Future(), lambda: None))
 
 
 def _work(tasks: PriorityQueue[Task]) -> None:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreError, UsageError
-from mmload.remote.layout import SUFFIX, checksums_of_file, chunks_of, manifest_at, parse_checksums
+from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, manifest_at, parse_checksums
 from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.durable_files import (

@@ -21,8 +21,7 @@ from typing import Any
 from mmload.errors import DamagedError, StoreError
 from mmload.runtime.regular_files import allow_more_files, open_regular
 from mmload.store.checksum import crc32
-from mmload.store.manifest import FILE_NAME, Manifest
-from mmload.store.shard_table import BYTES, META_NAME, OFFSETS, FileRecord, files_of, tensordict_meta
+from mmload.store.manifest import BYTES, FILE_NAME, META_NAME, OFFSETS, FileRecord, Manifest, files_of, tensordict_meta
 from mmload.store.versions import read_any
 
 _TRIES = 10

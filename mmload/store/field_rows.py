@@ -1,7 +1,7 @@
 """Rows of a field of a split: where each lies in the files of the shards, and how these are read.
 
 A fixed-size row begins at its number times its bytes, a variable-size row or a list where its shard's offsets say.
-Files are opened at their first use. Rows are read here if they cannot be mapped (:mod:`mmload.store.row_map`), or if
+Files are opened at their first use. Rows are read here if they cannot be mapped (:mod:`mmload.store.row_reader`), or if
 only a few are needed.
 """
 
@@ -17,10 +17,21 @@ from mmload.records import FieldSpec
 from mmload.runtime.host_memory import sections_of, zeros
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import Folder, OpenedFile
-from mmload.store.manifest import ORDER_DTYPE, ORDER_NAME, SplitRecord
+from mmload.store.manifest import (
+    BYTES,
+    ENCODINGS,
+    OFFSETS,
+    ORDER_DTYPE,
+    ORDER_NAME,
+    SIZES,
+    FileRecord,
+    SplitRecord,
+    file_name,
+    files_of,
+    parts_of,
+)
 from mmload.store.row_reader import ROW, Numbers, Places, bytes_of, read_rows
 from mmload.store.row_sources import Samples
-from mmload.store.shard_table import BYTES, ENCODINGS, OFFSETS, SIZES, FileRecord, file_name, files_of, parts_of
 from mmload.store.variable_rows import RAW, Bytes, Index, encoding_of, fault_of
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads
@@ -41,8 +52,8 @@ class FieldRows:
         self.file = file_name(name, spec)
         shards = files.record.shards
         self.shards = len(shards)
-        self._first_rows = np.concatenate([[0], np.cumsum(shards.rows)])
-        self._first_bytes = np.concatenate([[0], np.cumsum(shards.bytes[self.file])])
+        self._first_rows = np.cumsum([0, *(shard.rows for shard in shards)])
+        self._first_bytes = np.cumsum([0, *(shard.files[self.file].bytes for shard in shards)])
 
     def __len__(self) -> int:
         return self.split_files.record.rows
@@ -138,12 +149,12 @@ class FieldRows:
 
     def _read_part(self, part: str, shard: int) -> npt.NDArray[Any]:
         """Reads a shard's offsets, sizes or encodings, and compares their checksum with the manifest."""
-        file = parts_of(self.spec)[part]
-        out = np.empty((int(self.split_files.record.shards.rows[shard]) + file.more, *file.spec.shape), file.spec.dtype)
+        file, record = parts_of(self.spec)[part], self.split_files.record.shards[shard]
+        out = np.empty((record.rows + file.more, *file.spec.shape), file.spec.dtype)
         opened, content = self.split_files.opened(f"{self.name}.{part}", shard), bytes_of(out)
         opened.fill(content, 0)
         opened.check()
-        if crc32(content) != int(self.split_files.record.shards.crc32[f"{self.name}.{part}"][shard]):
+        if f"{crc32(content):08x}" != record.files[f"{self.name}.{part}"].crc32:
             raise self._damaged_file(shard, part, "checksum mismatch, so sizes or places of rows have changed")
         return out
 
@@ -217,7 +228,7 @@ class LocalFiles:
         file.fill(memoryview(order.view(np.uint8).data), 0)
         file.check()
         is_listed = f"{crc32(order.view(np.uint8).data):08x}" == record.crc32
-        if not is_listed or (len(order) and not 0 <= order.min() <= order.max() < self.record.shards.rows.sum()):
+        if not is_listed or (len(order) and not 0 <= order.min() <= order.max() < self.record.rows_of_shards.sum()):
             raise DamagedError(f"{file.path} is damaged: it is not what the manifest names; {self.folder.remedy}")
         return order.astype(np.int64, copy=False)
 
@@ -234,7 +245,7 @@ class LocalFiles:
         key = (shard, name)
         opened = self._opened_files.get(key)
         if opened is None:
-            record = self.record.shards.file(shard, name)
+            record = self.record.shards[shard].files[name]
             opened = self._opened_files.setdefault(key, OpenedFile(self.folder, self._path(name, shard), record))
         return opened
 

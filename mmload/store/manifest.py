@@ -1,5 +1,6 @@
 """Manifest of a dataset, ``dataset.json``: checked records and their text. It exists if the dataset is complete.
 
+Where there is none, the working folder of an unfinished build is recognized, with how to continue it.
 Equal manifests have equal text, byte for byte. The text ends with a checksum, so no bit of it can change unnoticed.
 docs/format.md has the format.
 """
@@ -8,36 +9,157 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from mmload.errors import DamagedError, StoreError, VersionError, one_line, shown
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.regular_files import read_regular
 from mmload.store.checksum import crc32
-from mmload.store.shard_table import Count, FileRecord, ShardRecord, ShardTable, files_of
-from mmload.store.unfinished import how_to_go_on
+
+BYTES, OFFSETS, SIZES, ENCODINGS = "bytes", "offsets", "sizes", "encodings"
+META_NAME = "meta.json"
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+Crc32 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}\Z")]
+
+_MOST = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldFile:
+    """File of a field in a shard: an array of elements of one dtype and shape.
+
+    Attributes:
+        spec: spec of an element.
+        more: number of elements in addition to one per row.
+        counted: whether the rows determine the number of elements.
+        is_list: whether its rows are lists, which may be empty; object storage gives these files as a whole.
+    """
+
+    spec: FieldSpec
+    more: int = 0
+    counted: bool = True
+    is_list: bool = False
+
+    def bytes(self, rows: int) -> int | None:
+        """Returns the size of the file in a shard with this number of rows; None if rows do not determine it."""
+        return (rows + self.more) * self.spec.row_bytes if self.counted else None
+
+
+def files_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldFile]:
+    """Returns name -> file of all fields, in their order; ``NAME.memmap`` is the file's name in the shard's folder."""
+    files: dict[str, FieldFile] = {}
+    for name, spec in fields.items():
+        if spec.encoding is not None:
+            files |= {f"{name}.{part}": file for part, file in parts_of(spec).items()}
+        else:
+            files[file_name(name, spec)] = FieldFile(spec=spec)
+    return files
+
+
+def file_name(field: str, spec: FieldSpec) -> str:
+    """Returns the name, without ``.memmap``, of the file with the rows of a field; of an added one with its version."""
+    if spec.encoding is not None:
+        return f"{field}.{BYTES}"
+    return f"{field}.{spec.version}" if spec.version else field
+
+
+def parts_of(spec: FieldSpec) -> dict[str, FieldFile]:
+    """Returns the files of a variable-size field or a list, by the last word of their names."""
+    parts = {
+        BYTES: FieldFile(spec=FieldSpec(dtype="uint8", shape=()), counted=False, is_list=spec.is_list),
+        OFFSETS: FieldFile(spec=FieldSpec(dtype="int64", shape=()), more=1),
+    }
+    if not spec.is_list:
+        parts[SIZES] = FieldFile(spec=FieldSpec(dtype="int32", shape=(2,)))
+    if spec.encoding == "mixed":
+        parts[ENCODINGS] = FieldFile(spec=FieldSpec(dtype="uint8", shape=()))
+    return parts
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Size of a file in bytes, and its CRC-32 (the one of zip and PNG) as 8 hexadecimal digits."""
+
+    bytes: Count
+    crc32: Crc32
+
+
+class ShardRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Description of a shard.
+
+    Attributes:
+        rows: number of rows.
+        files: record of each ``NAME.memmap``, by the names of :func:`files_of`.
+        folder: number of its folder; None: its own number.
+    """
+
+    rows: Count
+    files: dict[str, FileRecord]
+    folder: Count | None = None
+
+
+def check_shards(shards: Sequence[ShardRecord], files: Mapping[str, FieldFile]) -> None:
+    """Checks that shards have the files of their split's fields, of sizes that can be.
+
+    Raises:
+        ValueError: if files are missing or unknown, or numbers cannot be.
+    """
+    for shard in shards:
+        if shard.files.keys() != files.keys():
+            raise ValueError(f"a shard has the files {', '.join(shard.files)}, expected {', '.join(files)}")
+        for name, file in files.items():
+            size = shard.files[name].bytes
+            if size != (file.bytes(shard.rows) if file.counted else size):
+                raise ValueError(f"bytes of {name} are not rows x row size")
+            if not file.is_list and size < shard.rows:
+                raise ValueError(f"bytes of {name} are fewer than rows")
+    for name in files:
+        if (total := sum(shard.files[name].bytes for shard in shards)) >= _MOST:
+            raise ValueError(f"bytes of {name} are {total:.3g} together, expected less than 2**62")
+
+
+def tensordict_meta(fields: Mapping[str, FieldSpec], shard: ShardRecord) -> str:
+    """Returns the ``meta.json`` by which ``TensorDict.load_memmap`` opens a shard.
+
+    Added fields are not in it: the file of the build stays. ``_type`` is a constant of tensordict. The batch size is
+    [rows], or [] with variable-size rows or lists, as not every file has one element per row then.
+    """
+    fields = {name: spec for name, spec in fields.items() if not spec.version}
+    meta: dict[str, Any] = {
+        name: {
+            "device": "cpu",
+            "shape": [shard.files[name].bytes // file.spec.row_bytes, *file.spec.shape],
+            "dtype": f"torch.{file.spec.dtype}",
+            "is_nested": False,
+        }
+        for name, file in files_of(fields).items()
+    }
+    shape = [] if any(spec.encoding is not None for spec in fields.values()) else [shard.rows]
+    meta |= {"shape": shape, "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+    return json.dumps(meta, indent=1) + "\n"
+
 
 T = TypeVar("T")
 
 
-def convert_json(
-    body: Any, kind: type[T], path: str, hook: Callable[[type, Any], Any] | None = None, advice: str = ""
-) -> T:
-    """Converts plain JSON values to a record.
-
-    The hook converts a plain value to a type that msgspec does not know. Messages name the path, and may have advice.
+def convert_json(body: Any, kind: type[T], path: str, advice: str = "") -> T:
+    """Converts plain JSON values to a record; messages name the path, and may have advice.
 
     Raises:
         DamagedError: if a value does not fit; names the file, the place in it, and what is expected.
     """
     try:
-        return msgspec.convert(body, kind, dec_hook=hook, str_keys=True)
+        return msgspec.convert(body, kind, str_keys=True)
     except (ValueError, RecursionError, OverflowError) as error:  # ValueError: lone surrogates in a key
         raise DamagedError(f"{path} is damaged: {one_line(str(error))}; {advice or 'rebuild the dataset'}") from error
 
@@ -185,13 +307,15 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     samples: FileRecord
     origins: FileRecord | None = None
     shard_samples: Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
-    shards: ShardTable
+    shards: tuple[ShardRecord, ...]
     objects: ObjectsRecord | None = None
     order: RowOrder | None = None
 
     def __post_init__(self) -> None:
         check_names(self.fields, "fields")
-        msgspec.structs.force_setattr(self, "shards", self.shards.completed(files_of(self.fields)))
+        check_shards(self.shards, files_of(self.fields))
+        if len(set(self.folder_numbers)) < len(self.shards):
+            raise ValueError("two shards have the same folder")
         self._check_counts()
         images = self.fields.get("images")
         channels = images.shape[0] if images is not None and len(images.shape) == 3 else 0
@@ -201,7 +325,7 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _check_counts(self) -> None:
         """Checks that split, shards, classes and skipped samples count the same rows."""
-        total = int(self.shards.rows.sum()) if self.order is None else self.order.rows.bytes / ORDER_DTYPE.itemsize
+        total = int(self.rows_of_shards.sum()) if self.order is None else self.order.rows.bytes / ORDER_DTYPE.itemsize
         if total != self.rows:
             of = "the sum of its shards" if self.order is None else "the length of its order"
             raise ValueError(f"rows is {self.rows}, expected {total:g}, {of}")
@@ -229,7 +353,23 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def bytes(self) -> int:
         """Bytes of all shard files."""
-        return sum(int(sizes.sum()) for sizes in self.shards.bytes.values())
+        return sum(file.bytes for shard in self.shards for file in shard.files.values())
+
+    @property
+    def rows_of_shards(self) -> npt.NDArray[np.int64]:
+        """Number of rows of each shard, int64 [S]."""
+        return np.array([shard.rows for shard in self.shards], np.int64)
+
+    @property
+    def folder_numbers(self) -> list[int]:
+        """Number of each shard's folder."""
+        return [index if shard.folder is None else shard.folder for index, shard in enumerate(self.shards)]
+
+    @property
+    def placed_shards(self) -> tuple[ShardRecord, ...]:
+        """Shards, each with the number of its folder."""
+        numbered = zip(self.shards, self.folder_numbers, strict=True)
+        return tuple(msgspec.structs.replace(shard, folder=number) for shard, number in numbered)
 
     @property
     def lists(self) -> dict[str, FileRecord]:
@@ -248,11 +388,12 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def shard_folder(self, split: str, index: int) -> str:
         """Returns the folder, inside the dataset's, of a shard by its number and the name of this split."""
-        return f"{self.subset_of or split}/{shard_name(int(self.shards.folder_numbers[index]))}"
+        folder = self.shards[index].folder
+        return f"{self.subset_of or split}/{shard_name(index if folder is None else folder)}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as plain data."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=list)  # the shards one by one
+        plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
 
@@ -284,7 +425,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 continue
             if owner not in self.splits or self.splits[owner].subset_of is not None:
                 raise ValueError(f"split {name} has rows of {shown(owner)}, expected a split that is no subset")
-            if split.fields != self.splits[owner].fields or split.shards != self.splits[owner].shards:
+            if split.fields != self.splits[owner].fields or split.placed_shards != self.splits[owner].placed_shards:
                 raise ValueError(f"split {name} has other fields or shards than {owner}, which has its rows")
         numbers = [version.number for version in self.versions]
         if numbers != sorted(set(numbers)):
@@ -376,14 +517,7 @@ def loads(text: str, path: str) -> Manifest:
         VersionError: if the format has another version.
         DamagedError: if it is not a manifest, its checksum does not match, or it contradicts itself.
     """
-    return convert_json(parsed_text(text, path), Manifest, path, hook=_shard_table)
-
-
-def _shard_table(_: type, records: Any) -> ShardTable:
-    try:
-        return ShardTable.from_records(msgspec.convert(records, list[ShardRecord]))
-    except msgspec.ValidationError as error:  # msgspec adds the place of the shards only to other errors
-        raise ValueError(str(error)) from error
+    return convert_json(parsed_text(text, path), Manifest, path)
 
 
 def read(folder: str | Path) -> Manifest:
@@ -411,3 +545,62 @@ def read(folder: str | Path) -> Manifest:
         raise DamagedError(f"{file} is not UTF-8 text; rebuild the dataset") from error
     except OSError as error:
         raise StoreError(f"cannot read {file} ({error.strerror})") from error
+
+
+PLAN_NAME = "plan.json"
+MARK_NAME = "lock"
+COMMAND = "command"
+"""Key of the plan for the command of the build: ``words`` after ``mmload``, and the working ``folder``."""
+
+_PREFIX, _SUFFIX = ".", ".building"
+_MOST_BYTES = 2**31  # names of samples that are left out are in it
+
+
+def staging_folder(out: Path) -> Path:
+    """Returns the working folder for a build of this destination."""
+    return out.parent / f"{_PREFIX}{out.name}{_SUFFIX}"
+
+
+def is_staging_folder(folder: Path) -> bool:
+    """Returns whether a folder is a build's working folder, by its name and its mark."""
+    named = folder.name.startswith(_PREFIX) and folder.name.endswith(_SUFFIX)
+    return named and (folder / MARK_NAME).is_file()
+
+
+def unfinished_plan(out: Path) -> dict[str, Any]:
+    """Returns the plan of the unfinished build of a destination; empty if there is none."""
+    return _mapping(_parsed(staging_folder(out) / PLAN_NAME))
+
+
+def how_to_go_on(folder: Path) -> str | None:
+    """Returns the message on a folder without a dataset, if a build of it has begun and not ended; else None.
+
+    The folder is the destination of a build, its working folder, or the unfinished dataset in that.
+    """
+    place = Path(os.path.abspath(folder))
+    staging = next((one for one in (staging_folder(place), place, place.parent) if is_staging_folder(one)), None)
+    if staging is None:
+        return None
+    out = staging.with_name(staging.name[len(_PREFIX) : -len(_SUFFIX)])
+    return f"the build of {out} is unfinished; if it no longer runs, continue it with: {_command(staging, out)}"
+
+
+def _command(staging: Path, out: Path) -> str:
+    """Returns the command of the build, as far as the plan records it."""
+    command = _mapping(_mapping(_parsed(staging / PLAN_NAME)).get(COMMAND))
+    words, folder = command.get("words"), command.get("folder")
+    if isinstance(words, list) and all(isinstance(word, str) for word in words) and isinstance(folder, str):
+        line = shlex.join(["mmload", *words])
+        return line if os.path.abspath("") == folder else f"cd {shlex.quote(folder)} && {line}"
+    return f"mmload build KIND ROOT {shlex.quote(str(out))}, with the recipe that it was begun with"
+
+
+def _parsed(file: Path) -> Any:
+    try:
+        return json.loads(read_regular(file, most=_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _mapping(body: Any) -> dict[str, Any]:
+    return body if isinstance(body, dict) else {}

@@ -70,7 +70,7 @@ def next_shard_folders(folder: Path, manifest: Manifest) -> dict[str, int]:
     firsts: dict[str, int] = {}
     for kept in kept_manifests(folder, manifest, strict=True):
         for name, record in kept.splits.items():
-            owner, last = record.subset_of or name, int(record.shards.folder_numbers.max(initial=-1))
+            owner, last = record.subset_of or name, max(record.folder_numbers, default=-1)
             firsts[owner] = max(firsts.get(owner, 0), last + 1)
     return firsts
 

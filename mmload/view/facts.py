@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mmload.errors import DamagedError, SampleError, UsageError, choices, counted, one_line
 from mmload.records import VARIABLE, FieldSpec
 from mmload.store.dataset_folder import Folder
-from mmload.store.manifest import SKIPPED_NAME, Manifest, SplitRecord
+from mmload.store.manifest import BYTES, SKIPPED_NAME, Manifest, SplitRecord
 from mmload.store.row_sources import Samples
-from mmload.store.shard_table import BYTES
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,8 +69,8 @@ def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dic
 def _field(name: str, spec: FieldSpec, record: SplitRecord) -> dict[str, Any]:
     if spec.encoding is None:
         return {"dtype": spec.dtype, "shape": list(spec.shape), "row_bytes": spec.row_bytes}
-    total = int(record.shards.bytes[f"{name}.{BYTES}"].sum())
-    rows = max(1, int(record.shards.rows.sum()))
+    total = sum(shard.files[f"{name}.{BYTES}"].bytes for shard in record.shards)
+    rows = max(1, int(record.rows_of_shards.sum()))
     shape = [None if size == VARIABLE else size for size in spec.shape]
     return {"dtype": spec.dtype, "shape": shape, "row_bytes": total // rows, "encoding": spec.encoding}
 

@@ -21,7 +21,7 @@ from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 from mmload.parity import run as parity
 from mmload.remote.copies import pull, push
-from mmload.store.unfinished import staging_folder
+from mmload.store.manifest import staging_folder
 
 
 def vectors(seed=0):

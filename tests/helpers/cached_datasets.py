@@ -21,7 +21,7 @@ SMALL_CHUNKS = f"from mmload.remote import chunks; chunks.CHUNK_BYTES = {CHUNK_B
 
 def end_all() -> None:
     """As if this process had ended: the next opening begins with what lies in the cache."""
-    for folder in cached_dataset._OPENED.values():
+    for folder in list(cached_dataset._OPENED.values()):
         folder.close()
     cached_dataset._OPENED.clear()
     cache_folder._FOLDERS.clear()

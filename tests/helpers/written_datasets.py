@@ -10,8 +10,7 @@ import torch
 
 from mmload.records import FieldSpec
 from mmload.store.checksum import crc32
-from mmload.store.manifest import Manifest, SplitRecord, shard_name
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, shard_name
 
 ROWS, SHARD_ROWS = 96, 4  # the images of a shard are three pages
 
@@ -87,7 +86,7 @@ def record_of(
         classes=classes,
         samples=FileRecord(bytes=len(data), crc32=f"{crc32(data):08x}"),
         shard_samples=shard_rows,
-        shards=ShardTable.from_records(tuple(shards)),
+        shards=tuple(shards),
     )
 
 

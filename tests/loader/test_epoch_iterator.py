@@ -119,7 +119,7 @@ def test_a_forked_process_begins_an_epoch_of_its_own_and_goes_on_with_no_other(d
             with pytest.raises(UsageError, match="another process"):
                 next(batches)
 
-        with cast(WorkerPool, loader._usable_pool())._worker._lock:  # as a thread of this process may, when it forks
+        with cast(WorkerPool, loader._usable_pool()).worker._lock:  # as a thread of this process may, when it forks
             assert in_a_fork(child)
         assert len(rows_of(batches)) == 14
 

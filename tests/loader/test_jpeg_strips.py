@@ -14,7 +14,7 @@ from PIL import Image
 from simplejpeg import decode_jpeg
 
 from mmload.errors import DamagedError
-from mmload.loader.jpeg_strips import decode_lines
+from mmload.loader.tiers import decode_lines
 from mmload.render.jpeg_strips import cut_strip
 from tests.helpers.variable_datasets import some_images
 

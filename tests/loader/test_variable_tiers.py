@@ -212,7 +212,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path: Path, tier: str) -> None:
     rows, needed = np.array([0, 4, 3, 5]), np.array([(0, 60, 1)] * 4, NEEDED)
     split = open_dataset(path)["train"]
     field, is_mapped = split.reader.field("images"), tier != "read"
-    source = tiers.tier_of_files(field, populate=tier == "memory") if is_mapped else tiers.ReadTier(field)
+    source = tiers.tier_of_files(field, populate=tier == "memory") if is_mapped else tiers.HostTier(field)
     list(source.parts(rows[:1], needed[:1]))
     os.truncate(next((path / "train").glob("*/images.bytes.memmap")), 60 * 80 * 3 * 3)
     what = "/images.bytes.memmap" if is_mapped else "^images of row 4 of .*, made from '4.png',"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import mmload
 from mmload.errors import DamagedError, RemoteError, StoreError, UsageError
 from mmload.remote import chunk_map
 from mmload.remote.copies import push
+from mmload.runtime.durable_files import lock, open_lock
 from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")
@@ -77,6 +80,21 @@ def test_rows_targets_and_sources_also_of_a_pickled_split(large: Dataset, url: s
         assert torch.equal(split.rows([3, 3, 1]).images, local.rows([3, 3, 1]).images)
     with pytest.raises(UsageError, match="cannot be mapped into memory"):
         _ = remote.data
+
+
+def test_a_dataset_that_nobody_refers_to_gives_its_cache_free(url: str, tmp_path: Path) -> None:
+    remote = mmload.open(url, cache=tmp_path / "cache")
+    batches(remote, shuffle=True, tier="disk")
+    (mark,) = (tmp_path / "cache").glob("*/open")
+    with open_lock(mark) as file:
+        assert not lock(file)
+        del remote
+        gc.collect()
+        assert lock(file)
+    until = time.monotonic() + 20
+    while any(thread.name == "mmload-fetch" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_row_costs_its_chunk(url: str, bucket: Bucket, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from mmload.records import FieldSpec
 from mmload.remote import chunks as chunks_module
 from mmload.remote.chunks import Chunks
-from mmload.store.manifest import SplitRecord
+from mmload.store.manifest import FileRecord, ShardRecord, SplitRecord, files_of
 from mmload.store.row_reader import ROW
-from mmload.store.shard_table import FileRecord, ShardTable, files_of
 
 LEAST = 300_000
 
@@ -29,11 +28,16 @@ def chunks_of(rows: list[int], row_bytes: int | list[int]) -> Chunks:
         offsets = np.concatenate([[0], np.cumsum(row_bytes)])
         file, spec = "images.bytes", FieldSpec(dtype="uint8", shape=(3, -1, -1), encoding="raw")
         sizes = np.diff(offsets[np.concatenate([[0], np.cumsum(counts)])])
-    files, nothing = files_of({"images": spec}), np.zeros(len(counts), np.uint32)
+    files = files_of({"images": spec})
     bytes_of = {
         name: sizes if name == file else (counts + each.more) * each.spec.row_bytes for name, each in files.items()
     }
-    shards = ShardTable(counts, bytes_of, dict.fromkeys(files, nothing))
+    shards = tuple(
+        ShardRecord(
+            rows=count, files={name: FileRecord(bytes=int(of[k]), crc32="00000000") for name, of in bytes_of.items()}
+        )
+        for k, count in enumerate(rows)
+    )
     record = SplitRecord(
         rows=int(counts.sum()), fields={"images": spec}, samples=samples, shard_samples=1, shards=shards
     )

@@ -15,8 +15,8 @@ from mmload.builder.pipeline import update
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
 from mmload.remote import copies
+from mmload.remote.chunks import manifest_at
 from mmload.remote.copies import pull, push
-from mmload.remote.layout import manifest_at
 from mmload.remote.object_store import Objects
 
 pytestmark = [

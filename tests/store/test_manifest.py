@@ -21,8 +21,7 @@ from mmload.builder.verify import verify
 from mmload.errors import DamagedError, MmloadError, VersionError
 from mmload.records import DTYPES, FieldSpec
 from mmload.store.dataset import Dataset
-from mmload.store.manifest import Manifest, SplitRecord, is_name, loads
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, is_name, loads
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
 
@@ -68,7 +67,7 @@ def splits(draw: st.DrawFn) -> SplitRecord:
         skipped_file=FileRecord(bytes=1, crc32=draw(CRCS)) if skipped else None,
         samples=FileRecord(bytes=draw(st.integers(0, 2**40)), crc32=draw(CRCS)),
         shard_samples=draw(st.integers(1, 10**6)),
-        shards=ShardTable.from_records(shards),
+        shards=shards,
     )
 
 

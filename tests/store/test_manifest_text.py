@@ -17,8 +17,7 @@ from mmload.builder.verify import compare, repair, verify
 from mmload.errors import DamagedError, MmloadError, StoreError
 from mmload.parity import ParityReport, record
 from mmload.records import FieldSpec
-from mmload.store.manifest import Manifest, SplitRecord, loads, read, sealed_text
-from mmload.store.shard_table import FileRecord, ShardRecord, ShardTable
+from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, loads, read, sealed_text
 
 SMALL = Manifest(
     recipe={"source": {"kind": "python"}, "rate": 1.5e-05, "name": "\udce9t\u00e9 \\u00E9 \n"},
@@ -33,9 +32,7 @@ SMALL = Manifest(
             std=(0.1, 0.2, 0.0),
             samples=FileRecord(bytes=3, crc32="0123abcd"),
             shard_samples=8,
-            shards=ShardTable.from_records(
-                [ShardRecord(rows=3, files={"images": FileRecord(bytes=36, crc32="deadbeef")})]
-            ),
+            shards=(ShardRecord(rows=3, files={"images": FileRecord(bytes=36, crc32="deadbeef")}),),
         )
     },
 )

@@ -17,7 +17,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import DamagedError
 from mmload.store.dataset import Split
-from mmload.store.row_map import mapped
+from mmload.store.row_reader import mapped
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc, and maps as Linux does")
 

@@ -26,10 +26,9 @@ from mmload.loader import tiers
 from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import dataset_folder
-from mmload.store import row_map as row_map_module
+from mmload.store import row_reader as row_map_module
 from mmload.store.dataset import Split
-from mmload.store.row_map import PreparedRows, RowMap, row_map
-from mmload.store.row_reader import Places, Rows
+from mmload.store.row_reader import Places, PreparedRows, RowMap, Rows, row_map
 
 pytestmark = pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
 
@@ -288,7 +287,7 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
 def test_reserved_beyond_the_limit_of_address_space_names_it() -> None:
     limited = (
-        "import resource; from mmload.store.row_map import reserved; "
+        "import resource; from mmload.store.row_reader import reserved; "
         "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40)); reserved(2**41)"
     )
     done = run_program(limited)

@@ -13,7 +13,7 @@ from meanwhile import interrupted
 
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import square
-from mmload.store.unfinished import how_to_go_on
+from mmload.store.manifest import how_to_go_on
 
 
 @pytest.fixture
