@@ -18,6 +18,9 @@ from mmload.errors import shown
 LARGEST = 1e30
 """Upper bound of numbers that multiply pixels: float32 holds 255 times it."""
 
+_NO_END = 2.0**62
+"""Upper bounds from here on only catch typing errors, and messages do not name them."""
+
 LONGEST_SIDE = 65_535
 """Upper bound of sizes and padding in pixels, as in a JPEG: beyond it is a typing error."""
 
@@ -57,8 +60,10 @@ def integer(
 
 def _range(least: float, greatest: float) -> str:
     """Returns the words for a range, without the ends that only catch typing errors."""
-    start = f" from {least:.12g}" if least > -LARGEST else ""
-    return start + (f" to {greatest:.12g}" if greatest < LARGEST else "")
+    start = "" if least <= -LARGEST else " above 0" if 0 < least < 1 / LARGEST * 10 else f" from {least:.12g}"
+    if greatest >= _NO_END:
+        return start
+    return f"{start} to {greatest:.12g}" if start else f" of at most {greatest:.12g}"
 
 
 def numbers(

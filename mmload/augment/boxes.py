@@ -21,7 +21,7 @@ from torch import Tensor
 from mmload.augment.arguments import number
 from mmload.batch import Batch, fields_of, with_fields
 from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
-from mmload.records import PADDING, PER_BOX
+from mmload.records import PADDING, PER_BOX, dtype_name
 from mmload.render.level_program import Array
 from mmload.render.mask_kernels import moved_masks
 from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
@@ -96,12 +96,13 @@ class BoxRule:
 def following_fields(fields: Mapping[str, Tensor], unchanged: Sequence[str] = ()) -> Fields:
     """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
 
-    Those of bfloat16, which NumPy lacks, are float32.
+    Those of bfloat16, which NumPy lacks, are float32. Values that no dataset stores, such as sparse ones, only pass.
     """
     return {
-        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        name: (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
         for name, value in fields.items()
         if name in _FOLLOWING and name not in unchanged
+        if value.layout == torch.strided and dtype_name(value.dtype) is not None
     }
 
 

@@ -29,12 +29,15 @@ class _WithProbability(LevelStep):
     """One operation with probability ``p``, drawn per sample."""
 
     operation = levels.NONE
-    numbers: tuple[float, ...] = ()
-    """Numbers of the operation, the same for all samples."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         self.p = chance(p)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Numbers of the operation, the same for all samples."""
+        return ()
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         return Program.single_operation(self.operation, plan.count, *self.numbers, apply_mask=draws.chance(self.p))
@@ -77,7 +80,10 @@ class RandomPosterize(_WithProbability):
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
         self.bits = integer("bits", bits, least=0, greatest=8)
-        self.numbers = (float(self.bits),)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        return (float(self.bits),)
 
 
 class RandomSolarize(_WithProbability):
@@ -97,7 +103,10 @@ class RandomSolarize(_WithProbability):
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
         self.threshold = number("threshold", threshold, least=0.0, greatest=255.0, unit="a level")
-        self.numbers = (self.threshold,)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        return (self.threshold,)
 
     def check_images(self, plan: Plan) -> None:
         super().check_images(plan)
@@ -124,7 +133,10 @@ class RandomAdjustSharpness(_WithProbability):
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         super().__init__(p)
         self.sharpness_factor = number("sharpness_factor", sharpness_factor, least=0.0)
-        self.numbers = self.sharpness_factor, 1.0 - self.sharpness_factor
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        return self.sharpness_factor, 1.0 - self.sharpness_factor
 
 
 class GaussianBlur(LevelStep):

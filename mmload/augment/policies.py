@@ -195,7 +195,7 @@ class RandAugment(_Policy):
         self.num_ops = integer("num_ops", num_ops, least=0, greatest=_MOST_OPERATIONS)
         self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, least=2, greatest=_MOST_BINS)
         last = self.num_magnitude_bins - 1
-        self.magnitude = integer("magnitude", magnitude, least=0, greatest=last, unit="a bin")
+        self.magnitude = integer("magnitude", magnitude, least=0, greatest=last, unit="a bin of num_magnitude_bins,")
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a change and a sign per operation and sample."""

@@ -43,6 +43,7 @@ from mmload.store.manifest import (
     Manifest,
     RowOrder,
     SplitRecord,
+    files_of,
     is_name,
     loads,
     read,
@@ -261,9 +262,9 @@ _MANIFEST = re.compile(rf"{VERSIONS}/[0-9]+\.json")
 _SHARD = re.compile(r"[^/]+/[0-9]{6,}")
 _OWN = re.compile(
     rf"{_MANIFEST.pattern}|[^/]+/(samples|skipped|origins)(\.[0-9]+)?\.jsonl|[^/]+/rows\.[0-9]+\.memmap"
-    rf"|{_SHARD.pattern}/(meta\.json|[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z]+|\.[0-9]+)?\.memmap)"
+    rf"|{_SHARD.pattern}/(meta\.json|[A-Za-z0-9][A-Za-z0-9_-]*\.[0-9]+\.memmap)"
 )
-"""Names that the lists and the files of the shards of a version have."""
+"""Names that versions give to lists, to added fields, and to what stands in each shard beside its fields."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -354,13 +355,17 @@ def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[st
     stays if it has files of other names: it may be somebody's own.
     """
     needed = owned_files(path, kept, strict=True)
-    splits = {name for each in (manifest, *_manifests_in(path / VERSIONS)) for name in each.splits}
-    for top in (VERSIONS, *sorted(splits)):
+    fields: dict[str, set[str]] = {VERSIONS: set()}
+    for each in (manifest, *_manifests_in(path / VERSIONS)):
+        for name, record in each.splits.items():
+            fields.setdefault(name, set()).update(f"{file}.memmap" for file in files_of(record.fields))
+    for top in fields:
         for folder, _, files in os.walk(path / top):
             inside = Path(folder).relative_to(path).as_posix()
-            names = {f"{inside}/{file}" for file in files}
+            names, in_shard = {f"{inside}/{file}" for file in files}, _SHARD.fullmatch(inside) is not None
             own = {name for name in names if _OWN.fullmatch(name)}
-            if own == names or names & needed or not _SHARD.fullmatch(inside):
+            own |= {f"{inside}/{file}" for file in fields[top].intersection(files) if in_shard}
+            if own == names or names & needed or not in_shard:
                 yield from sorted(own - needed)
 
 

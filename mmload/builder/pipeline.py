@@ -333,8 +333,8 @@ def _with_engine(
         engine = LocalEngine(threads=threads, processes=processes)
     elif threads is not None or processes is not None:
         raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
-    # A path that is not there may be the name of a dataset of a hub.
-    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and recipe.root.exists():
+    is_name = recipe.kind == "huggingface" and isinstance(recipe.root, Path) and not recipe.root.exists()  # of a hub
+    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and not is_name:
         recipe = replace(recipe, root=Path(os.path.abspath(recipe.root)))
     return recipe, engine
 

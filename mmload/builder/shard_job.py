@@ -477,11 +477,13 @@ def chunk_of_block(
             raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
     size: Any = tuple(fields["images"].shape[-2:]) if "images" in fields else None
     rows, origins = {name: block[name].contiguous() for name in fields}, list[SampleOrigin]()
-    for image in rows["images"].numpy() if has_images(fields) else ():
-        sums = no_sums(len(image))
-        copy_and_sum(image, image, sums, False, 0, 0, *size)
+    if has_images(fields):
+        sums = no_sums(fields["images"].channels)
+        for image in rows["images"].numpy():
+            copy_and_sum(image, image, sums, False, 0, 0, *size)
         own, squares = sums.tolist()
-        origins.append(SampleOrigin(revision="", sums=own, squares=squares, pixels=math.prod(size)))
+        pixels = len(indices) * math.prod(size)
+        origins.append(SampleOrigin(revision="", sums=own, squares=squares, pixels=pixels))  # one for all rows
     return Chunk(fields=rows, samples=[(split.id(index), size) for index in indices], origins=origins)
 
 

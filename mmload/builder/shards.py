@@ -133,10 +133,13 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             pixels=sum(origin.pixels for origin in summed),
             class_counts=dict(Counter(targets)),
         )
+        losses = Counter[str]()
         for row, origin in enumerate(origins):
-            if origin.losses:
-                first = {loss: [name_of(row)] for loss in origin.losses if loss not in UNNAMED}
-                found.add(Statistics(losses=origin.losses, first=first))
+            losses.update(origin.losses)
+            for loss in origin.losses.keys() - UNNAMED:
+                if len(names := found.first.setdefault(loss, [])) < _FIRST:
+                    names.append(name_of(row))
+        found.losses = dict(losses)
         return found
 
     def mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

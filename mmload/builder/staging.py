@@ -239,7 +239,8 @@ class Staging:
         self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if self.committed or all(begun.get(key) == value for key, value in plan.items() if key != COMMAND):
             return True
-        is_gone = UPDATES in begun and (COLUMN not in {*begun, *plan} or begun[UPDATES] != plan.get(UPDATES))
+        changed = begun.get(UPDATES)
+        is_gone = changed is not None and (COLUMN not in {*begun, *plan} or plan.get(UPDATES, changed) != changed)
         if self.shared or not (self._overwrite or is_gone or not has_finished_shards(self.paths)):
             raise BuildError(f"{self.paths.folder} holds an unfinished {self._unlike(begun, plan)}")
         return False

@@ -168,8 +168,14 @@ def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: i
     made = {name: _applied(transform, name, item, params) for name, item in chosen.items()}
     if isinstance(step, augment.CenterCrop) and "boxes" in made:
         # torchvision's own moves the boxes of an image that it pads by up to a pixel too far.
-        made["boxes"] = F.crop(items["boxes"], window.top, window.left, window.rows, window.cols)
+        top, left = (_centered(*each) for each in zip(items["images"].shape[-2:], step.size, strict=True))
+        made["boxes"] = F.crop(items["boxes"], top, left, *step.size)
     return items | made
+
+
+def _centered(length: int, size: int) -> int:
+    """Returns where a crop of the center begins; below 0 if it is larger."""
+    return round((length - size) / 2) if length >= size else -((size - length) // 2)
 
 
 def _applied(transform: Any, name: str, item: Any, params: dict[str, Any]) -> Any:

@@ -17,15 +17,17 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.runtime.intrinsics import LINE
 from mmload.runtime.numba_compile import filled, numba_compiled
+
+if TYPE_CHECKING:  # commands that build nothing do without torch
+    import torch
+    from torch import Tensor
 
 Numbers = npt.NDArray[np.int64]
 
@@ -54,15 +56,17 @@ class MemoryPool:
         self,
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        memory_format: torch.memory_format = torch.contiguous_format,
+        memory_format: torch.memory_format | None = None,
     ) -> Tensor:
         """Returns an uninitialized CPU tensor like ``torch.empty``.
 
         Args:
             shape: any, 4-dimensional for channels_last.
             dtype: any.
-            memory_format: ``torch.contiguous_format`` or ``torch.channels_last``.
+            memory_format: ``torch.contiguous_format``, which None is, too, or ``torch.channels_last``.
         """
+        import torch
+
         size = math.prod(shape) * dtype.itemsize
         if size == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
@@ -122,6 +126,8 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
         dtype: dtype of the tensor.
         device: device of the tensor, which stays there as long as the process runs.
     """
+    import torch
+
     numbers = np.array(values)
     with torch.inference_mode(False):  # else it could not be saved for a backward pass outside of that mode
         return torch.from_numpy(numbers.astype(np.float32 if numbers.dtype.kind == "f" else numbers.dtype)).to(

@@ -20,6 +20,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -44,7 +45,8 @@ _FLAGS = {"abm": "lzcnt", "bmi1": "bmi", "sse4_2": "sse4.2"}
 _COMPILER = "kernel_compiler", "numba_intrinsics"
 _IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_SETTINGS = "NUMBA_BOUNDSCHECK", "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
+_PATIENCE_S, _POLL_S = 60.0, 0.01  # the largest kernel compiles in some seconds
+_SETTINGS = "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 
 
 def load(symbol: str, compile_: Callable[[], bytes]) -> int:
@@ -69,13 +71,23 @@ def _object_file(symbol: str, compile_: Callable[[], bytes]) -> bytes:
             file: Any = BytesIO()
             with suppress(OSError):  # another user's, or on a file system without locks
                 file = stack.enter_context(open(path, "ab", buffering=0))
-                fcntl.flock(file, fcntl.LOCK_EX)
+                _lock(file)
             if (code := _cached(path)) is None:
                 code = _compiled(compile_)
                 with suppress(OSError):  # on a full disk: later processes compile again
                     file.truncate(0)
                     file.write(code + hashlib.sha256(code).digest())
     return code
+
+
+def _lock(file: Any) -> None:
+    """Waits until no other process compiles the same, but not for one that was stopped meanwhile."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_POLL_S)
 
 
 def _cached(path: Path) -> bytes | None:

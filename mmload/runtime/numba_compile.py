@@ -63,9 +63,10 @@ class Kernel(Part, Generic[R]):
     @property
     def address(self) -> int:
         """Address at which other kernels call it, by :class:`~mmload.runtime.declarations.CallBy`."""
-        with _loading:
-            self._address = self._address or load(self.symbol, self.compile)
-            return self._address
+        if not self._address:  # else no lock, which another thread may hold while it compiles
+            with _loading:
+                self._address = self._address or load(self.symbol, self.compile)
+        return self._address
 
     @property
     def symbol(self) -> str:

@@ -121,7 +121,7 @@ class CocoSource:
             named = {
                 f"split {name}": (*split.classes, *map(str, split.objects().category_ids), *split.objects().keypoints)
                 for name, split in splits.items()
-                if files[name].has_objects
+                if any(files[name].objects)  # damaged ones may be of any class
             }
             check_same_classes(named, "list the same categories and keypoints in all annotation files")
             note_doubles(splits, self._tree.notes())

@@ -191,7 +191,7 @@ def class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
             )
         return np.asarray(place, np.uint8)
     if mode not in ("P", "L", "1"):
-        raise RefusedImage(f"it is of mode {mode}; use palette, 8-bit gray, or VOC's colors")
+        raise RefusedImage(f"it is of mode {mode}; use palette, gray of at most 8 bits, or VOC's colors")
     return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]), np.uint8)
 
 
