@@ -467,8 +467,8 @@ def default_side(kind: str, size: int | str | None, *, variable_size: bool = Fal
 
     Args:
         kind: the source's kind.
-        size: pixels of a side; None: 640 for coco and yolo, no transforms for CIFAR and other packages' sources, 256
-            for all others; :data:`ORIGINAL`: none.
+        size: pixels of a side; None: 640 for coco and yolo, 256 for the other kinds of :data:`_SIDES`, no transforms
+            for CIFAR and other packages' sources; :data:`ORIGINAL`: none.
         variable_size: rows vary in size: the short side is shrunk to ``size``.
 
     Raises:

@@ -54,7 +54,7 @@ Array: TypeAlias = Any
   number from 0, and the factors of saturation and value.
 - SOLARIZE: the threshold, in values of the image. POSTERIZE: the number of bits that stay.
 - BLUR: the kernel's width and height in pixels, and its standard deviation.
-- PERMUTE: the channels that come first, second, third.
+- PERMUTE, of images of three channels: those that come first, second, third.
 - AFFINE: the six numbers of the matrix from output to input coordinates, whose origin is the image's center.
 - PERSPECTIVE: the eight coefficients from output to input coordinates, whose origin is the top left corner.
 - MIX_BEGIN: the share of the current image, which is saved. MIX_ADD: the share with which the image is added to the
@@ -63,9 +63,6 @@ Array: TypeAlias = Any
 
 MOST_NUMBERS = 8
 """Upper bound on the numbers of an operation."""
-
-COLORS = frozenset({BRIGHTNESS, CONTRAST, SATURATION, HUE, HSV, GRAY, AUTOCONTRAST, SHARPNESS})
-"""Operations that torchvision runs on images of one or three channels only."""
 
 LUMA_WEIGHTS = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue, as ``torchvision.transforms.v2.functional.rgb_to_grayscale`` has them."""

@@ -276,3 +276,11 @@ def test_rows_whose_boxes_are_padded_to_different_numbers_are_refused(height: in
     rows = [Batch(images=torch.zeros(3, high, 8, dtype=torch.uint8), boxes=torch.zeros(n, 4)) for n, high in sizes]
     with pytest.raises(ValueError, match=r"give the datasets to mmload.Loader \(.* key boxes"):
         Collate(RandomResizedCrop(4))(rows)
+
+
+@pytest.mark.parametrize("targets", [
+    torch.rand(4, 3).requires_grad_(), torch.rand(4).to(torch.float8_e4m3fn), torch.eye(4).to_sparse(),
+], ids=["grad", "float8", "sparse"])  # fmt: skip
+def test_values_that_no_dataset_stores_pass_through(targets: Tensor) -> None:
+    batch = Batch(images=torch.zeros((4, 3, 9, 9), dtype=torch.uint8), targets=targets, batch_size=[4])
+    assert Collate(RandomCrop(8))(batch).targets is targets

@@ -48,6 +48,17 @@ def _id(step: nn.Module) -> str:
     return type(step).__name__
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "first", "second"),
+    [("Solarize", "threshold", 10, 250), ("Posterize", "bits", 1, 5), ("AdjustSharpness", "sharpness_factor", 0, 3)],
+)
+def test_settings_count_as_they_are_when_a_step_runs(name: str, argument: str, first: int, second: int) -> None:
+    make, images = getattr(augment, f"Random{name}"), batch_of(COUNT, 3, 9, 9).images
+    step = make(first, p=1.0)
+    setattr(step, argument, second)
+    assert torch.equal(step(images), make(second, p=1.0)(images))
+
+
 @pytest.mark.parametrize("step", exact_steps(), ids=_id)
 @pytest.mark.parametrize("shape", [(3, 29, 37), (1, 29, 37), (3, 2, 3), (3, 1, 1), (1, 65, 3)])
 def test_a_step_has_the_bits_of_torchvision_alone_and_in_a_collate(

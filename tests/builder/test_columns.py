@@ -160,6 +160,10 @@ def test_an_interrupted_function_continues_from_the_finished_shards_unless_value
     for change in (lambda: mmload.save_subset(squares.out, "hard", [0]), lambda: update(squares)):
         with pytest.raises(BuildError, match="unfinished field vector; add the field again"):
             change()
+    squares.out.rename(squares.out.with_name("aside"))
+    with pytest.raises(BuildError, match="unfinished field vector"):
+        build(squares)
+    squares.out.with_name("aside").rename(squares.out)
     expected, calls = values if again == "same" else other, []
     given = other if again == "array" else lambda batch: calls.append(batch) or by_row(expected)(batch)
     split = mmload.add_field(squares.out, "vector", given, batch_size=1)["train"]

@@ -99,6 +99,7 @@ def test_a_dry_run_removes_nothing(made):
 
 def test_files_of_others_stay_and_what_a_killed_call_has_left_is_removed(made):
     others = ["mine.txt", "train/notes.md", "train/rows.txt", "train/000098/images.memmap", "train/000098/mine.txt"]
+    others += ["train/000000/mine.memmap", "train/20240101/embeddings.memmap", "train/20240101/meta.json"]
     left = ["train/rows.9.memmap", "train/samples.9.jsonl", "train/000099/meta.json", "versions/9.json"]
     for name in (*others, *left):
         (made.out / name).parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import runpy
 import signal
@@ -121,6 +122,28 @@ def test_a_kernel_is_loaded_once_for_all_threads(monkeypatch: pytest.MonkeyPatch
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(kernel, range(20)))
     assert loaded == [kernel.symbol]
+
+
+def test_a_kernel_that_is_loaded_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba_compile, "load", lambda symbol, compile_: ABSOLUTE)
+    kernel = Kernel(lambda value: None, Signature("int64", ("int64",)), nogil=True)
+    assert kernel.address == ABSOLUTE
+    with ThreadPoolExecutor(1) as pool, numba_compile._loading:  # as a thread holds it that compiles another kernel
+        assert pool.submit(lambda: kernel.address).result(timeout=10) == ABSOLUTE
+
+
+def test_a_process_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine_code, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(machine_code, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(machine_code, "_announce", lambda: None)
+
+    assert machine_code._object_file("kernel", lambda: b"code") == b"code"
+    [file] = cached(tmp_path)
+    file.write_bytes(b"")
+    with open(file, "ab") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        assert machine_code._object_file("kernel", lambda: b"more") == b"more"
+    assert machine_code._object_file("kernel", bytes) == b"more", "it was kept"
 
 
 PAIR = np.dtype([("first", np.int64), ("second", np.uint8)], align=True)

@@ -74,7 +74,7 @@ def test_an_entry_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(make_source("counting", tmp_path, Decoder(), {}).splits()["train"]) == 3
     with pytest.raises(RecipeError, match="broken of no_such_module:x cannot be loaded"):
         make_source("broken", tmp_path, Decoder(), {})
-    with pytest.raises(RecipeError, match="unknown source kind 'other'; use one of broken, cifar10, .*counting"):
+    with pytest.raises(RecipeError, match="unknown source kind 'other'; use one of broken, .*counting"):
         make_source("other", tmp_path, Decoder(), {})
 
 

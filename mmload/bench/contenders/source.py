@@ -32,7 +32,7 @@ def no_source(task: Task) -> str:
     if kind == "voc":
         return "torchvision's VOCDetection and VOCSegmentation give annotations and masks, not one class for each image"
     if kind not in ("imagefolder", "cifar10", "cifar100"):
-        return f"torchvision has no dataset for a source of kind {kind}"
+        return f"the bench does not read a source of kind {kind} by torchvision"
     if recipe["source"].get("labels", "fine") != "fine":
         return "torchvision's CIFAR100 has fine labels only"
     if recipe["decode"]["mode"] != "RGB" or recipe["decode"]["exif_orient"]:
