@@ -160,12 +160,17 @@ def test_a_node_that_lacks_something_is_named_before_anything_is_built(
 ) -> None:
     job, folders = recipe(photos, tmp_path / "out"), ShardJob.folders
     made_by = ray_engine.made_by()
-    checksum = ray_engine._checksum
+    checksum = ray_engine.samples_checksum
     faults: list[tuple[Any, str, Any, str]] = [
         (ray_engine, "made_by", lambda: made_by | {"torch": "9.9"}, r"has torch .*, the machine .* has torch 9\.9"),
         (ray_engine, "made_by", lambda: made_by | {"no-package": "1"}, "has no-package none, the machine"),
         (ShardJob, "folders", lambda self: (Path("/not/there"), *folders(self)), "does not see /not/there; mount"),
-        (ray_engine, "_checksum", lambda *words: checksum(*words) + 1, "cannot read the first samples of train, or"),
+        (
+            ray_engine,
+            "samples_checksum",
+            lambda *words: checksum(*words) + 1,
+            "cannot read the first samples of train, or",
+        ),
     ]
     for place, name, value, message in faults:
         with monkeypatch.context() as patch:
