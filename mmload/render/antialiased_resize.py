@@ -433,10 +433,8 @@ def resize_part(image: Bytes, size: tuple[int, int], part: tuple[int, int, int, 
     channels, height, width = image.shape
     pixels = image.transpose(1, 2, 0)
     layout = PIXELS if pixels.flags.c_contiguous else PLANES
-    memory, black = (
-        (pixels if layout == PIXELS else np.ascontiguousarray(image)).reshape(-1),
-        np.zeros(channels, np.uint8),
-    )
+    memory = (pixels if layout == PIXELS else np.ascontiguousarray(image)).reshape(-1)
+    black = np.zeros(channels, np.uint8)
     place = np.array([(0, 0, height, height, width, layout, 1)], PLACE)
     window = np.array([(0, 0, height, width, *size, -part[0], -part[1])], RESIZED)
     resize(ImageLines(memory, place, memory), 0, Resizes(window, black, 0, black, reach), out[None])
