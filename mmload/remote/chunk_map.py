@@ -41,6 +41,7 @@ class FetchThreads:
         self._tasks: PriorityQueue[Task] = PriorityQueue()
         self._numbers = itertools.count()
         self._parallel, self._threads = parallel, list[threading.Thread]()
+        self._starting = threading.Lock()  # maps submit at the same time
         weakref.finalize(self, _end_threads, self._tasks, self._threads, os.getpid()).atexit = False
 
     def submit(self, urgency: int, task: Callable[[], None]) -> Future[None]:
@@ -50,10 +51,11 @@ class FetchThreads:
             RuntimeError: if the system has no more threads.
         """
         future: Future[None] = Future()
-        if len(self._threads) < self._parallel:  # first: nobody may wait for a thread that cannot be started
-            thread = threading.Thread(target=_work, args=(self._tasks,), name="mmload-fetch", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        with self._starting:
+            if len(self._threads) < self._parallel:  # first: nobody may wait for a thread that cannot be started
+                thread = threading.Thread(target=_work, args=(self._tasks,), name="mmload-fetch", daemon=True)
+                thread.start()
+                self._threads.append(thread)
         self._tasks.put((urgency, next(self._numbers), future, task))
         return future
 
