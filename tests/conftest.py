@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -40,6 +41,7 @@ from mmload.cli.app import main
 from mmload.remote import cached_dataset, chunks, object_store
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files, processes
+from mmload.sources import files
 from mmload.store.dataset import Dataset, Split
 
 # The same examples in each run; `scripts/test --hypothesis-profile explore` draws others.
@@ -143,6 +145,19 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts how often each file of a source is read."""
+    read_bytes, counts = files.read_bytes, Counter[str]()
+
+    def counted(root: Any, name: str, *more: Any) -> bytes:
+        counts[name] += 1
+        return read_bytes(root, name, *more)
+
+    monkeypatch.setattr(files, "read_bytes", counted)
+    return counts
+
+
+@pytest.fixture
 def devkit(tmp_path: Path) -> Devkit:
     """An empty devkit of 2007."""
     return Devkit(tmp_path / "devkit")
@@ -200,7 +215,7 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
-        object_store, "RETRIES", object_store.Retries(most=3, first_s=0.001, longest_s=0.002, within_s=5)
+        object_store, "RETRIES", object_store.Retries(most=3, first_s=0.001, longest_s=0.002, within_s=300)
     )
     own = Bucket(s3_server, tmp_path.name.replace("_", "-").lower())
     own.faults()
