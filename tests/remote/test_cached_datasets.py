@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from cached_datasets import cache_of, end_all, map_of, stored_bytes
 from conftest import crop_collate
 from loading_orders import order_options
 from s3_server import Bucket
+from waiting import until
 from written_datasets import of_tensors
 
 import mmload
@@ -82,19 +82,21 @@ def test_rows_targets_and_sources_also_of_a_pickled_split(large: Dataset, url: s
         _ = remote.data
 
 
+def runs(name: str) -> bool:
+    return any(thread.name == name for thread in threading.enumerate())
+
+
 def test_a_dataset_that_nobody_refers_to_gives_its_cache_free(url: str, tmp_path: Path) -> None:
     remote = mmload.open(url, cache=tmp_path / "cache")
     batches(remote, shuffle=True, tier="disk")
+    until(lambda: not runs("mmload-ahead"))  # it refers to the dataset
     (mark,) = (tmp_path / "cache").glob("*/open")
     with open_lock(mark) as file:
         assert not lock(file)
         del remote
         gc.collect()
         assert lock(file)
-    until = time.monotonic() + 20
-    while any(thread.name == "mmload-fetch" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: not runs("mmload-fetch"))
 
 
 def test_a_row_costs_its_chunk(url: str, bucket: Bucket, tmp_path: Path) -> None:
@@ -160,8 +162,7 @@ def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, t
     bucket.faults(fail_every=1)
     with pytest.raises(RemoteError, match=rf"cannot read {url}/train/000000/"):
         batches(remote, shuffle=True, tier="disk")
-    while map_of(remote)._arriving:  # what was requested before still fails
-        time.sleep(0.01)
+    until(lambda: not map_of(remote)._arriving)  # what was requested before still fails
     bucket.faults(fail_every=3)
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
 
