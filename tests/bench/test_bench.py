@@ -275,7 +275,7 @@ def test_rows_of_few_pixels_are_cropped_from_padded_rows_unless_a_size_is_given(
     options = BenchOptions(size=size)
     task = task_of(options, dataset.path, None)
     assert (task.crop, task.padding) == (crop, padding)
-    assert [replace(options, full=full).plan().seconds for full in (False, True)] == [60, 600]
+    assert [replace(options, full=full).seconds for full in (False, True)] == [60, 600]
 
 
 def test_a_model_that_does_not_exist_or_does_not_fit_is_refused(dataset: Dataset) -> None:
