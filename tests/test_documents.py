@@ -225,6 +225,7 @@ def texts_of_records() -> dict[str, list[str]]:
     cold = record("cold-large")["results"]["rows as stored, uint8"]
     built = {each["name"]: f"{each['images_per_second']:,.0f}" for each in record("build")["results"]}
     steps = {row["name"]: row["ratio"] for row in record("steps")["rows"]}
+    lists = {name: f"{min(times):,.0f} us" for name, times in record("detection")["us_per_image"].items()}
     kinds = record("crop-study")["rows"]
     square, pixels, jpeg = (kind["row_bytes"] for kind in (kinds[0], kinds[2], kinds[3]))
     row = 3 * 256 * 256 + 8
@@ -257,6 +258,11 @@ def texts_of_records() -> dict[str, list[str]]:
             f"{built['mmload build']} images/s; {built['bare decode + resize, 2 threads']} by a bare loop",
             f"{built['tensordict tutorial, 2 workers']} by the tensordict tutorial's, "
             f"{built['FFCV DatasetWriter, 2 workers']} by FFCV's writer",
+            *(
+                f"| {name} | {lists[f'{name}, {other}']} | {lists[f'{name}, mmload, JPEGs']} | "
+                f"{lists[f'{name}, mmload, pixels']} |"
+                for name, other in (("YOLO", "Ultralytics"), ("LSJ", "torchvision"))
+            ),
             *(
                 f"{kind['row_bytes']:,.0f} | {kind['enlarged']:.0%} | {kind['psnr']:.1f} dB | {kind['levels']:.1f} |"
                 for kind in kinds
