@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mmload.bench.verdict import verdict
 from PIL import Image
 
 from mmload.bench.machine import files_below, make_cold, resident_bytes
@@ -18,7 +19,6 @@ from mmload.bench.record import Record, Row, write_json
 from mmload.bench.report import COLORS, INK, WIDTH, check_plot, draw, number, table
 from mmload.bench.task import task_of
 from mmload.bench.train import SMALL, check_model
-from mmload.bench.verdict import verdict
 from mmload.errors import MmloadError, UsageError
 from mmload.store.dataset import Dataset
 
