@@ -20,11 +20,10 @@ from mmload.errors import RecipeError, SampleError, SourceError, UsageError, cho
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import TIME_MARK, Table, Text
 from mmload.sources.decode import Decoder
-from mmload.sources.files import MAX_BYTES, SampleFiles
+from mmload.sources.files import MOST_BYTES, SampleFiles
 from mmload.sources.listed_split import Item, Listing, check_same_classes, value_at
 from mmload.sources.objects import read_mask
 from mmload.sources.schema import ValuesSplit
-from mmload.store.manifest import is_name
 
 _BOXES = ("bbox", "bboxes", "boxes")
 _LABELS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
@@ -116,7 +115,7 @@ class _Row:
         if cell.get("bytes") is not None:
             return bytes(cell["bytes"])
         try:
-            return read_regular(cell.get("path") or "", most=MAX_BYTES)
+            return read_regular(cell.get("path") or "", most=MOST_BYTES)
         except OSError as error:
             raise SampleError(sample, f"its {name} has neither bytes nor a file ({error.strerror})") from error
 
@@ -127,8 +126,8 @@ class HuggingFaceSplit(ValuesSplit):
     def __init__(self, source: HuggingFaceSource, name: str, dataset: Any) -> None:
         import datasets
 
-        if not is_name(name) or not len(dataset):
-            raise SourceError(f"split {name!r} of {source.root} has no rows, or no plain name; choose others in split")
+        if not len(dataset):
+            raise SourceError(f"split {name!r} of {source.root} has no rows; choose others in split")
         leaves = dict(_leaves(dataset.features))
         pictures = [column for column, feature in leaves.items() if isinstance(feature, datasets.Image)]
         fields = _guessed(leaves) if source.fields is None else dict(source.fields)

@@ -27,7 +27,7 @@ from mmload.errors import SampleError, SourceError
 from mmload.remote.opening import open as open_dataset
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
-from mmload.sources.files import inner_name, read_bytes
+from mmload.sources.files import SampleFiles, inner_name
 from mmload.sources.listed_split import held_out
 
 
@@ -319,12 +319,12 @@ class Slow(io.FileIO):
 def test_read_bytes_returns_all_bytes_and_rejects_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "long").write_bytes(bytes(range(256)) * 5000)
-    assert read_bytes(tmp_path, "empty", "it") == b""
-    assert read_bytes(tmp_path, "long", "it") == bytes(range(256)) * 5000
+    assert SampleFiles(tmp_path, "it").read("empty") == b""
+    assert SampleFiles(tmp_path, "it").read("long") == bytes(range(256)) * 5000
     with pytest.raises(SampleError, match=r"it: . cannot be read \(Is a directory\)"):
-        read_bytes(tmp_path, ".", "it")
+        SampleFiles(tmp_path, "it").read(".")
     monkeypatch.setattr("mmload.sources.files.io.FileIO", Slow)
-    assert read_bytes(tmp_path, "long", "it") == bytes(range(256)) * 5000
+    assert SampleFiles(tmp_path, "it").read("long") == bytes(range(256)) * 5000
 
 
 @pytest.mark.parametrize(("white", "noted"), [(4095, True), (1023, True), (4500, False), (0, False)])
