@@ -255,7 +255,8 @@ def find_splits(
 
     Raises:
         RecipeError: as for :func:`make_source`, and if an option does not go with what is there.
-        SourceError: if the source cannot be read, is not laid out as its kind says, or a split has no plain name.
+        SourceError: if the source cannot be read, is not laid out as its kind says, or a split is empty or has no plain
+            name.
     """
     from mmload.store.manifest import is_name
 
@@ -265,9 +266,12 @@ def find_splits(
     except OSError as error:  # such as a folder that disappears while it is scanned
         where, why = error.filename or root, error.strerror or error
         raise SourceError(f"cannot read {where} ({why}); fix it, or remove it") from error
-    for name in splits:
+    for name, split in splits.items():
         if not is_name(name):
             raise SourceError(f"{name!r:.60} is no name of a split; use letters, digits, _ and -")
+        if not len(split):
+            notes = split.notes() if isinstance(split, HasNotes) else ()
+            raise SourceError("; ".join((f"split {name} of {root} has no samples", *notes)))
     return splits
 
 

@@ -155,8 +155,6 @@ class Cifar10Source:
             targets.append(labels)
             rows += ((f"{name}/{row}", md5) for row in range(len(labels)))
             odd += () if md5 == self.edition.md5[name] else (name,)
-        if not rows:
-            raise SourceError(f"no rows in {', '.join(names)} of {folder}")
         note = f"not the original {self.edition.name}: the MD5 of {', '.join(odd)} is not the published one"
         return CifarSplit(classes, torch.cat(images), torch.cat(targets), rows, note if odd else "")
 

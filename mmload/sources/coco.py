@@ -166,9 +166,7 @@ class CocoSource:
         raise SourceError(f"{self._root} has no folder {stems[0]} with the images of {file}; give images, the folder")
 
     def _split(self, name: str, read: AnnotationFile) -> CocoSplit:
-        if not read.images:
-            raise SourceError(f"{read.path} has no images")
-        folder = self._folder(name, read.path, read.images[0].file_name)
+        folder = self._folder(name, read.path, read.images[0].file_name if read.images else "")
         inside = f"{os.path.abspath(self._root / folder)}/"
         for image in read.images:
             image.file_name = image.file_name.replace("\\", "/").removeprefix(inside)  # tools on Windows

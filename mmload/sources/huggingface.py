@@ -74,7 +74,7 @@ class HuggingFaceSource:
             SourceError: if it cannot be opened, or has no images.
             RecipeError: if fields name no column, or the format of boxes has to be given.
         """
-        splits = {name: HuggingFaceSplit(self, name, dataset) for name, dataset in self._opened()}
+        splits = {name: HuggingFaceSplit(self, dataset) for name, dataset in self._opened()}
         named = {name: split.classes for name, split in splits.items() if split.classes}
         check_same_classes(named, "give all splits the same ClassLabel")
         return splits
@@ -123,11 +123,9 @@ class _Row:
 class HuggingFaceSplit(ValuesSplit):
     """One split: rows in order."""
 
-    def __init__(self, source: HuggingFaceSource, name: str, dataset: Any) -> None:
+    def __init__(self, source: HuggingFaceSource, dataset: Any) -> None:
         import datasets
 
-        if not len(dataset):
-            raise SourceError(f"split {name!r} of {source.root} has no rows; choose others in split")
         leaves = dict(_leaves(dataset.features))
         pictures = [column for column, feature in leaves.items() if isinstance(feature, datasets.Image)]
         fields = _guessed(leaves) if source.fields is None else dict(source.fields)

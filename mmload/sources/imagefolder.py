@@ -141,8 +141,6 @@ class ImageFolderSource:
             classes = self._named(self.class_names, next(iter(splits.values())).classes)
             for split in splits.values():
                 split.classes, split.is_renamed = classes, True
-        if self.val_fraction is None:
-            return splits
         return with_held_out(splits, attrgetter("own"), self.val_fraction, self.seed)
 
     def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
@@ -208,8 +206,6 @@ class ImageFolderSource:
                 f"({', '.join(empty[:5])}); images end in {' '.join(EXTENSIONS)}; "
                 "set allow_empty to keep classes without images"
             )
-        if not files:
-            raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
         for name in self._tree.names(split, of_files=True):
             if name.lower().endswith(EXTENSIONS):
                 findings.add("images beside the class folders are left out", name)

@@ -200,10 +200,9 @@ class ListSource:
         }
         for name, split in splits.items():
             _check_ids(name, split, path)
-        if self.val_fraction is not None:
-            splits = with_held_out(
-                splits, lambda item: str(item.own) if targets.classes else "", self.val_fraction, self.seed
-            )
+        splits = with_held_out(
+            splits, lambda item: str(item.own) if targets.classes else "", self.val_fraction, self.seed
+        )
         note_doubles(splits, (), "file", ", under different ids")
         return splits
 

@@ -120,9 +120,6 @@ class VocSource:
             items = self._annotated_items(tree, findings)
         if self._map:
             items = {name: self._single(tree.place, split, findings[name]) for name, split in items.items()}
-        for name, split in items.items():
-            if not split:
-                raise SourceError("; ".join((f"split {name} of {tree.place} has no image", *findings[name].notes())))
         classes = self._own_classes(tree.place, items, PASCAL if years else "auto")
         splits = {
             name: VocSplit(self, tree.place, split, classes, findings[name].notes()) for name, split in items.items()
@@ -152,11 +149,9 @@ class VocSource:
 
     def _devkit(self) -> tuple[Path, dict[str, str]]:
         """Returns the devkit, and the folder of each year in it; downloads what is missing."""
-        if self.download and self._root.parent.is_dir():
-            self._root.mkdir(exist_ok=True)
-        check_is_folder(self._root, "a VOCdevkit, or the folder around it")
         if self.download:
             self._fetch()
+        check_is_folder(self._root, "a VOCdevkit, or the folder around it")
         return find_years(self._root)
 
     def _fetch(self) -> None:

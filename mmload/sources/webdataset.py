@@ -30,7 +30,6 @@ from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import (
     EXTENSIONS,
     MISSING,
-    LocalTree,
     RemoteFiles,
     SampleFiles,
     Tree,
@@ -125,8 +124,6 @@ class WebDatasetSource:
                         findings.add("tars end without a mark and may have been cut off", tar)
         targets, notes = self._targets(samples), findings.notes()
         splits = {name: self._split(own, tree.place, targets, notes) for name, own in samples.items()}
-        if self.val_fraction is None:
-            return splits
         return with_held_out(splits, lambda item: str(item.own[0]), self.val_fraction, self.seed)
 
     def _tars(self) -> tuple[Tree, dict[str, list[str]]]:
@@ -137,8 +134,6 @@ class WebDatasetSource:
         tree = tree_of(
             replace(self.root, prefix=folder) if isinstance(self.root, Location) else folder, self.allow_outside
         )
-        if isinstance(tree, LocalTree):
-            tree.check_folder("", "the folder of the tars")
         if self.shards is not None:
             return tree, {split: list(_matching(tree, pattern)) for split, pattern in self.shards.items()}
         names = list(_matching(tree, "*.tar" if is_folder else path[len(folder) :].lstrip("/")))

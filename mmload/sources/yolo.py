@@ -106,8 +106,6 @@ class YoloSource:
         findings = Findings()
         files = (file for path in paths for file in self._images(str(path), base, findings))
         items = Listing(Item, self._items(files, meaning.numbers, findings))
-        if not items:
-            raise SourceError(f"{self._path}: {key} has no images in {', '.join(map(str, paths))}")
         notes = findings.notes()
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)

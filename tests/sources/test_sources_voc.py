@@ -292,7 +292,7 @@ READ: dict[str, dict[str, Any]] = {
     "no single label": {
         "tree": kit({"two": xml(thing("cat"), thing("cat"))}),
         "options": SINGLE,
-        "rows": r"has no image; images dropped, several objects: 1",
+        "rows": r"has no samples; images dropped, several objects: 1",
     },
     "mask of a palette": masked(paletted(NUMBERS), NUMBERS),
     "gray mask": masked(NUMBERS, NUMBERS),

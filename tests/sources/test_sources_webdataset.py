@@ -260,7 +260,7 @@ def test_webdataset_options_that_are_wrong_are_named(tmp_path: Path, options: di
 def test_tars_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"0.jpg": photo(0)})
     (tmp_path / "root").mkdir()
-    with pytest.raises(SourceError, match=r"\.\./a.tar leads out of .*root"):
+    with pytest.raises(SourceError, match=r"leads out of .*root"):
         splits(tmp_path / "root", shards={"train": "../a.tar"})
     (tmp_path / "root" / "inner").symlink_to(tmp_path)
     with pytest.raises(SourceError, match=r"leads out of .*allow_outside"):

@@ -275,7 +275,7 @@ def test_yolo_lists_outside_of_the_root_are_read_if_allowed(tmp_path: Path) -> N
     )
     check("yolo", tmp_path / "in", {"train": [{"id": "images/train/a.png", "labels": [1]}]})
     plant(tmp_path / "in", {"train.txt": f"{tmp_path}/in2/a.png\n"})
-    check("yolo", tmp_path / "in", "in2/a.png leads out of .*allow_outside")
+    check("yolo", tmp_path / "in", "in2 leads out of .*allow_outside")
     plant(tmp_path / "in", {"train.txt": b"images/\xff.png\n"})
     check("yolo", tmp_path / "in", "train.txt is not UTF-8 text")
     with pytest.raises(RecipeError, match="task is"):
