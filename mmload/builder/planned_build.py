@@ -619,14 +619,13 @@ def remaining_splits(
 ) -> tuple[Mapping[str, SourceSplit], Excluded, Excluded]:
     """Returns the splits without the samples that the recipe and a list exclude, all excluded samples, and those gone.
 
-    The samples that were excluded ``before`` and are gone now stay excluded, whether or not they are named.
+    The samples that were excluded ``before`` stay excluded, whether or not they are named, and are gone.
     """
-    splits, excluded = _all_splits(recipe), recipe.exclude
+    splits, excluded = _all_splits(recipe), _joined(recipe.exclude, before)
     gone = absent(before, splits)
     if listed is not None:
         excluded = _joined(excluded, samples_of(listed, splits, gone))
     check_there(excluded, splits, gone)
-    excluded = _joined(excluded, gone)
     return exclude_samples(splits, excluded), excluded, gone
 
 
