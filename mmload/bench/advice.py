@@ -115,9 +115,9 @@ def _tried(
     built = replace(recipe, transforms=(), variable_layout=layout, side=side)
     built = built.with_default_transforms(boxes=has_boxes({_SPLIT: chosen}))
     few = only(chosen, np.array(probes(len(chosen), _FIRST)))
-    _build(folder / "first", built, few, threads)  # compiles and imports
+    build_sample(folder / "first", built, few, threads)  # compiles and imports
     began = time.perf_counter()
-    record = _build(folder, built, chosen, threads)
+    record = build_sample(folder, built, chosen, threads)
     seconds = time.perf_counter() - began
     share = images / record.rows
     return Layout(
@@ -131,7 +131,7 @@ def _tried(
     )
 
 
-def _build(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int) -> SplitRecord:
+def build_sample(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int) -> SplitRecord:
     """Builds a dataset of one shard at ``folder/dataset``, without the safety of a build."""
     chain, paths = TransformChain(recipe.transforms), BuildPaths(folder)
     paths.folder.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ from mmload.runtime.durable_files import remove
 from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, make_source
 from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
-from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
+from mmload.sources.exclusion import remaining_splits
 from mmload.store.manifest import (
     ORIGINS_NAME,
     PLAN_NAME,
@@ -148,7 +148,7 @@ class PlannedBuild:
         self.previous = None if changes is None else Previous(recipe.out, changes)
         self.listed = time.time_ns()
         before = {} if self.previous is None else self.previous.excluded
-        self.splits, excluded, gone = remaining_splits(recipe, exclude, before)
+        self.splits, excluded, gone = remaining_splits(_all_splits(recipe), recipe.exclude, exclude, before)
         self._listed_splits = self.splits
         self._fits = recipe.side is not None and recipe.variable_layout is None
         if recipe.side is not None:
@@ -571,7 +571,7 @@ def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
         RecipeError: if the recipe has no root, or its options are invalid.
         SourceError: if the source cannot be read.
     """
-    return exclude_samples(_all_splits(recipe), recipe.exclude)
+    return remaining_splits(_all_splits(recipe), recipe.exclude, None, recipe.exclude)[0]
 
 
 def _all_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
@@ -612,25 +612,6 @@ def _read_size(split: SourceSplit, index: int) -> tuple[int, int] | None:
     sample = split.read(index)
     is_image = "images" in sample.fields and dtype_name(sample.fields["images"].dtype) == "uint8"
     return sample.size if is_image else None
-
-
-def remaining_splits(
-    recipe: BuildRecipe, listed: str | Path | None, before: Excluded
-) -> tuple[Mapping[str, SourceSplit], Excluded, Excluded]:
-    """Returns the splits without the samples that the recipe and a list exclude, all excluded samples, and those gone.
-
-    The samples that were excluded ``before`` stay excluded, whether or not they are named, and are gone.
-    """
-    splits, excluded = _all_splits(recipe), _joined(recipe.exclude, before)
-    gone = absent(before, splits)
-    if listed is not None:
-        excluded = _joined(excluded, samples_of(listed, splits, gone))
-    check_there(excluded, splits, gone)
-    return exclude_samples(splits, excluded), excluded, gone
-
-
-def _joined(first: Excluded, second: Excluded) -> Excluded:
-    return {name: [*first.get(name, ()), *second.get(name, ())] for name in {*first, *second}}
 
 
 def fingerprint(splits: Mapping[str, SourceSplit]) -> str:

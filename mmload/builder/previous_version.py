@@ -242,7 +242,7 @@ def classes_of(split: Split) -> Numbers:
 def stored_fields(split: Split, rows: Numbers) -> dict[str, Tensor | VariableRows]:
     """Reads rows, int64 [n], of all fields of a split as they are stored."""
     return {
-        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.files.field(name), rows)
+        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.reader.field(name), rows)
         for name, spec in split.record.fields.items()
     }
 
