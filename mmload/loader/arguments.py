@@ -26,10 +26,9 @@ from mmload.loader.tiers import TIERS
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.resources import MOST_THREADS
-from mmload.store.dataset import Dataset
+from mmload.store.dataset import AnySplit, Dataset, View, view_of
 from mmload.store.row_numbers import Numbers
 from mmload.store.row_reader import sizes_of
-from mmload.store.split_views import AnySplit, View, view_of
 
 MOST_SEED = 2**64 - 1
 

@@ -34,9 +34,9 @@ from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of
 from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
+from mmload.store.dataset import View
 from mmload.store.row_numbers import Numbers, shown_rows
 from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
-from mmload.store.split_views import View
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""

@@ -44,17 +44,15 @@ from mmload.loader.epoch_iterator import (
     BatchRows,
     Counts,
     EpochIterator,
-    OrderIdentity,
     Position,
     Progress,
     State,
     WorkerPool,
     begin_prefetch,
     beginning,
-    check_sampler,
+    check_same,
     position_in,
     seed_in,
-    state_of,
 )
 from mmload.loader.order import (
     EpochOrder,
@@ -297,7 +295,7 @@ class Loader:
         if (samples or is_begun) and not self._batches_in(self._order.most_remaining(samples)):
             samples = self._order.length  # what drop_last and tail leave out would make batches under other settings
             epoch += not samples
-        return state_of(epoch, samples, self._identity())
+        return {"epoch": epoch, "samples": samples, **self._identity()}
 
     def load_state_dict(self, state: State, *, other_version: bool = False) -> None:
         """Continues where ``state`` was taken; the number of ranks and the batch size may have changed since.
@@ -315,13 +313,13 @@ class Loader:
         """
         order, identity = self._order, self._identity()
         if self._follows_torch:
-            identity = replace(identity, seed=seed_in(state, self.seed))
+            identity["seed"] = seed_in(state, self.seed)
         saved = epoch, samples = position_in(state, identity, length=self._order.length, other_version=other_version)
         if samples and not self._batches_in(order.most_remaining(samples)):
             epoch, samples = epoch + 1, 0
         elif samples and not other_version:
-            check_sampler(state, identity)
-        self._use_seed(identity.seed)
+            check_same("sampler", state, identity)
+        self._use_seed(int(identity["seed"]))
         self._progress.resume(saved, epoch, samples)
 
     def stats(self) -> dict[str, Any]:
@@ -368,17 +366,13 @@ class Loader:
         own = {"_progress": deepcopy(self._progress), "_counts": replace(self._counts)}
         return {**self.__dict__, "_pool": None, **own}
 
-    def _identity(self) -> OrderIdentity:
-        order = self._order
-        return OrderIdentity(
-            order=order.identity,
-            rows=order.rows,
-            seed=self.seed,
-            dataset=self.split.digest,
-            subset=self._view.subset,
-            sampler=order.digest if isinstance(order, SamplerOrder) else None,
-            version=self.split.version,
-        )
+    def _identity(self) -> State:
+        """Returns what another loader must have in common to continue an epoch; keys that do not apply are left out."""
+        order, split = self._order, self.split
+        own = {"rows": order.rows, "seed": self.seed, "order": order.identity, "dataset": split.digest}
+        sampler = order.digest if isinstance(order, SamplerOrder) else None
+        more = {"subset": self._view.subset, "sampler": sampler, "version": split.version}
+        return own | {name: value for name, value in more.items() if value is not None}
 
     def _batches_in(self, rows: int) -> int:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)

@@ -25,10 +25,9 @@ from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.object_store import Objects
 from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import DatasetFile
+from mmload.store.dataset_folder import DatasetFile, Places
 from mmload.store.manifest import FILE_NAME, FileRecord, Manifest, SplitRecord, file_name, loads
 from mmload.store.row_numbers import Numbers
-from mmload.store.row_reader import Places
 from mmload.store.versions import version_file, version_of
 
 CHUNK_BYTES = 16 * 2**20
