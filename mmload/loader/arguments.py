@@ -14,9 +14,8 @@ from mmload.augment.arguments import torch_device
 from mmload.augment.canvas_steps import RandomShortestSize
 from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch
-from mmload.augment.mosaic import Mosaic
 from mmload.augment.returns import Form, Returns
-from mmload.augment.step import Step, TargetStep
+from mmload.augment.step import DeclaredStep, Step
 from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices, did_you_mean, shown
@@ -138,7 +137,7 @@ def resolve_collate(collate: object) -> Any:
     """Returns the collate, a list of steps as a Collate; raises TypeError if it is neither that nor a function."""
     if isinstance(collate, Sequence) and not isinstance(collate, str):
         return Collate(*collate)
-    if isinstance(collate, Step | TargetStep | Mosaic):
+    if isinstance(collate, DeclaredStep):
         raise TypeError(f"collate is the step {type(collate).__name__}; give a list of steps, as in collate=[step]")
     if collate is not None and not callable(collate):
         raise TypeError(f"collate is {shown(collate)}; give a Collate, a list of its steps, or a function of a Batch")

@@ -28,9 +28,9 @@ from mmload.records import PER_BOX, VOID
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.decode import FORMATS, without_png_extras
-from mmload.sources.files import RemoteFiles
+from mmload.sources.files import RemoteFiles, local_root
 from mmload.sources.imagefolder import ImageFolderSplit
-from mmload.sources.listing import ListedSplit
+from mmload.sources.listed_split import ListedSplit
 from mmload.store.dataset import Split
 from mmload.store.row_reader import read_rows
 from mmload.store.variable_rows import JPEG
@@ -173,7 +173,7 @@ def file_of(split: SourceSplit, index: int) -> Path | None:
     if not isinstance(split, ListedSplit) or not isinstance(split.place_of(index), Path | RemoteFiles):
         return None
     name = split.files(index)[0]
-    return None if "\0" in name else split.root / name  # a part of a file
+    return None if "\0" in name else local_root(split.place_of(index)) / name  # a part of a file
 
 
 def kind_of(image: PIL.Image.Image) -> str:
