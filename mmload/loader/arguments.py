@@ -257,7 +257,7 @@ def _extreme_sizes(view: View) -> Numbers:
     return extreme
 
 
-def returns_for(
+def resolve_returns(
     form: Form | None, collate: Any, split: AnySplit, fields: Sequence[str], device: torch.device, framed: bool = False
 ) -> Returns | None:
     """Returns the form of the batches; None: as the collate makes them.
@@ -278,7 +278,7 @@ def returns_for(
     return returns
 
 
-def device_for(device: torch.device | str | int | None, collate: object) -> torch.device:
+def resolve_device(device: torch.device | str | int | None, collate: object) -> torch.device:
     """Returns the given device (a number is that of a CUDA device), else the collate's, else the CPU.
 
     Raises:

@@ -29,14 +29,14 @@ from mmload.loader.arguments import (
     check_collate,
     check_decode,
     check_variable_size,
-    device_for,
     needs_agreement,
     rendering_device,
     resolve_collate,
+    resolve_device,
     resolve_fields,
     resolve_order,
+    resolve_returns,
     resolve_view,
-    returns_for,
     torch_seed,
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, LoadingStatistics
@@ -166,7 +166,7 @@ class Loader:
         self.batch_size, self.drop_last = batch_size, drop_last
         self.seed = torch_seed() if seed is None else seed
         self.collate = made = resolve_collate(collate)
-        self.device = device_for(device, made)
+        self.device = resolve_device(device, made)
         self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
         self.prefetch = prefetch
         self._named = resolve_order(shuffle, order)
@@ -180,7 +180,7 @@ class Loader:
         self._order = self._made_order(ranks or distributed_ranks() or (0, 1), tail)
         self._follows_torch = seed is None
         self._has_to_agree = seed is None and needs_agreement(self._order, made)
-        self._returns = returns_for(returns, made, self.split, names, self.device, framed)
+        self._returns = resolve_returns(returns, made, self.split, names, self.device, framed)
         check_collate(made, view, names, framed)
         self._listed_again = None if view.chosen is None else occurrences_in(view.chosen, len(view.rows))
         self._settings = BatchSettings(
@@ -369,7 +369,7 @@ class Loader:
     def _identity(self) -> State:
         """Returns what another loader must have in common to continue an epoch; keys that do not apply are left out."""
         order, split = self._order, self.split
-        own = {"rows": order.rows, "seed": self.seed, "order": order.identity, "dataset": split.digest}
+        own: State = {"rows": order.rows, "seed": self.seed, "order": order.identity, "dataset": split.digest}
         sampler = order.digest if isinstance(order, SamplerOrder) else None
         more = {"subset": self._view.subset, "sampler": sampler, "version": split.version}
         return own | {name: value for name, value in more.items() if value is not None}

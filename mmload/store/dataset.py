@@ -429,7 +429,7 @@ class Joined:
     version: int | None = None
 
     def __init__(self, dataset: ConcatDataset[Any]) -> None:
-        self.splits = [part for part in dataset.datasets if isinstance(part, Split)]
+        self.splits: list[Split] = [part for part in dataset.datasets if isinstance(part, Split)]
         self._numbers: Numbers | None = None
         if len(set(map(id, self.splits))) < len(dataset.datasets):
             self.splits.clear()

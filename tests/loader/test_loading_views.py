@@ -28,7 +28,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
 from mmload.loader import Loader, tiers
-from mmload.loader.arguments import device_for
+from mmload.loader.arguments import resolve_device
 from mmload.remote.opening import open as open_dataset
 from mmload.render.rendering import Rendering
 from mmload.store import row_reader
@@ -131,4 +131,4 @@ def test_steps_after_the_pass_and_one_by_one(dataset: Dataset) -> None:
 
 
 def test_the_device_of_the_views_is_the_loaders() -> None:
-    assert device_for(None, Views(*[Collate(device="cuda")] * 2)) == torch.device("cuda")
+    assert resolve_device(None, Views(*[Collate(device="cuda")] * 2)) == torch.device("cuda")
