@@ -34,9 +34,9 @@ from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of
 from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
+from mmload.store.dataset import View
 from mmload.store.row_numbers import Numbers, shown_rows
 from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
-from mmload.store.split_views import View
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
@@ -92,7 +92,11 @@ class BatchSettings:
 
 
 class BatchWorker:
-    """Work of a loader's threads, which share memory, tier and device. Thread-safe."""
+    """Work of a loader's threads, which share memory, tier and device. Thread-safe.
+
+    Images come from a tier, or from the device. Beside them there are the ``_others``, of a fixed size or lists; those
+    of them with ``_large`` rows have tiers of their own; and ``_masks`` of variable size, which have one, too.
+    """
 
     def __init__(self, settings: BatchSettings) -> None:
         split, fields, collate = settings.view.rows, settings.fields, settings.collate
@@ -104,7 +108,7 @@ class BatchWorker:
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
         shapes = {name: split.fields[name].shape for name in self._others}
         self._composed = [] if self._composer is None else box_fields(shapes)
-        # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
+        # Beside the images, fields of large rows, such as masks, are read from maps of their files, too.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         ranks = settings.ranks
         self._large: dict[str, HostTier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
