@@ -59,7 +59,7 @@ def verify(
         if checks.is_updated(manifest):
             advice = "an updated dataset cannot be repaired; build it again with --overwrite"
         fail(f"{dataset}: {counted(len(faults), 'fault')}; {advice}", 1)
-    show(summary.of_passed_check(dataset, manifest, source))
+    show(summary.passed_check_text(dataset, manifest, source))
     warn(summary.warnings(manifest))
 
 
