@@ -136,9 +136,9 @@ def build_sample(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads
     chain, paths = TransformChain(recipe.transforms), BuildPaths(folder)
     paths.folder.mkdir(parents=True, exist_ok=True)
     try:
-        fields = fields_of(chosen, chain, True, recipe.variable_layout)
+        fields = fields_of(_SPLIT, chosen, chain, True, recipe.variable_layout)
     except BuildError:  # not one can be read: say why
-        fields = fields_of(chosen, chain, False, recipe.variable_layout)
+        fields = fields_of(_SPLIT, chosen, chain, False, recipe.variable_layout)
     if "images" not in fields:
         raise UsageError("the samples have no images, so there are no layouts to compare; build without --advise")
     job = ShardJob(
@@ -150,7 +150,7 @@ def build_sample(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads
         variable_layout=recipe.variable_layout,
     )
     plan = ShardPlan(split=_SPLIT, index=0, start=0, stop=len(chosen))
-    summary = job(plan, threads, lambda samples, skipped: None)
+    summary = job.build_shard(plan, threads, lambda samples, skipped: None)
     lines = paths.dataset / _SPLIT / SAMPLES_NAME
     os.replace(paths.list_file(_SPLIT, 0, SAMPLES_NAME), lines)
     content = lines.read_bytes()

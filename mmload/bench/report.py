@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from PIL import Image
 
 from mmload.bench.record import Record, Row, best
 from mmload.errors import MmloadError, UsageError, one_line
@@ -239,7 +236,6 @@ COLORS = {"mmload": "#2d80e8", "stock": "#8a8a8a", "peer": "#c07a1e", "ceiling":
 _FAINT = 0.4  # opacity of bars that do not count
 _DOTS = 160
 _PAD = 0.12  # inches around the chart, so that no label touches its edge
-_PALETTE = 64  # colors, with their opacity: a third of the bytes, and no difference to see
 
 
 def check_plot(path: Path) -> None:
@@ -275,10 +271,8 @@ def draw(record: Record, path: Path) -> None:
     axes = figure.add_subplot()
     _draw_bars(axes, rows, most)
     _draw_axes(axes, record)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=_DOTS, transparent=True, format="png")
     try:
-        Image.open(drawn).quantize(_PALETTE, Image.Quantize.FASTOCTREE).save(path, "PNG", optimize=True)
+        figure.savefig(path, dpi=_DOTS, transparent=True, format="png")
     except OSError as error:
         raise MmloadError(f"cannot write the chart {path} ({error.strerror})") from error
 

@@ -133,7 +133,7 @@ class Task:
         """Height and width of each row, or once, where all rows have the same."""
         if not self.variable_size:
             return np.array([self.rows.fields["images"].shape[1:]])
-        return self.rows.files.field("images").sizes.astype(np.int64)
+        return self.rows.reader.image_sizes()
 
     @property
     def least_size(self) -> tuple[int, int]:
@@ -147,7 +147,7 @@ class Task:
         """Bytes of a stored image; of variable-size images, on average."""
         if not self.variable_size:
             return self.rows.fields["images"].row_bytes
-        rows = self.rows.files.field("images")
+        rows = self.rows.reader.field("images")
         return float(rows.located(np.arange(len(rows)))["bytes"].mean())
 
     @property
@@ -243,7 +243,7 @@ def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
     if spec is None or not len(split):
         raise UsageError(f"split {name!r} of {dataset} has no images; there is nothing to measure")
     if spec.variable_size:
-        height = width = sorted(split.files.field("images").sizes.min(1).tolist())[len(split) // 2]
+        height = width = sorted(split.reader.image_sizes().min(1).tolist())[len(split) // 2]
     else:
         height, width = spec.shape[1:]
     side = min(height, width)

@@ -122,7 +122,7 @@ def _within(old: Window, new: Window) -> Window:
     top = old.rows - new.rows - top if -2 in old.flips else top
     left = old.cols - new.cols - left if -1 in old.flips else left
     flips = tuple(axis for axis in (-1, -2) if (axis in old.flips) != (axis in new.flips))
-    return Window(top, left, new.rows, new.cols, 0, 0, flips)
+    return Window(top, left, new.rows, new.cols, flips)
 
 
 def results(steps: Sequence[nn.Module], draws: Sequence[StepDraws], stored: Batch, dtype: torch.dtype) -> list[Row]:
@@ -221,11 +221,12 @@ def _params(
         params: dict[str, Any] = transform.make_params([image])
         left, top, _, _ = params["padding"]
         return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
-    placed = None if plan.resampling is None else plan.resampling.placement
+    placed = plan.resampling
     if placed is not None and isinstance(step, _PLACED):
-        size = int(placed.rows[k]), int(placed.cols[k])
+        sides = (placed.rows, placed.cols, placed.top, placed.left)
+        rows, cols, top, left = (int(np.broadcast_to(side, plan.count)[k]) for side in sides)
         canvas = transform.canvas if isinstance(transform.canvas, tuple) else transform.canvas(*image.shape[-2:])
-        return {"canvas": canvas, "size": size, "top": -int(placed.top[k]), "left": -int(placed.left[k])}
+        return {"canvas": canvas, "size": (rows, cols), "top": -top, "left": -left}
     if isinstance(step, augment.RandomResizedCrop):
         return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
     if isinstance(step, augment.RandomHorizontalFlip | augment.RandomVerticalFlip) and not window.flips:

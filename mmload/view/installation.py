@@ -115,7 +115,7 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
     if dataset is not None and dataset["bytes"] > memory["free_bytes"]:
         lines.append(
             f"{dataset['path']} has {bytes_text(dataset['bytes'])}, more than the {bytes_text(memory['free_bytes'])} "
-            "of memory that are free; shuffle in blocks (docs/clusters.md)"
+            "of memory that are free; each epoch reads from the disk what does not fit (docs/loading.md)"
         )
     return lines
 
