@@ -312,7 +312,10 @@ def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tup
                 allowance = replace(allowance, levels=max(allowance.levels, before.levels) + 1)
         elif code != levels.NONE:
             allowance = _allowed(allowance, code, numbers, image)
-            items = _moved(items, code, numbers, slot) if code in levels.MOVES else _colored(items, code, numbers)
+            if code in levels.MOVES:
+                items = _moved(items, code, numbers, slot)
+            else:
+                items = items | {"images": _COLORS[code](image, numbers)}
     return items, allowance
 
 
@@ -348,10 +351,6 @@ _COLORS: dict[int, Callable[[Any, list[float]], Any]] = {
     levels.BLUR: lambda image, numbers: F.gaussian_blur(image, [int(one) for one in numbers[:2]], [numbers[2]] * 2),
     levels.PERMUTE: lambda image, numbers: F.permute_channels(image, [int(one) for one in numbers[: len(image)]]),
 }
-
-
-def _colored(items: Items, code: int, numbers: list[float]) -> Items:
-    return items | {"images": _COLORS[code](items["images"], numbers)}
 
 
 def _moved(items: Items, code: int, numbers: list[float], slot: OperationSlot) -> Items:
