@@ -134,7 +134,7 @@ def cache_of(rows: Sequence[Row], options: BenchOptions) -> tuple[str, str]:
 def notes_of(rows: Sequence[Row], options: BenchOptions, seconds: float) -> list[str]:
     """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
     disturbed = ", ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
-    late = ", ".join(row.name for row in rows if row.warmed is None and not row.failure and row.group != CACHED)
+    late = ", ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
     notes = []
     if disturbed:
         notes.append(f"disturbed: {disturbed}: faster than their limit, which other programs slowed")

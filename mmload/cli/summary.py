@@ -164,7 +164,9 @@ def _classes(classes: list[dict[str, Any]]) -> list[str]:
     rows_known = any(counts)  # boxes and masks have classes of which no row is counted
     shown = [one["name"] + (f" {one['rows'] or 0:,}" if rows_known else "") for one in classes[:_CLASSES]]
     more = f", ... ({len(classes) - _CLASSES:,} more; all with --json)" if len(classes) > _CLASSES else ""
-    spread = f"{min(counts):,} to {max(counts):,} rows a class: " if rows_known and len(counts) > _CLASSES else ""
+    fewest, most = min(counts, default=0), max(counts, default=0)
+    size = counted(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"
+    spread = f"{size} per class: " if rows_known and len(counts) > _CLASSES else ""
     return _labeled("classes", spread + ", ".join(shown) + more, indent=4)
 
 

@@ -80,8 +80,8 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
         )
     if not code["level"]:
         lines.append(
-            "the package has no machine code for this processor: kernels are compiled by their first call, which needs "
-            "pip install 'mmload[compile]'"
+            "the package has no machine code for this processor: a kernel is compiled by its first call on a machine"
+            + ("" if facts["packages"]["numba"] else ", which needs pip install 'mmload[compile]'")
         )
     if not facts["turbojpeg"]:
         lines.append(
