@@ -32,7 +32,7 @@ from mmload.builder.shard_job import JPEG_SIDE
 from mmload.builder.transforms import TransformChain
 from mmload.cli.app import app
 from mmload.cli.copies import Format
-from mmload.loader import orders
+from mmload.loader import order, orders
 from mmload.loader.tiers import TIERS
 from mmload.parity.load import ROWS
 from mmload.records import FIELD_NAMES
@@ -40,7 +40,6 @@ from mmload.remote.chunk_map import MOST_IDLE, WINDOW
 from mmload.remote.chunks import CHUNK_BYTES
 from mmload.remote.object_store import RETRIES
 from mmload.remote.urls import PARALLEL
-from mmload.runtime.resident_pages import SMALL_RANGE
 from mmload.sources import SOURCES, cifar, coco_annotations, files, voc, yolo
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS
@@ -277,6 +276,7 @@ def texts_of_constants() -> dict[str, list[str]]:
     shards = [round(1e9 / (size // row), -3) for size in (2**30, 2**33)]
     layout = VariableLayout()
     return {
+        "docs/variable-size.md": [f"The rows of {order.WINDOW} batches"],
         "docs/clusters.md": [
             f"{chunk} MiB of successive rows",
             f"each window of {WINDOW} chunks ({WINDOW * chunk // 1024} GiB)",
@@ -293,10 +293,7 @@ def texts_of_constants() -> dict[str, list[str]]:
             f"first {manifest.SKIPPED_SHOWN}",
         ],
         "docs/images.md": [f"more than {MAX_PIXELS:,} pixels"],
-        "docs/loading.md": [
-            f"the system alone serves {0.5 + 0.5 * math.log(0.5):.2f}",
-            f"less than {SMALL_RANGE // 2**10} KiB",
-        ],
+        "docs/loading.md": [f"the system alone serves {0.5 + 0.5 * math.log(0.5):.2f}"],
         "docs/parity.md": [f"`--rows {parity.DEFAULT_ROWS}`", f"on {ROWS} rows of the Loader"],
         "docs/recipes.md": [
             f"`--quality {layout.quality}`",
@@ -389,6 +386,13 @@ def test_every_module_that_the_architecture_names_exists() -> None:
     rooms = {path.parent.name for path in (ROOT / "mmload").glob("*/__init__.py")}
     for name in {name for name in dotted if name.split(".")[0] in rooms}:
         assert (ROOT / "mmload" / name.replace(".", "/")).with_suffix(".py").is_file(), name
+
+
+def test_every_contract_is_where_the_architecture_says() -> None:
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| `([a-z_.]+)` \|", ARCHITECTURE, re.MULTILINE)
+    contracts = [(module, name) for names, module in rows for name in re.findall(r"\w+", names)]
+    assert len(contracts) >= 7
+    assert [each for each in contracts if not hasattr(import_module(f"mmload.{each[0]}"), each[1])] == []
 
 
 def test_every_script_and_module_named_exists() -> None:
