@@ -1,7 +1,7 @@
 """Is a batch ever mixed of two datasets, when one replaces the other under its readers?
 
 Every build has a generation, and its pixels are all ``10 * generation + class``. Readers check that the pixels and
-labels of each batch agree, and are of one generation; they may be told that the dataset was replaced, and then open it
+labels of each batch agree, and are of one generation; an error may say that the dataset was replaced: then they open it
 again.
 """
 
@@ -24,7 +24,7 @@ from mmload.errors import StoreError
 SIDE, CLASSES, ROWS, GENERATIONS = 32, 4, 48, 20
 START = 240.0  # seconds that readers may take to start on a busy machine
 PAUSE = 0.05  # seconds between two swaps: readers need some of the cores
-EPOCHS = 20  # before a reader opens the dataset again, if it is not told to
+EPOCHS = 20  # before a reader opens the dataset again, if no error makes it do so
 
 
 def torture(folder: Path, seconds: float) -> str:
@@ -48,13 +48,13 @@ def torture(folder: Path, seconds: float) -> str:
         swaps += 1
         replace(folder, place, swaps % GENERATIONS)
         time.sleep(PAUSE)
-    told = []
+    lines = []
     for reader in readers:
         out, err = reader.communicate()
         if reader.returncode:
             raise DifferenceError((out + err).strip())
-        told.append(out.strip())
-    return f"{swaps} swaps; {'; '.join(told)}; none mixed"
+        lines.append(out.strip())
+    return f"{swaps} swaps; {'; '.join(lines)}; none mixed"
 
 
 def replace(folder: Path, place: Path, generation: int) -> None:

@@ -147,13 +147,20 @@ def test_every_command_parses(page: Path) -> None:
             raise AssertionError(f"{page.name}: mmload {' '.join(words)}: {error}") from error
 
 
-@pytest.mark.parametrize(
-    "name", ["recipes", "updating", "inspection", "parity", "which-loader", "variable-size", "sources"]
-)
-def test_every_option_named_is_one_of_a_command(name: str) -> None:
-    known = {"--help"} | {flag for command in GROUP.commands.values() for each in command.params for flag in each.opts}
-    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+OF_OTHERS = {"--find-links", "--freeze", "--head", "--hypothesis-profile", "--nproc-per-node", "--standalone"}
+"""Options on pages of pip, pytest, Ray and torchrun."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "clients"], ids=lambda page: page.name)
+def test_every_option_named_is_one_of_a_command(page: Path) -> None:
+    """Of mmload's commands, or of the programs of a clone; docs/clients.md has those of timm."""
+    flags = {flag for command in GROUP.commands.values() for each in command.params for flag in each.opts}
+    programs = [
+        path for name in ("benchmarks", "examples", "scripts") for path in (ROOT / name).iterdir() if path.is_file()
+    ]
+    flags.update(*(re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text(encoding="utf-8")) for path in programs))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
+    assert named - flags - OF_OTHERS - {"--help", "--version"} == set()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if documents.commands(page)], ids=lambda page: page.name)
@@ -225,6 +232,7 @@ def texts_of_records() -> dict[str, list[str]]:
     built = {each["name"]: f"{each['images_per_second']:,.0f}" for each in record("build")["results"]}
     steps = {row["name"]: row["ratio"] for row in record("steps")["rows"]}
     lists = {name: f"{min(times):,.0f} us" for name, times in record("detection")["us_per_image"].items()}
+    whole, few, nothing = (cpu for _, cpu in record("update")["seconds"].values())
     kinds = record("crop-study")["rows"]
     square, pixels, jpeg = (kind["row_bytes"] for kind in (kinds[0], kinds[2], kinds[3]))
     row = 3 * 256 * 256 + 8
@@ -257,6 +265,8 @@ def texts_of_records() -> dict[str, list[str]]:
             f"{built['mmload build']} images/s; {built['bare decode + resize, 2 threads']} by a bare loop",
             f"{built['tensordict tutorial, 2 workers']} by the tensordict tutorial's, "
             f"{built['FFCV DatasetWriter, 2 workers']} by FFCV's writer",
+            f"a build takes {whole:.1f} s of processor time, an update of 1% new files {few:.2f} s, one without "
+            f"changes {nothing:.2f} s",
             *(
                 f"| {name} | {lists[f'{name}, {other}']} | {lists[f'{name}, mmload, JPEGs']} | "
                 f"{lists[f'{name}, mmload, pixels']} |"
@@ -352,7 +362,11 @@ def test_sources_section_of_a_kind_has_every_option(kind: str) -> None:
     (section,) = re.findall(rf"^## (?:\w+, )?{kind}\b.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
     module, name = SOURCES[kind].split(":")
     options = list(signature(getattr(import_module(module), name)).parameters)[2:]
-    assert [option for option in options if f"`{option}`" not in section] in ([], ["allow_outside"])
+    assert [option for option in options if f"`{option}`" not in section and option != "allow_outside"] == []
+    assert ("allow_outside" in options) == (kind not in ("huggingface", "python"))
+    table = section.partition("| option | meaning |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in table.splitlines()[2:]))
+    assert set(named) <= {*options, "labels"}  # of cifar100
 
 
 NAMES = {

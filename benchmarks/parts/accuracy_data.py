@@ -38,18 +38,18 @@ class Built:
     """A dataset in both forms.
 
     Attributes:
-        store: the folder that mmload built.
+        dataset: the folder that mmload built.
         root: where torchvision finds the same images.
         size: pixels of the stored square; None for CIFAR, which is stored as it is.
         held_out: the name of the split that accuracy is measured on.
-        told: what the images are, in words.
+        description: what the images are, in words.
     """
 
-    store: Path
+    dataset: Path
     root: Path
     size: int | None
     held_out: str
-    told: str
+    description: str
 
     def transforms(self) -> list[v2.Transform]:
         """The recipe's deterministic steps as torchvision's."""
@@ -64,26 +64,26 @@ class Built:
 
 def cifar(root: Path | None, work: Path, images: int) -> Built:
     """CIFAR-10 from ``root``; None: patches of textures in its format, ``images`` of them for training."""
-    told = "CIFAR-10 in its own format"
+    description = "CIFAR-10 in its own format"
     if root is None:
         root = _write_cifar(work / "cifar-like", images)
-        told = "patches of textures in CIFAR-10's format"
+        description = "patches of textures in CIFAR-10's format"
     build(BuildRecipe(kind="cifar10", root=root, out=work / "cifar-store"), overwrite=True)
     readable = _with_text_keys(root, work / "cifar-copy")
-    return Built(store=work / "cifar-store", root=readable, size=None, held_out="test", told=told)
+    return Built(dataset=work / "cifar-store", root=readable, size=None, held_out="test", description=description)
 
 
 def photos(root: Path | None, work: Path, images: int, size: int) -> Built:
     """An ImageFolder with train/ and val/; one without val/ is cut into tiles; None: textures."""
-    told = "photographs, train/ and val/"
+    description = "photographs, train/ and val/"
     if root is None:
-        root, told = write_textures(work / "textures", images), "textures, train/ and val/"
+        root, description = write_textures(work / "textures", images), "textures, train/ and val/"
     elif not (root / "val").is_dir():
         root = write_tiles(root, work / "tiles", TILES)
-        told = f"{TILES[0]} x {TILES[1]} tiles of photographs, a quarter of them held out"
+        description = f"{TILES[0]} x {TILES[1]} tiles of photographs, a quarter of them held out"
     recipe = BuildRecipe(kind="imagefolder", root=root, out=work / "photo-store", transforms=square(size))
     build(recipe, overwrite=True)
-    return Built(store=work / "photo-store", root=root, size=size, held_out="val", told=told)
+    return Built(dataset=work / "photo-store", root=root, size=size, held_out="val", description=description)
 
 
 def _with_text_keys(root: Path, out: Path) -> Path:

@@ -20,7 +20,7 @@ from mmload.augment.draws import Draws
 from mmload.loader.order import Order, shuffled_order
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows
-from mmload.store.dataset import Dataset as Store
+from mmload.store.dataset import Dataset as OpenedDataset
 from parts import accuracy_data
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -48,13 +48,13 @@ class Task:
     batch: int = 64
 
     @property
-    def store(self) -> Store:
+    def dataset(self) -> OpenedDataset:
         """The dataset as mmload opens it."""
-        return mmload.open(self.data.store)
+        return mmload.open(self.data.dataset)
 
     def collate(self, *, draws: bool = True) -> mmload.Collate:
         """The augmentation on mmload's side, or the middle crop."""
-        train = self.store["train"]
+        train = self.dataset["train"]
         normalize = Normalize(train.mean, train.std)
         if not draws:
             return mmload.Collate(CenterCrop(self.crop), normalize)
@@ -64,7 +64,7 @@ class Task:
 
     def stock(self, *, draws: bool) -> v2.Compose:
         """The same on torchvision's side, all of it on Pillow images, as its datasets give them."""
-        train = self.store["train"]
+        train = self.dataset["train"]
         resized = self.augment == "resized-crop"
         crop = v2.RandomResizedCrop(self.crop) if resized else v2.RandomCrop(self.crop, self.padding or None)
         steps = [crop, v2.RandomHorizontalFlip()] if draws else [v2.CenterCrop(self.crop)]
@@ -78,7 +78,7 @@ class Forced(Dataset[tuple[Tensor, int]]):
     def __init__(self, task: Task, chosen: list[Window]) -> None:
         self._images = task.data.torchvision("train", v2.Compose([v2.PILToTensor(), *task.data.transforms()]))
         self._task, self._chosen = task, chosen
-        train = task.store["train"]
+        train = task.dataset["train"]
         self._mean, self._std = list(train.mean), list(train.std)
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class Forced(Dataset[tuple[Tensor, int]]):
 
 def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
     """What mmload draws for every row in an epoch: pure functions of (seed, epoch, row)."""
-    train = task.store["train"]
+    train = task.dataset["train"]
     channels, height, width = train.fields["images"].shape
     seeds = sample_seeds(seed, epoch, torch.arange(len(train))).numpy()
     plan = Plan.unchanged(len(train), (channels, height, width), 255.0)
@@ -109,12 +109,12 @@ def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
 
 def forced(task: Task, seed: int, epoch: int, *, shifted: bool) -> Batches:
     """An epoch of the stock pipeline in mmload's order and with mmload's draws; or with one crop a pixel off."""
-    rows = len(task.store["train"])
+    rows = len(task.dataset["train"])
     order = Order(epoch_order=shuffled_order(rows, seed)).take(epoch, 0, rows).rows.tolist()
     chosen = drawn(task, seed, epoch)
     if shifted and epoch == 0:
         one = chosen[order[0]]
-        room = task.store["train"].fields["images"].shape[2] + task.padding - one.cols
+        room = task.dataset["train"].fields["images"].shape[2] + task.padding - one.cols
         chosen[order[0]] = one._replace(left=one.left + (1 if one.left < room else -1))
     batches = [order[start : start + task.batch] for start in range(0, rows, task.batch)]
     return DataLoader(Forced(task, chosen), batch_sampler=batches)
