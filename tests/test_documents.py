@@ -147,8 +147,16 @@ def test_every_command_parses(page: Path) -> None:
             raise AssertionError(f"{page.name}: mmload {' '.join(words)}: {error}") from error
 
 
-OF_OTHERS = {"--find-links", "--freeze", "--head", "--hypothesis-profile", "--nproc-per-node", "--standalone"}
-"""Options on pages of pip, pytest, Ray and torchrun."""
+OF_OTHERS = {
+    "--find-links",
+    "--format",
+    "--freeze",
+    "--head",
+    "--hypothesis-profile",
+    "--nproc-per-node",
+    "--standalone",
+}
+"""Options on pages of pip, aws, pytest, Ray and torchrun."""
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "clients"], ids=lambda page: page.name)
@@ -295,7 +303,7 @@ def texts_of_constants() -> dict[str, list[str]]:
             f"It copies {PARALLEL} files at once",
             f"up to {RETRIES.most} times, with a backoff from {RETRIES.first_s:g} s to {RETRIES.longest_s:g} s",
             f"is {row:,} bytes, so a billion are {row / 1e3:.0f} TB: {shards[0]:,.0f} shards of 1 GiB",
-            f"there are {2 * shards[1]:,.0f}",
+            f"there are {2 * shards[1]:,.0f} files",
         ],
         "docs/format.md": [
             f"{MAX_PIXELS:,} pixels",
