@@ -58,7 +58,7 @@ def torture(folder: Path, seconds: float) -> str:
 
 
 def replace(folder: Path, place: Path, generation: int) -> None:
-    """Build a generation over what is there."""
+    """Builds a generation over what is there."""
     source = folder / "photos"
     shutil.rmtree(source, ignore_errors=True)
     for number in range(ROWS):
@@ -72,7 +72,7 @@ def replace(folder: Path, place: Path, generation: int) -> None:
 
 
 def read(place: Path, tier: str, seconds: float) -> str:
-    """Read epochs until the time is over, a batch at least, opening the dataset again when it was replaced.
+    """Reads epochs until the time is over, a batch at least; opens the dataset again when it was replaced.
 
     Returns:
         What was seen, in words.
@@ -97,7 +97,7 @@ def read(place: Path, tier: str, seconds: float) -> str:
 
 
 def check(batch: mmload.Batch) -> None:
-    """Pixels and labels of a batch agree and are of one generation.
+    """Checks that pixels and labels of a batch agree and are of one generation.
 
     Raises:
         DifferenceError: if not.
