@@ -8,11 +8,13 @@
     CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk.incoming    locked by the process that fetches it
 
 A chunk is an immutable file: it is renamed in when it is complete and durable. The system keeps an unlinked file for
-whoever has it mapped, so a reader sees a whole chunk or none. An epoch reads each chunk once, so with room for a share
-of the data it is best to keep that share and to let the rest pass: what was used longest ago would be needed as soon as
-anything else. Chunks leave for others only if no process has their dataset open, or none has used them since the epoch
-before this one began. The count is raised before a chunk comes and lowered after one has gone, so a process that is
-killed leaves it too high, never too low; the next opening counts anew. Only files with such names are ever removed.
+whoever has it mapped, so a reader sees a whole chunk or none.
+
+An epoch reads each chunk once. So the chunks that fit stay, and every other one is removed after its use: to evict the
+one that was used longest ago would evict what the next epoch needs first. A chunk that stays is removed for another one
+only if no process has its dataset open, or none has used it since the epoch before this one began. The count is raised
+before a chunk comes and lowered after one has gone, so a process that is killed leaves it too high, never too low; the
+next opening counts anew. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
