@@ -200,7 +200,7 @@ def _params(
         params: dict[str, Any] = transform.make_params([image])
         left, top, _, _ = params["padding"]
         return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
-    placed = plan.resampling
+    placed: Any = plan.resampling  # arrays
     if placed is not None and isinstance(step, _PLACED):
         size = int(placed.rows[k]), int(placed.cols[k])
         canvas = transform.canvas if isinstance(transform.canvas, tuple) else transform.canvas(*image.shape[-2:])

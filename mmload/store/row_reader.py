@@ -192,10 +192,14 @@ class RowReader:
         """
         import torch
 
-        self._cache_column(name)
-        values = torch.from_numpy(self._values(name, rows))
+        values = torch.from_numpy(self.values(name, rows))
         # Of bfloat16; an operation on every batch would hand the interpreter lock over.
         return values.view(torch.bfloat16) if self.spec(name).dtype == "bfloat16" else values
+
+    def values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
+        """Reads rows as :meth:`gather` does, as an array; those of bfloat16 are uint16."""
+        self._cache_column(name)
+        return self._values(name, rows)
 
     def _values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows as arrays, with those of bfloat16 as uint16."""
