@@ -26,7 +26,8 @@ from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.resources import MOST_THREADS
 from mmload.store.dataset import Dataset
-from mmload.store.row_reader import Numbers
+from mmload.store.row_numbers import Numbers
+from mmload.store.row_reader import sizes_of
 from mmload.store.split_views import AnySplit, View, view_of
 
 MOST_SEED = 2**64 - 1
@@ -252,9 +253,8 @@ def _extreme_sizes(view: View) -> Numbers:
     """Returns the sizes of the lowest, narrowest, highest and widest images; a step that fails, fails for one."""
     rows = np.arange(len(view)) if view.chosen is None else view.chosen
     located = view.rows.reader.field("images").located(rows)
-    sizes = np.stack([located["height"], located["width"]], 1)
-    ends = [*sizes.argmin(0), *sizes.argmax(0)]
-    extreme: Numbers = sizes[ends].astype(np.int64)
+    sizes = sizes_of(located)
+    extreme: Numbers = sizes[[*sizes.argmin(0), *sizes.argmax(0)]]
     return extreme
 
 
