@@ -231,7 +231,7 @@ class _Arena:
     def _free_blocks(self) -> None:
         while block := self._head[BLOCKS]:
             self._head[BLOCKS] = ctypes.c_int64.from_address(block).value
-            ctypes.CDLL(None).free(ctypes.c_void_p(block))
+            ctypes.PyDLL(None).free(ctypes.c_void_p(block))  # keeps the interpreter lock
 
     def __del__(self) -> None:
         self._free_blocks()

@@ -145,7 +145,7 @@ class RowReader:
         Raises:
             DamagedError, StoreError: as :meth:`gather`.
         """
-        values, is_half = self._values(name, rows), self.spec(name).dtype == "bfloat16"
+        values, is_half = self.values(name, rows), self.spec(name).dtype == "bfloat16"
         return (values.astype(np.uint32) << 16).view(np.float32) if is_half else values
 
     def gather(self, name: str, rows: Numbers) -> Tensor:
@@ -160,11 +160,11 @@ class RowReader:
         """
         import torch
 
-        values = torch.from_numpy(self._values(name, rows))
+        values = torch.from_numpy(self.values(name, rows))
         # Of bfloat16; an operation on every batch would hand the interpreter lock over.
         return values.view(torch.bfloat16) if self.spec(name).dtype == "bfloat16" else values
 
-    def _values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
+    def values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows as arrays, with those of bfloat16 as uint16; the first time all of them, if they are a column."""
         if (column := self._columns.get(name)) is not None:
             return column[rows]
