@@ -13,15 +13,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from PIL import Image
@@ -47,45 +46,40 @@ class Build:
     Attributes:
         source: the image folder.
         processes: of each build; with more than one, a kill may leave its workers behind.
-        fresh: each a new ``python -m mmload build``, not a fork of this process, which has mmload imported.
         variable_size: images keep their sizes, some as pixels and some as JPEGs, not squares.
     """
 
     source: Path
     processes: int = 1
-    fresh: bool = False
     variable_size: bool = False
 
     def start(self, out: Path, overwrite: bool, die_at: int) -> int:
-        """Start a build in a process group of its own; returns its process id."""
-        if self.fresh:
-            words = ["imagefolder", self.source, out, "--size", SIZE, "--shard-size", SHARD_BYTES]
-            words += ["--layout", "variable", "--encode", "mixed"] if self.variable_size else []
-            words += ["--processes", self.processes, "--threads", 2, *["--overwrite"] * overwrite]
-            command = [sys.executable, "-m", "mmload", "build", *map(str, words)]
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # other threads: none of them is in use here
-            pid = os.fork()
-        return pid or self._be_the_build(out, overwrite, die_at)
+        """Starts a build as :func:`forked` does."""
+        wanted = recipe(self.source, out, variable_size=self.variable_size)
+        return forked(lambda: build(wanted, overwrite=overwrite, threads=2, processes=self.processes), die_at)
 
-    def _be_the_build(self, out: Path, overwrite: bool, die_at: int) -> NoReturn:
+
+def forked(command: Callable[[], object], die_at: int = 0) -> int:
+    """Starts a command in a fork, in a process group of its own; returns its process id.
+
+    Unless ``die_at`` is 0, the process is killed as :class:`Doom` does it. It ends with 1 if the command fails.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: none of them is in use here
+        pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
         os.setpgid(0, 0)
-        code = 1
-        try:
-            if die_at:
-                sys.addaudithook(Doom(die_at))
-            build(
-                recipe(self.source, out, variable_size=self.variable_size),
-                overwrite=overwrite,
-                threads=2,
-                processes=self.processes,
-            )
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+        if die_at:
+            sys.addaudithook(Doom(die_at))
+        command()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 class Doom:
@@ -115,6 +109,17 @@ def make_source(root: Path, images: int) -> Path:
         height, width = draw.integers(28, 60, 2)
         pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number:04d}.{'png' if number % 5 else 'jpg'}")
+    return root
+
+
+def make_wide_source(root: Path, images: int, side: int, least: int) -> Path:
+    """Makes an image folder of PNGs of noise, ``side`` lines high and from ``least`` to twice ``side`` wide."""
+    draw = np.random.default_rng(0)
+    for number in range(images):
+        folder = root / "train" / f"class{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 256, (side, int(draw.integers(least, 2 * side)), 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:04d}.png")
     return root
 
 
@@ -203,11 +208,11 @@ def run_until(pid: int, seconds: float) -> bool:
     return code == 0
 
 
-def moment(draw: random.Random, seconds: float, operations: int, fresh: bool) -> tuple[float, int]:
+def moment(draw: random.Random, seconds: float, operations: int) -> tuple[float, int]:
     """When to kill: after (seconds, 0), or before a file operation as (no limit, its number as Doom takes it)."""
     kind = draw.random()
-    if fresh or kind < 0.5:
-        return draw.uniform(0, seconds * (1 if fresh else 0.5)), 0
+    if kind < 0.5:
+        return draw.uniform(0, seconds * 0.5), 0
     if kind < 0.65:
         return 60.0, -draw.randint(1, 4)
     return 60.0, draw.randint(1, draw.choice((operations // 2, 40)))
@@ -233,7 +238,7 @@ def one_round(
     before = None if old is None else tree(Path(shutil.copytree(old, out)))
     operations, kills = 12 * len(new), 0
     while True:
-        after, die_at = moment(draw, seconds, operations, how.fresh)
+        after, die_at = moment(draw, seconds, operations)
         if run_until(how.start(out, old is not None, die_at), after):
             break
         kills += 1
@@ -247,23 +252,13 @@ def one_round(
     return kills
 
 
-def torture(
-    folder: Path,
-    rounds: int,
-    seed: int,
-    images: int,
-    processes: int = 1,
-    fresh: bool = False,
-    variable_size: bool = False,
-) -> int:
+def torture(folder: Path, rounds: int, seed: int, images: int, processes: int = 1, variable_size: bool = False) -> int:
     """All rounds; returns the number of kills.
 
     Raises:
         DifferenceError: at the first thing that is not as it must be.
     """
-    how = Build(
-        source=make_source(folder / "photos", images), processes=processes, fresh=fresh, variable_size=variable_size
-    )
+    how = Build(source=make_source(folder / "photos", images), processes=processes, variable_size=variable_size)
     old, place = folder / "old" / "out", folder / "rounds"
     began = time.monotonic()
     if not run_until(how.start(folder / "new" / "out", False, 0), 600):

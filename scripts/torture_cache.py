@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from torture_builds import DifferenceError
+from torture_builds import DifferenceError, make_wide_source
 
 import mmload
 from mmload.builder.pipeline import build
@@ -58,15 +58,8 @@ def torture(folder: Path, seconds: float, seed: int) -> str:
 
 def datasets(folder: Path) -> tuple[Path, Path]:
     """Builds the two datasets from the same images of noise."""
-    from PIL import Image
-
-    draw = np.random.default_rng(0)
-    for number in range(IMAGES):
-        place = folder / "source" / "train" / f"class{number % 3}"
-        place.mkdir(parents=True, exist_ok=True)
-        pixels = draw.integers(0, 256, (SIZE, int(draw.integers(40, 2 * SIZE)), 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(place / f"{number:04d}.png")
-    options = {"kind": "imagefolder", "root": folder / "source", "shard_bytes": 20 * SIZE * SIZE * 3}
+    source = make_wide_source(folder / "source", IMAGES, SIZE, 40)
+    options = {"kind": "imagefolder", "root": source, "shard_bytes": 20 * SIZE * SIZE * 3}
     squares, photographs = folder / "squares", folder / "photographs"
     build(BuildRecipe(**options, out=squares, transforms=square(SIZE)))
     build(BuildRecipe(**options, out=photographs, transforms=(), variable_layout=VariableLayout(encode="mixed")))

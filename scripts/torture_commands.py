@@ -11,16 +11,12 @@ import json
 import os
 import random
 import shutil
-import sys
 import time
-import traceback
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from torture_builds import DifferenceError, Doom, check_equal, make_source, recipe, run_until, tree
+from torture_builds import DifferenceError, check_equal, forked, make_source, recipe, run_until, tree
 
 from mmload.builder.pipeline import build
 from mmload.builder.verify import repair, verify
@@ -81,7 +77,7 @@ def undisturbed(folder: Path, command: Callable[[Path], object], before: Callabl
     shutil.copytree(folder / "whole" / "out", out)
     before(out)
     began = time.monotonic()
-    if not run_until(start(lambda: command(out), 0), PATIENCE):
+    if not run_until(forked(lambda: command(out)), PATIENCE):
         raise DifferenceError("the undisturbed command took more than a minute")
     seconds, wanted = time.monotonic() - began, tree(out)
     shutil.rmtree(out.parent)
@@ -119,10 +115,10 @@ def is_killed(attack: Attack, die_at: int, seconds: float) -> bool:
     shutil.copytree(attack.folder / "whole" / "out", out)
     attack.before(out)
     damaged = {fault.file for fault in verify(out)}
-    killed = not run_until(start(lambda: attack.command(out), die_at), seconds)
+    killed = not run_until(forked(lambda: attack.command(out), die_at), seconds)
     if killed:
         after_kill(out, damaged, attack.wanted)
-        if not run_until(start(lambda: attack.command(out), 0), PATIENCE):
+        if not run_until(forked(lambda: attack.command(out)), PATIENCE):
             raise DifferenceError("a command that was started again took more than a minute")
     check_equal(out, attack.wanted)
     if left := [path.name for path in place.iterdir() if path != out]:
@@ -154,25 +150,3 @@ def damage(out: Path) -> None:
     first.write_bytes(b"\xff" + first.read_bytes()[1:])
     os.truncate(shards[1] / "targets.memmap", 1)
     (shards[2] / "images.memmap").unlink()
-
-
-def start(command: Callable[[], object], die_at: int) -> int:
-    """Run it in a fork, killed before its n-th change to the file system, if n is not 0; the process's number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: none of them is in use here
-        pid = os.fork()
-    return pid or be_it(command, die_at)
-
-
-def be_it(command: Callable[[], object], die_at: int) -> NoReturn:
-    """In the fork: run it and exit."""
-    code = 1
-    try:
-        if die_at:
-            sys.addaudithook(Doom(die_at))
-        command()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)

@@ -24,7 +24,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from torture_builds import DifferenceError
+from torture_builds import DifferenceError, make_wide_source
 
 import mmload
 from mmload.augment import RandomCrop, RandomResizedCrop
@@ -37,7 +37,9 @@ from mmload.remote.copies import push
 IMAGES, SIZE, EPOCHS = 48, 160, 3
 LAYOUTS = ("squares", "raw", "jpeg")
 TIERS = ("disk", "memory", "cache")
-HARMS = ("truncate", "shorten", "rewrite", "replace", "unlink", "unreadable", "folder")
+HARMS = ("rewrite", "truncate", "shorten", "replace", "unlink", "unreadable", "folder")
+"""What is done to a file; the first not to a cache, which does not look at files that it has mapped."""
+
 PATIENCE_S = 3600.0
 
 
@@ -78,16 +80,8 @@ def in_process(folder: Path, layout: str, tier: str, numbers: range, seed: int) 
 
 def make_datasets(folder: Path) -> None:
     """Builds a dataset of each layout from the same images of noise, and copies it to a folder as object storage."""
-    import numpy as np
-    from PIL import Image
-
-    draw = np.random.default_rng(0)
-    for number in range(IMAGES):
-        place = folder / "source" / "train" / f"class{number % 3}"
-        place.mkdir(parents=True, exist_ok=True)
-        pixels = draw.integers(0, 256, (SIZE, int(draw.integers(SIZE, 2 * SIZE)), 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(place / f"{number:04d}.png")
-    options = {"kind": "imagefolder", "root": folder / "source", "shard_bytes": 12 * SIZE * SIZE * 3}
+    source = make_wide_source(folder / "source", IMAGES, SIZE, SIZE)
+    options = {"kind": "imagefolder", "root": source, "shard_bytes": 12 * SIZE * SIZE * 3}
     for layout in LAYOUTS:
         out = folder / layout
         if layout == "squares":
@@ -166,10 +160,10 @@ class Rounds:
 def _harm(folder: Path, harm: str, draw: random.Random, is_cache: bool) -> None:
     """Harms a random file below a folder, as users and disks do; what has gone meanwhile is left alone.
 
-    A cache notices files of other lengths, and not other bytes in a file of the same length.
+    A cache notices files of other lengths when it opens them, and not other bytes in a file of the same length.
     """
     with suppress(OSError):
-        file = draw.choice(sorted(folder.rglob("*.block" if is_cache else "*.memmap")) or [folder / "none"])
+        file = draw.choice(sorted(folder.rglob("*.chunk" if is_cache else "*.memmap")) or [folder / "none"])
         size = file.stat().st_size + is_cache * draw.randrange(1, 9)
         match harm:
             case "truncate":
@@ -196,7 +190,7 @@ def main(folder: Path, layout: str, tier: str, numbers: range, seed: int) -> Non
         draw = random.Random(f"{seed} {number}")
         moment = draw.choice((-1.0, *[draw.random() * rounds.seconds] * 3))
         rounds.told.clear()
-        rounds.one(number, draw.choice(HARMS), moment, draw)
+        rounds.one(number, draw.choice(HARMS[tier == "cache" :]), moment, draw)
         print(json.dumps(rounds.told), flush=True)
 
 

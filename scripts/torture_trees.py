@@ -60,6 +60,8 @@ def deep(root: Path) -> None:
 
 def odd_names(root: Path) -> None:
     """Names with line ends, quotes, backslashes, control characters, bytes that are no text, and very long ones."""
+    content = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(content, "png")
     for name in (
         b"a\nb.png",
         b"'\".png",
@@ -71,12 +73,7 @@ def odd_names(root: Path) -> None:
         b" .png",
     ):
         with suppress(OSError):
-            Image.new("RGB", (9, 9)).save(io := _Memory(), "png")
-            Path(os.fsdecode(os.fsencode(root) + b"/" + name)).write_bytes(io.getvalue())
-
-
-class _Memory(io.BytesIO):
-    pass
+            Path(os.fsdecode(os.fsencode(root) + b"/" + name)).write_bytes(content.getvalue())
 
 
 def programs(root: Path) -> None:

@@ -13,7 +13,6 @@ import random
 import shutil
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torture_builds import DifferenceError
+from torture_builds import DifferenceError, forked
 
 import mmload
 from mmload.builder.columns import add_field, remove_field
@@ -146,17 +145,12 @@ _WORK: tuple[Callable[[BuildRecipe, random.Random], None], ...] = (
 def _started(work: Callable[[BuildRecipe, random.Random], None], recipe: BuildRecipe, draw: random.Random) -> int:
     """Starts work in a forked process, in which errors of mmload are expected: another process may be at work."""
     own = random.Random(draw.random())
-    child = os.fork()
-    if child:
-        return child
-    try:
-        work(recipe, own)
-    except MmloadError:
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+
+    def tried() -> None:
+        with suppress(MmloadError):
+            work(recipe, own)
+
+    return forked(tried)
 
 
 class _Reader:

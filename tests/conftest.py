@@ -217,8 +217,9 @@ def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Name -> bytes of every file under a folder."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Name -> bytes of every file under a folder, but of the hint that is no part of a dataset."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".source")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def crop_collate() -> Collate:

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
@@ -76,9 +75,8 @@ class Task:
 class Forced(Dataset[tuple[Tensor, int]]):
     """torchvision's dataset with the windows and flips of one epoch given, carried out by torchvision's functions."""
 
-    def __init__(self, task: Task, chosen: list[Window], *, pillow: bool) -> None:
-        first = [] if pillow else [v2.PILToTensor()]
-        self._images = task.data.torchvision("train", v2.Compose([*first, *task.data.transforms(), v2.Identity()]))
+    def __init__(self, task: Task, chosen: list[Window]) -> None:
+        self._images = task.data.torchvision("train", v2.Compose([v2.PILToTensor(), *task.data.transforms()]))
         self._task, self._chosen = task, chosen
         train = task.store["train"]
         self._mean, self._std = list(train.mean), list(train.std)
@@ -95,8 +93,7 @@ class Forced(Dataset[tuple[Tensor, int]]):
         else:
             image = F.crop(F.pad(image, [pad] * 4) if pad else image, *place)
         image = F.horizontal_flip(image) if window.flips else image
-        pixels = F.pil_to_tensor(image) if isinstance(image, Image.Image) else image
-        return F.normalize(F.to_dtype(pixels, torch.float32, scale=True), self._mean, self._std), target
+        return F.normalize(F.to_dtype(image, torch.float32, scale=True), self._mean, self._std), target
 
 
 def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
@@ -110,7 +107,7 @@ def drawn(task: Task, seed: int, epoch: int) -> list[Window]:
     return windows(plan)
 
 
-def forced(task: Task, seed: int, epoch: int, *, pillow: bool, shifted: bool) -> Batches:
+def forced(task: Task, seed: int, epoch: int, *, shifted: bool) -> Batches:
     """An epoch of the stock pipeline in mmload's order and with mmload's draws; or with one crop a pixel off."""
     rows = len(task.store["train"])
     order = Order(epoch_order=shuffled_order(rows, seed)).take(epoch, 0, rows).rows.tolist()
@@ -120,4 +117,4 @@ def forced(task: Task, seed: int, epoch: int, *, pillow: bool, shifted: bool) ->
         room = task.store["train"].fields["images"].shape[2] + task.padding - one.cols
         chosen[order[0]] = one._replace(left=one.left + (1 if one.left < room else -1))
     batches = [order[start : start + task.batch] for start in range(0, rows, task.batch)]
-    return DataLoader(Forced(task, chosen, pillow=pillow), batch_sampler=batches)
+    return DataLoader(Forced(task, chosen), batch_sampler=batches)

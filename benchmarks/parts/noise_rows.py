@@ -25,10 +25,10 @@ class Noise:
         return draw.integers(0, 256, (self.side, self.side, 3), dtype=np.uint8), row % 1000
 
 
-def make_dataset(path: Path, rows: int, side: int) -> Path:
-    """Builds a dataset of noise."""
+def make_dataset(path: Path, rows: int, side: int, **more: Any) -> Path:
+    """Builds a dataset of noise; ``more`` are attributes of the recipe."""
     options = {"dataset": "noise_rows:Noise", "arguments": {"rows": rows, "side": side}}
-    mmload.build(mmload.BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=path))
+    mmload.build(mmload.BuildRecipe(kind="python", root=Path(__file__).parent, options=options, out=path, **more))
     return path
 
 

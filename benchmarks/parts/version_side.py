@@ -1,7 +1,7 @@
 """What bench_versions runs with each of its two versions of mmload: ``python version_side.py HOME``.
 
 For each line of its input, a case as JSON, it prints a list of turns as JSON, each with images, seconds and seconds of
-processor time. The two versions may name arguments differently: :func:`make_loader` tries the new names, then the old.
+processor time. It uses only what both versions have.
 """
 
 from __future__ import annotations
@@ -34,13 +34,8 @@ Turn = tuple[int, float, float]
 
 
 def make_loader(rows: Any, order: str, **options: Any) -> mmload.Loader:
-    """Makes a loader, which takes "shuffle" as an order or as an argument of its own."""
-    try:
-        return mmload.Loader(rows, order=order, **options)
-    except (TypeError, ValueError, mmload.errors.MmloadError):
-        if order != "shuffle":
-            raise
-        return mmload.Loader(rows, shuffle=True, **options)
+    """Makes a loader, whose order may be "shuffle"."""
+    return mmload.Loader(rows, **({"shuffle": True} if order == "shuffle" else {"order": order}), **options)
 
 
 def processor_seconds() -> float:

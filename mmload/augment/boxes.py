@@ -187,9 +187,8 @@ def move_fields(
     moved, resampling = fields.copy(), plan.resampling
     if plan.is_framed or plan.moves or plan.mixing is not None or plan.canvas is not None:
         moved.pop("image_sizes", None)
-    placed = None if resampling is None else resampling.placement
-    if plan.is_framed and placed is not None and plan.mixing is None:
-        moved["image_sizes"] = np.stack((placed.rows, placed.cols), 1)
+    if plan.is_framed and resampling is not None and plan.mixing is None:
+        moved["image_sizes"] = np.stack((resampling.rows, resampling.cols), 1)
     if not plan.moves:
         return moved, trail
     if points_in(fields):

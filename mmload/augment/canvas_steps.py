@@ -27,7 +27,7 @@ from mmload.augment.arguments import (
 )
 from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import ResizingStep, check_leaves_pixels
-from mmload.render.plan import Placement, Plan
+from mmload.render.plan import Plan
 from mmload.runtime.random_words import Numbers
 
 
@@ -45,10 +45,8 @@ class PlacedStep(ResizingStep):
         self, plan: Plan, canvas: tuple[int, int], size: tuple[Numbers, Numbers], start: tuple[Numbers, Numbers] | None
     ) -> Plan:
         """Adds a resize to ``size`` (rows, cols) whose top left lies at ``start`` on the canvas."""
-        rows, cols = size
-        top, left = start or (np.zeros_like(rows), np.zeros_like(cols))
-        placement = Placement(rows=rows, cols=cols, top=top, left=left, fill=self.fill, mask_fill=self.mask_fill)
-        return plan.placed(self.resampling(canvas), placement)
+        top, left = start or (np.zeros_like(size[0]), np.zeros_like(size[1]))
+        return plan.placed(self.resampling(size, top=top, left=left, fill=self.fill, mask_fill=self.mask_fill), canvas)
 
 
 class ScaleJitter(PlacedStep):

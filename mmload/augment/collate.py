@@ -30,7 +30,7 @@ from mmload.augment.boxes import (
 )
 from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
-from mmload.augment.draws import Draws, SharedEpoch, epoch_of_loader, fresh_seeds
+from mmload.augment.draws import Draws, epoch_of_loader, fresh_seeds
 from mmload.augment.foreign_modules import check_foreign, moves
 from mmload.augment.given_samples import Given, given_samples, on_device
 from mmload.augment.mix import MixStep, mixed_fields
@@ -97,7 +97,8 @@ class Collate(nn.Module):
             raise TypeError(f"box_rule is {shown(box_rule)}, expected a BoxRule or None")
         self.box_rule = box_rule or BoxRule()
         self._memory = MemoryPool(spare=2)
-        self._epoch = SharedEpoch()
+        with torch.inference_mode(False):  # else it could not be set outside of that mode
+            self._epoch = torch.full((1,), -1, dtype=torch.int64, device="cpu")
 
     @property
     def is_random(self) -> bool:
@@ -147,7 +148,8 @@ class Collate(nn.Module):
     def epoch(self) -> int | None:
         """Epoch of the next batches: of the loader that calls in this thread, else as set; None: not known."""
         of_loader = epoch_of_loader()
-        return self._epoch.get() if of_loader is None else of_loader
+        epoch = int(self._epoch) if of_loader is None else of_loader
+        return None if epoch < 0 else epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next batches, for steps that depend on it; an mmload Loader needs no such call.
@@ -158,7 +160,7 @@ class Collate(nn.Module):
         Raises:
             ValueError: if it is no integer from 0.
         """
-        self._epoch.set(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1))
+        self._epoch.share_memory_().fill_(integer("epoch", epoch, least=0, greatest=(1 << 63) - 1))  # type: ignore[no-untyped-call]  # torch has none
 
     # It runs as it is: there is nothing in it that torch could compile on a CPU. Compile the model alone: of a compiled
     # nn.Sequential with a collate in it torch compiles nothing, as it skips loops that it cannot trace.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, Step
 from mmload.errors import counted, shown
 from mmload.render.hsv_kernel import HUES
-from mmload.render.kernel_arguments import Floats, Numbers
+from mmload.render.kernel_arguments import Floats
 from mmload.render.level_program import (
     BRIGHTNESS,
     CONTRAST,
@@ -125,18 +125,6 @@ def _color_map(mean: tuple[float, ...], std: tuple[float, ...], peak: float) -> 
 _CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
 
 
-class Factors(NamedTuple):
-    """Factors drawn for a batch, and their order.
-
-    Attributes:
-        values: float32 [B, 4], a factor for brightness, contrast, saturation and a rotation for hue.
-        order: int64 [B, 4], which of these comes first, second, ...
-    """
-
-    values: Floats
-    order: Numbers
-
-
 class ColorJitter(LevelStep):
     """Random brightness, contrast, saturation and hue, in random order, drawn per sample.
 
@@ -165,30 +153,15 @@ class ColorJitter(LevelStep):
         turned = around("hue", hue, 0.0, least=-0.5, reach=0.5, unit="a rotation")
         self.hue = turned if any(turned) else None
 
-    @property
-    def ranges(self) -> tuple[tuple[float, float] | None, ...]:
-        """Least and greatest brightness, contrast, saturation and hue; None for each that does not change."""
-        return self.brightness, self.contrast, self.saturation, self.hue
-
-    def draw(self, draws: Draws) -> Factors:
-        """Draws an order and four factors per sample."""
-        order = draws.orders(4)
-        uniform = draws.uniform(4)
-        least, greatest = np.array([ends or (0.0, 0.0) for ends in self.ranges], np.float32).astype(np.float64).T
-        return Factors((least + (greatest - least) * uniform).astype(np.float32), order)
-
     def program(self, plan: Plan, draws: Draws) -> Program:
-        return self.operations(self.draw(draws))
-
-    def operations(self, factors: Factors) -> Program:
-        """Returns the four adjustments with drawn factors; those without a range are left out."""
-        codes = [code if ends is not None else NONE for code, ends in zip(_CODES, self.ranges, strict=True)]
-        exact = factors.values.T.astype(np.float64)
-        parts = [
-            Program.single_operation(code, len(factor), factor, 1.0 - factor)
-            for code, factor in zip(codes, exact, strict=True)
-        ]
-        return ordered(parts, factors.order)
+        """Draws an order and four factors per sample; what has no range is left out."""
+        order, uniform, parts = draws.orders(4), draws.uniform(4), []
+        ranges = self.brightness, self.contrast, self.saturation, self.hue
+        for place, (code, ends) in enumerate(zip(_CODES, ranges, strict=True)):  # NumPy keeps the lock for each
+            least, greatest = np.array(ends or (0.0, 0.0), np.float32).tolist()
+            factor = (least + (greatest - least) * uniform[:, place]).astype(np.float32).astype(np.float64)
+            parts.append(Program.single_operation(code if ends else NONE, plan.count, factor, 1.0 - factor))
+        return ordered(parts, order)
 
 
 class RandomHSV(LevelStep):
@@ -219,7 +192,7 @@ class RandomHSV(LevelStep):
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a rotation and two factors per sample."""
         gains = np.array((self.hue, self.saturation, self.value), np.float32).astype(np.float64)
-        turn, *factors = ((2 * draws.uniform(3) - 1) * gains).T
+        turn, *factors = ((2 * uniform - 1) * gain for uniform, gain in zip(draws.uniform(3).T, gains, strict=True))
         turned = np.floor(turn * HUES) % HUES
         return Program.single_operation(HSV, plan.count, turned, *(1 + factor for factor in factors))
 

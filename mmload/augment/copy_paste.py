@@ -107,9 +107,6 @@ class CopyPaste(AfterStep):
         lengths = np.arange(1, len(drawn) + 1) + drawn.cumsum()
         return drawn[: int((lengths <= len(drawn)).sum())]  # so many that they and their partners are all
 
-    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        raise ValueError("CopyPaste needs boxes and masks, not images alone; put it into a Collate")
-
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
         """Pastes objects of the partners in a batch into the samples before them, and returns these."""
         if batch.images.device.type != "cpu":

@@ -142,11 +142,6 @@ class PerSample(AfterStep):
                     "'others': 0}, as 255 is void"
                 )
 
-    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """Returns the images, each changed by the module, and the targets unchanged."""
-        changed = self.changed(Batch(images=images, batch_size=[len(images)]), draws, BoxRule())
-        return changed.images, targets
-
     def changed(self, batch: Batch, draws: Draws, box_rule: BoxRule) -> Batch:
         """Changes every sample by the module; the images of an empty batch keep their size."""
         keys, device = draws.bits(1)[:, 0].tolist(), batch.images.device

@@ -217,21 +217,22 @@ class RandomPhotometricDistort(LevelStep):
 
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws per sample five probabilities, four factors and an order of the channels."""
-        on, values, order = draws.uniform(5) < self.p, draws.uniform(4), draws.orders(plan.source[0])
+        on = [uniform < self.p for uniform in draws.uniform(5).T]
+        values, order = draws.uniform(4), draws.orders(plan.source[0])
         first = draws.chance(0.5)
         factors = [
             least + (greatest - least) * values[:, place]
             for place, (least, greatest) in enumerate((self.brightness, self.contrast, self.saturation, self.hue))
         ]
         parts = [
-            (levels.BRIGHTNESS, [factors[0]], on[:, 0]),
-            (levels.CONTRAST, [factors[1], 1.0 - factors[1]], on[:, 1] & first),
-            (levels.SATURATION, [factors[2], 1.0 - factors[2]], on[:, 2]),
-            (levels.HUE, [factors[3]], on[:, 3]),
-            (levels.CONTRAST, [factors[1], 1.0 - factors[1]], on[:, 1] & ~first),
+            (levels.BRIGHTNESS, [factors[0]], on[0]),
+            (levels.CONTRAST, [factors[1], 1.0 - factors[1]], on[1] & first),
+            (levels.SATURATION, [factors[2], 1.0 - factors[2]], on[2]),
+            (levels.HUE, [factors[3]], on[3]),
+            (levels.CONTRAST, [factors[1], 1.0 - factors[1]], on[1] & ~first),
         ]
         if plan.source[0] == 3:
-            parts.append((levels.PERMUTE, list(order.T), on[:, 4]))
+            parts.append((levels.PERMUTE, list(order.T), on[4]))
         return chain(
             Program.single_operation(code, plan.count, *numbers, apply_mask=mask) for code, numbers, mask in parts
         )

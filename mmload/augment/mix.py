@@ -12,18 +12,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mmload.augment.arguments import argument_error, chance, choice, elements, integer, number, numbers
-from mmload.augment.boxes import Fields, following_fields
+from mmload.augment.boxes import Fields
 from mmload.augment.draws import Draws, beta
-from mmload.augment.step import Step, TargetStep, plan_for
+from mmload.augment.step import Step, TargetStep
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.level_program import Array
 from mmload.render.plan import Mixing, Plan
-from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -51,16 +49,6 @@ class MixStep(TargetStep, Step):
     @abstractmethod
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws for each sample, or once for the batch."""
-
-    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """Mixes images and targets, as a step alone."""
-        plan = plan_for(images)
-        mixing = self.mixing(plan, draws)
-        mixed, share = None, mixing.target_share(plan.height, plan.width)
-        if targets is not None:  # a device is waited for
-            (given,) = following_fields({"targets": targets.cpu()}).values()
-            mixed = torch.from_numpy(mixed_targets(given, share, self.num_classes)).to(targets.device)
-        return Rendering(plan.mixed(mixing), images.dtype).rendered(images), mixed
 
 
 class _Mix(MixStep):

@@ -32,13 +32,22 @@ from mmload.augment.boxes import (
 )
 from mmload.augment.draws import Draws, Flags, beta, whole_numbers
 from mmload.augment.step import DeclaredStep
-from mmload.augment.tile_geometry import MAP_NUMBERS, MapRanges, MovingTiles, TileRows, listed_tiles, placed_tiles
+from mmload.augment.tile_geometry import (
+    MAP_NUMBERS,
+    TO_CANVAS,
+    TO_OUTPUT,
+    TO_TILE,
+    MapRanges,
+    TileRows,
+    listed_tiles,
+    placed_tiles,
+)
 from mmload.batch import Batch, fields_of
 from mmload.pictures.instance_masks import ALL_SEGMENTS, SEGMENTS, segment_fields
 from mmload.records import PADDING, PER_BOX
 from mmload.render.kernel_arguments import NEAR
 from mmload.render.level_program import Array
-from mmload.render.motion import move_boxes
+from mmload.render.motion import Boxes, Motion, move_boxes
 from mmload.render.plan import Canvas, Plan
 from mmload.runtime.host_memory import taken, zeros
 from mmload.runtime.numba_compile import numba_compiled
@@ -75,90 +84,132 @@ class _Outlines(NamedTuple):
         return _Outlines(np.stack((self.points, cut), 1)[stays], np.stack((self.ring, self.ring), 1)[stays])
 
 
-def composed_boxes(fields: Fields, tiles: MovingTiles, plan: Plan) -> tuple[Fields, Trail]:
+def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Trail]:
     """Moves the boxes of tiles to the samples that they are composed to, clipped to the canvas and to the output.
 
     Keypoints, corners of rotated boxes and masks of instances move with them.
 
     Args:
-        fields: the tiles' ``boxes`` [T, M, 4], perhaps ``counts`` [T], masks of instances, and others with an element
-            per box, [T, M, ...].
-        tiles: the tiles' geometry.
+        tiles: the tiles, with their fields.
+        motion: motion of their points.
         plan: the plan that begins with the canvases.
 
     Returns:
         The same fields of the samples, and ``counts``; and the trail of their boxes.
     """
-    (count, most), size, samples = fields["boxes"].shape[:2], plan.source[1:], plan.count
+    fields = following_fields(tiles.fields)
+    given, samples = np.ascontiguousarray(fields["boxes"]), tiles.rows.samples
+    (count, most, _), kind = given.shape, given.dtype
     counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
-    totals = zeros(samples, np.int64)
-    np.add.at(totals, tiles.samples, counts)
-    shape = samples, max(int(totals.max(initial=0)), 1)
+    totals = zeros(plan.count, np.int64)
+    np.add.at(totals, samples, counts)
+    shape = plan.count, max(int(totals.max(initial=0)), 1)
     sources, real, columns = zeros(shape, np.int64), zeros(shape, np.bool_), np.empty((count, most), np.int64)
-    _list_boxes(counts, tiles.samples, sources, real, columns)
+    boxes, cut, shares = np.empty((count, most, 4)), zeros((count, most), np.bool_), np.empty((count, most))
+    _LIST_BOXES[kind.name](counts, samples, given, sources, real, columns, boxes, shares)
+    move_boxes(boxes, motion, cut, shares)
+    trail = Trail.before(zeros((*shape, 4), kind), plan)
+    trail.cut[:, -1] = True
+    _PACK_BOXES[kind.name](sources, real, boxes, shares, trail.boxes, trail.share)
 
     def packed(values: Array, blank: float = 0) -> Array:
         rest = values.shape[2:]
         flat = np.ascontiguousarray(values).reshape(1, count * most, *rest)
         return taken(flat, sources.reshape(1, -1), real.reshape(1, -1), blank).reshape(*shape, *rest)
 
-    motion, given = tiles.motion(*size), fields["boxes"]
-    boxes, cut, shares = given.astype(np.float64), zeros((count, most), np.bool_), np.ones((count, most))
-    move_boxes(boxes, motion, cut, shares)
-    made = {"boxes": packed(boxes.astype(given.dtype)), "counts": totals}
-    trail = Trail.before(made["boxes"], plan)
-    trail.cut[:, -1] = True
-    trail.share[:, :-1] = packed(shares.astype(np.float32))
+    made = {"boxes": trail.boxes[:, :-1], "counts": totals}
     exact = {name: value.astype(np.float64) for name, value in points_in(fields).items() if name != POLYGONS}
     moved = fields | moved_fields(exact, motion)
     if "rings" in fields:
-        made |= _composed_segments(fields, tiles, columns, samples, size)
+        made |= _composed_segments(fields, tiles, motion, columns, plan)
     for name in fields.keys() - made.keys():
         made[name] = packed(moved[name].astype(fields[name].dtype, copy=False), PADDING.get(name, 0))
     return made, trail
 
 
-@numba_compiled("void(int64[::1], int64[::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1])", nogil=False)
-def _list_boxes(counts: Numbers, samples: Numbers, sources: Numbers, real: Flags, columns: Numbers) -> None:
+def _list_boxes(
+    counts: Numbers,
+    samples: Numbers,
+    given: Boxes,
+    sources: Numbers,
+    real: Flags,
+    columns: Numbers,
+    boxes: Boxes,
+    shares: Array,
+) -> None:
     """Writes the boxes of each sample as numbers among all of the tiles, and the column of each tile's box.
 
-    The column is -1 where a tile has no such box.
+    The column is -1 where a tile has no such box. All boxes are copied as float64, completely visible.
     """
     sample, column = -1, 0
     for tile in range(len(counts)):
         if samples[tile] != sample:
             sample, column = samples[tile], 0
         for place in range(columns.shape[1]):
-            columns[tile, place] = -1
+            columns[tile, place], shares[tile, place] = -1, 1
+            for side in range(4):
+                boxes[tile, place, side] = given[tile, place, side]
             if place < counts[tile]:
                 sources[sample, column], real[sample, column] = tile * columns.shape[1] + place, True
                 columns[tile, place] = column
                 column += 1
 
 
-def _composed_segments(fields: Fields, tiles: MovingTiles, columns: Numbers, count: int, size: Sequence[int]) -> Fields:
-    """Moves masks of the boxes of T tiles to B samples.
+def _pack_boxes(sources: Numbers, real: Flags, boxes: Boxes, shares: Array, to_boxes: Boxes, to_shares: Array) -> None:
+    """Writes the boxes of tiles and their visible shares, float64, to those of samples."""
+    most = boxes.shape[1]
+    for k in range(len(sources)):
+        for n in range(sources.shape[1]):
+            tile, place = sources[k, n] // most, sources[k, n] % most
+            to_shares[k, n] = np.float32(shares[tile, place]) if real[k, n] else 0
+            for side in range(4):
+                to_boxes[k, n, side] = boxes[tile, place, side] if real[k, n] else 0
+
+
+_KINDS = ("float32", "float64")
+
+_LIST_BOXES = {
+    kind: numba_compiled(
+        f"void(int64[::1], int64[::1], {kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1], "
+        "float64[:, :, ::1], float64[:, ::1])",
+        nogil=False,
+    )(_list_boxes)
+    for kind in _KINDS
+}
+
+_PACK_BOXES = {
+    kind: numba_compiled(
+        f"void(int64[:, ::1], boolean[:, ::1], float64[:, :, ::1], float64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1])",
+        nogil=False,
+    )(_pack_boxes)
+    for kind in _KINDS
+}
+
+
+def _composed_segments(fields: Fields, tiles: Tiles, motion: Motion, columns: Numbers, plan: Plan) -> Fields:
+    """Moves masks of the boxes of T tiles to the samples of a plan.
 
     Args:
         fields: the tiles' fields of :data:`~mmload.pictures.instance_masks.SEGMENTS`, [T, ...].
-        tiles: the tiles' geometry.
+        tiles: the tiles.
+        motion: motion of their points.
         columns: int64 [T, M], index of each box of a tile in its sample; -1: there is no such box.
-        count: B.
-        size: height and width of the output.
+        plan: the plan that begins with the canvases.
 
     Returns:
         The same fields of the samples, of which run lengths are empty.
     """
-    drawn = fields | without_runs(fields, tiles.heights.tolist())
+    count = plan.count
+    drawn = fields | without_runs(fields, tiles.sizes[:, 0].tolist())
     rings, polygons = drawn["rings"], drawn["polygons"]
     tile, place = (rings[..., 1] > 0).nonzero()
     box, length = rings[tile, place].astype(np.int64).T
     is_real = np.arange(polygons.shape[1]) < rings[..., 1].sum(1)[:, None]
-    outlines = _moved(polygons[is_real], np.repeat(np.arange(len(box)), length), tile, tiles, size)
+    outlines = _moved(polygons[is_real], np.repeat(np.arange(len(box)), length), tile, motion)
     column = np.where(box >= 0, columns[tile, box], -1)
     length = np.bincount(outlines.ring, minlength=len(box))
     stays = (length >= 3) & (column >= 0)
-    samples, is_shown = tiles.samples[tile], stays[outlines.ring]
+    samples, is_shown = tiles.rows.samples[tile], stays[outlines.ring]
     points = (outlines.points[is_shown, 2:4] / outlines.points[is_shown, 4:]).astype(polygons.dtype)
     entries = np.stack((column, length), 1)[stays].astype(np.int32)
     packed = {
@@ -171,18 +222,23 @@ def _composed_segments(fields: Fields, tiles: MovingTiles, columns: Numbers, cou
     return packed
 
 
-def _moved(drawn: Array, ring: Array, tile: Array, tiles: MovingTiles, size: Sequence[int]) -> _Outlines:
+def _moved(drawn: Array, ring: Array, tile: Array, motion: Motion) -> _Outlines:
     """Moves points [N, 2] of polygons, each of a tile, and clips the polygons to the canvas and to the output."""
-    own, maps = tile[ring], tiles.maps[tile[ring]]
-    on_canvas = drawn * tiles.factors[own] + tiles.corners[own]
+    numbers = motion.numbers[tile[ring]]
+    on_canvas, maps = (
+        drawn * numbers[:, TO_TILE, :2] - numbers[:, TO_CANVAS, :2],
+        numbers[:, TO_OUTPUT].reshape(-1, 3, 3),
+    )
     seen = maps[..., 0] * on_canvas[:, :1] + maps[..., 2] + maps[..., 1] * on_canvas[:, 1:]
-    outlines, canvas = _Outlines(np.column_stack((on_canvas, seen)), ring), tiles.canvas[tile]
+    outlines, frames = _Outlines(np.column_stack((on_canvas, seen)), ring), motion.frames[tile]
+    canvas, output = frames[:, TO_CANVAS], frames[:, TO_OUTPUT]
     outlines = outlines.clipped(outlines.points[:, 4] - NEAR)
     for axis in (0, 1):
         outlines = outlines.clipped(outlines.points[:, axis])
         outlines = outlines.clipped(canvas[outlines.ring, axis] - outlines.points[:, axis])
         outlines = outlines.clipped(outlines.points[:, 2 + axis])
-        outlines = outlines.clipped(size[1 - axis] * outlines.points[:, 4] - outlines.points[:, 2 + axis])
+        edge = output[outlines.ring, axis] * outlines.points[:, 4]
+        outlines = outlines.clipped(edge - outlines.points[:, 2 + axis])
     return outlines
 
 
@@ -376,18 +432,18 @@ class Mosaic(DeclaredStep):
         if layers == 2:
             blended = rows.samples[rows.layers == 1]
             shares[blended] = beta(draws.branch(4), self.alpha)[blended]
-        records, needed, moving = placed_tiles(rows, tiles.sizes, uniform, self._ranges, _LAYOUTS[self.tiles])
+        records, needed, motion = placed_tiles(rows, tiles.sizes, uniform, self._ranges, _LAYOUTS[self.tiles])
         parts = Canvas(
             height=self.size[0],
             width=self.size[1],
-            samples=moving.samples,
+            samples=rows.samples,
             tiles=records,
             needed=needed,
             fill=self.fill,
             shares=shares,
         )
         plan = Plan.composed(count, channels, parts)
-        return plan, *composed_boxes(following_fields(tiles.fields), moving, plan)
+        return plan, *composed_boxes(tiles, motion, plan)
 
     @property
     def _ranges(self) -> MapRanges:

@@ -26,7 +26,7 @@ from mmload.augment.arguments import (
 )
 from mmload.augment.draws import Draws, Floats
 from mmload.augment.step import Step, arguments_of
-from mmload.render.plan import Placement, Plan, Resampling
+from mmload.render.plan import Plan, Resampling
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
@@ -66,21 +66,19 @@ class ResizingStep(Step):
         """Returns the step with the size of the batch's epoch."""
         return self.at_epoch(draws.epoch(f"{type(self).__name__}'s size"))
 
-    def resampling(
-        self, size: tuple[int, int], *, placement: Placement | None = None, exact_masks: bool = True
-    ) -> Resampling:
-        """Returns the resize to (height, width), or on a canvas of this size.
+    def resampling(self, size: Sides, *, exact_masks: bool = True, **place: Any) -> Resampling:
+        """Returns the resize to (height, width), with more attributes of its place.
 
         With ``exact_masks``, masks are resized by ``nearest-exact`` if images are; else by ``nearest``.
         """
         mode = self.interpolation
         return Resampling(
-            height=size[0],
-            width=size[1],
+            rows=size[0],
+            cols=size[1],
             mode=mode,
             antialias=self.antialias and mode in ("bilinear", "bicubic"),
-            placement=placement,
             exact_masks=exact_masks and mode == "nearest-exact",
+            **place,
         )
 
 
@@ -117,7 +115,7 @@ class RandomResizedCrop(ResizingStep):
         if not isinstance(self.size, tuple):
             return self.in_epoch_of(draws).describe(plan, draws)
         window = drawn_windows(draws, plan.frame, self.scale, self.ratio, self._fallback(*plan.frame))
-        return plan.resized(window, self.resampling(self.size, exact_masks=False))
+        return plan.resized(window, self.resampling(self.size, exact_masks=False), self.size)
 
     def _fallback(self, height: Numbers | int, width: Numbers | int) -> tuple[Any, Any]:
         """Returns the size of the largest centered window within the ratios, torchvision's fallback."""
@@ -180,13 +178,11 @@ class Resize(ResizingStep):
             return self.in_epoch_of(draws).describe(plan, draws)
         rows, cols = self.size if isinstance(self.size, tuple) else self._keeping_aspect(self.size, plan)
         if np.ndim(rows):  # a crop has to follow
-            zero = np.zeros_like(rows)
-            placed = Placement(rows=rows, cols=cols, top=zero, left=zero, fill=(0.0,), mask_fill=255)
-            return plan.resized(None, self.resampling((0, 0), placement=placed))
+            return plan.resized(None, self.resampling((rows, cols)), (0, 0))
         size = int(rows), int(cols)
         if size == (plan.height, plan.width) and not plan.is_variable_size:
             return plan
-        return plan.resized(None, self.resampling(size))
+        return plan.resized(None, self.resampling(size), size)
 
     def _keeping_aspect(self, short: int | None, plan: Plan) -> tuple[Any, Any]:
         """Returns the size with ``short`` as the shorter side as torchvision computes it, rounded down to pixels."""

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.draws import Draws, fresh_seeds
+from mmload.augment.draws import Draws
+from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch
 from mmload.render.level_program import MOVES, Program
 from mmload.render.plan import Plan
-from mmload.render.rendering import Rendering
-from mmload.runtime.random_words import Numbers
 
 if TYPE_CHECKING:
     from mmload.augment.boxes import BoxRule
@@ -35,11 +34,13 @@ class DeclaredStep(nn.Module):
         needs_boxes: what a dataset is built for that has what the step needs, boxes; "": it can be done without.
         leaves_behind: "boxes" or "masks" -> what the step does without them, and what to do, of a message; none: they
             follow, if there are some.
+        makes_floats: whether images cannot stay uint8.
         inner: steps that it contains.
     """
 
     needs_boxes = ""
     leaves_behind: Mapping[str, str] = {}
+    makes_floats = False
     inner: Sequence[DeclaredStep] = ()
 
     def check_fields(self, fields: Mapping[str, Tensor]) -> None:
@@ -52,6 +53,24 @@ class DeclaredStep(nn.Module):
                 raise ValueError(f"{name} {why}")
         for step in self.inner:
             step.check_fields(fields)
+
+    def alone(
+        self, images: Tensor, targets: Tensor | None, seeds: Tensor | None, generator: torch.Generator | None
+    ) -> Batch:
+        """Runs the step alone on a batch, as a collate of it does.
+
+        Returns:
+            Images in their dtype, but floats where the step makes some, and the targets.
+        """
+        from mmload.augment.collate import Collate  # which imports this file
+
+        batch = given_samples(images).batch
+        if seeds is not None and len(seeds) != len(batch):
+            raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(batch)},): one per image")
+        dtype = torch.float32 if self.makes_floats else torch.uint8
+        collate = Collate(self, dtype=images.dtype if images.is_floating_point() else dtype)
+        made: Batch = collate(batch.replace(images=images, targets=targets, seeds=seeds), generator)
+        return made
 
     def extra_repr(self) -> str:
         shown = ((name, value) for name, value in arguments_of(self).items() if not isinstance(value, nn.Module))
@@ -67,7 +86,6 @@ class Step(DeclaredStep, ABC):
     Attributes:
         takes_sizes: whether it can be done to variable-size images.
         is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
-        makes_floats: whether images cannot stay uint8.
         channels: numbers of channels that images may have; None: any.
         is_random: whether it draws from the samples' seeds.
         operation: the operation on levels that it is, with probability ``p``, in a list of steps such as RandomApply;
@@ -76,7 +94,6 @@ class Step(DeclaredStep, ABC):
 
     takes_sizes = True
     is_drop_in = True
-    makes_floats = False
     channels: tuple[int, ...] | None = None
     is_random = True
     operation: int | None = None
@@ -115,29 +132,16 @@ class Step(DeclaredStep, ABC):
             generator: generator of fresh seeds; None: torch's default one.
 
         Returns:
-            [B, C, h, w] in the dtype of ``images``; uint8 becomes float32 where the step scales values.
+            [B, C, h, w] in the dtype of ``images``; uint8 becomes float32 where the step makes floats.
 
         Raises:
             ValueError: if ``images`` has another shape, or the step cannot be done at its size.
         """
-        numbers = seeds_for(images, seeds, generator)
-        plan = self.describe(plan_for(images), Draws(numbers, 0))
-        dtype = torch.float32 if images.dtype == torch.uint8 and plan.shift is not None else images.dtype
-        return Rendering(plan, dtype).rendered(images)
+        return self.alone(images, None, seeds, generator).images
 
 
 class TargetStep(DeclaredStep):
-    """Step that works alone on a batch of images and targets.
-
-    Attributes:
-        makes_floats: whether it takes floating images alone.
-    """
-
-    makes_floats = False
-
-    @abstractmethod
-    def change(self, images: Tensor, targets: Tensor | None, draws: Draws) -> tuple[Tensor, Tensor | None]:
-        """Changes images [B, C, H, W] and targets; it must draw in the same order for every batch."""
+    """Step that works alone on a batch of images and targets."""
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward
     def forward(
@@ -150,7 +154,7 @@ class TargetStep(DeclaredStep):
         """Runs the step alone on a batch.
 
         Args:
-            images: [B, C, H, W], floating, or uint8 where the step takes it.
+            images: [B, C, H, W], uint8 or floating.
             targets: class indices [B] or soft targets [B, K]; None: there are none.
             seeds: int64 [B], one per sample; None: fresh ones.
             generator: generator of fresh seeds; None: torch's default one.
@@ -159,13 +163,10 @@ class TargetStep(DeclaredStep):
             The images, and the targets too if any were given.
 
         Raises:
-            ValueError: if ``images`` has another shape or dtype.
+            ValueError: if ``images`` has another shape.
         """
-        numbers = seeds_for(images, seeds, generator)
-        if images.dtype == torch.uint8 and self.makes_floats:
-            raise ValueError(f"{type(self).__name__} takes floating images, not uint8: convert them first")
-        changed, mixed = self.change(images, targets, Draws(numbers, 0))
-        return changed if targets is None else (changed, mixed)
+        made = self.alone(images, targets, seeds, generator)
+        return made.images if targets is None else (made.images, made.targets)
 
 
 class AfterStep(TargetStep, ABC):
@@ -190,22 +191,6 @@ def arguments_of(step: nn.Module) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _parameters(kind: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kind).parameters)
-
-
-def seeds_for(images: Tensor, seeds: Tensor | None, generator: torch.Generator | None) -> Numbers:
-    """Checks a batch that a step renders alone and its seeds, and returns the seeds; a device is waited for."""
-    if images.dim() != 4:
-        raise ValueError(f"images have the shape {tuple(images.shape)}, expected [B, C, H, W]")
-    check_dtype(images.dtype)
-    check_shape(images.shape[1:])
-    if seeds is None:
-        return fresh_seeds(len(images), generator)
-    if seeds.shape != (len(images),) or seeds.dtype != torch.int64:
-        raise ValueError(
-            f"seeds are {seeds.dtype} {tuple(seeds.shape)}, expected torch.int64 ({len(images)},): one per image"
-        )
-    numbers: Numbers = seeds.cpu().numpy()
-    return numbers
 
 
 def check_dtype(dtype: torch.dtype) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
-from mmload.render.motion import SCALE, SHIFT, VIEW, Motion, Move
+from mmload.render.motion import SCALE, SHIFT, VIEW, Motion
 from mmload.runtime.declarations import RecordArray, Signature, called, inlined, void
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.numba_compile import numba_compiled
@@ -69,38 +69,13 @@ class MapRanges(NamedTuple):
     translate: float
 
 
-class MovingTiles(NamedTuple):
-    """Geometry by which boxes and points of T tiles move to B canvases and through their maps, x before y.
-
-    Attributes:
-        samples: int64 [T], sample of each tile, in order.
-        heights: int64 [T], height of the tile's image.
-        factors: float64 [T, 2], factors by which the tile's image is resized.
-        corners: float64 [T, 2], where it lies on its canvas.
-        canvas: float64 [T, 2], size of its canvas.
-        maps: float64 [T, 3, 3], from its canvas to the output.
-    """
-
-    samples: Numbers
-    heights: Numbers
-    factors: Annotated[Doubles, "float64[:, ::1]"]
-    corners: Annotated[Doubles, "float64[:, ::1]"]
-    canvas: Annotated[Doubles, "float64[:, ::1]"]
-    maps: Annotated[Doubles, "float64[:, :, ::1]"]
-
-    def motion(self, height: int, width: int) -> Motion:
-        """Returns the motion of points from the tiles' images to the output, whose size is given."""
-        moves: list[Move] = [
-            (SCALE, self.factors.T, (0, 0)),
-            (SHIFT, -self.corners.T, self.canvas.T),
-            (VIEW, self.maps.reshape(-1, 9).T, (width, height)),
-        ]
-        return Motion.of_moves(len(self.samples), moves)
-
+TO_TILE, TO_CANVAS, TO_OUTPUT = range(3)
+"""Moves of a point of a tile's image: a scale to the size of the tile, a shift to its place on the canvas, and the map
+from the canvas to the output."""
 
 _LIST = Signature("int64", ("int64[:, :, ::1]", "boolean[:, ::1]", "boolean[:, ::1]", TileRows))
 _PLACE = void(
-    TileRows, "int64[:, ::1]", "float64[:, :, ::1]", MapRanges, "int64[:, :, ::1]", MovingTiles, RecordArray(TILE),
+    TileRows, "int64[:, ::1]", "float64[:, :, ::1]", MapRanges, "int64[:, :, ::1]", Motion, RecordArray(TILE),
     RecordArray(NEEDED),
 )  # fmt: skip
 
@@ -138,7 +113,7 @@ def _list_tiles(rows: Numbers, composed: Flags, blended: Flags, out: Any) -> int
 
 def placed_tiles(
     rows: TileRows, sizes: Numbers, uniform: Doubles, ranges: MapRanges, layout: Numbers
-) -> tuple[Records, Places, MovingTiles]:
+) -> tuple[Records, Places, Motion]:
     """Places tiles on their canvases and draws the canvases' maps.
 
     Args:
@@ -151,14 +126,14 @@ def placed_tiles(
 
     Returns:
         The tiles as kernels take them, :data:`~mmload.render.kernel_arguments.TILE` [T]; the lines that they need of
-        their images, :data:`~mmload.render.kernel_arguments.NEEDED` [T]; and their geometry.
+        their images, :data:`~mmload.render.kernel_arguments.NEEDED` [T]; and the motion of their points: for each tile
+        the moves :data:`TO_TILE`, :data:`TO_CANVAS` and :data:`TO_OUTPUT`.
     """
     count = len(sizes)
     tiles, needed = zeros(count, TILE), np.empty(count, NEEDED)
-    pairs = np.empty((count, 2)), np.empty((count, 2)), np.empty((count, 2))
-    moving = MovingTiles(rows.samples, np.empty(count, np.int64), *pairs, np.empty((count, 3, 3)))
-    _place_tiles(rows, sizes, uniform, ranges, layout, moving, tiles, needed)
-    return tiles, needed, moving
+    motion = Motion.empty(count, 3)
+    _place_tiles(rows, sizes, uniform, ranges, layout, motion, tiles, needed)
+    return tiles, needed, motion
 
 
 @inlined
@@ -256,16 +231,17 @@ def _place_tiles(
     uniform: Doubles,
     ranges: Any,
     layout: Numbers,
-    moving: Any,
+    motion: Any,
     tiles: Records,
     needed: Places,
 ) -> None:
-    """Writes the records and the geometry of tiles; those of a canvas follow each other, the one in the middle last."""
+    """Writes the records and the motion of tiles; those of a canvas follow each other, the one in the middle last."""
     frame = ranges.height, ranges.width
     placed, inner, key = (0, 0), (0, 0), -1
     for backward in range(len(tiles)):
         t = len(tiles) - 1 - backward  # the last first: others lie around it
         tile, size, drawn = tiles[t], sizes[t], uniform[rows.layers[t], rows.samples[t]]
+        numbers, frames = motion.numbers[t], motion.frames[t]
         share = min(frame[0] / size[0], frame[1] / size[1])
         placed = (
             min(max(int(np.rint(size[0] * share)), 1), frame[0]),
@@ -278,16 +254,17 @@ def _place_tiles(
             meeting = int((0.5 + drawn[axis]) * frame[axis]) - (inner[axis] // 2 if len(layout) == 9 else 0)
             before, within = layout[rows.places[t], axis, 0], layout[rows.places[t], axis, 1]
             corner = meeting - before * placed[axis] + within * inner[axis]
-            moving.corners[t, 1 - axis] = (frame[axis] - placed[axis]) // 2 if rows.alone[t] else corner
-            moving.factors[t, 1 - axis] = placed[axis] / size[axis]
-            moving.canvas[t, 1 - axis] = sides * frame[axis]
-        moving.heights[t] = size[0]
-        x, y = moving.corners[t, 0], moving.corners[t, 1]
-        wide, high = moving.canvas[t, 0], moving.canvas[t, 1]
+            numbers[TO_CANVAS, 1 - axis] = -float((frame[axis] - placed[axis]) // 2 if rows.alone[t] else corner)
+            numbers[TO_TILE, 1 - axis] = placed[axis] / size[axis]
+            frames[TO_TILE, 1 - axis], frames[TO_CANVAS, 1 - axis] = 0, sides * frame[axis]
+            frames[TO_OUTPUT, 1 - axis] = frame[axis]
+        motion.kinds[t, TO_TILE], motion.kinds[t, TO_CANVAS], motion.kinds[t, TO_OUTPUT] = SCALE, SHIFT, VIEW
+        x, y = -numbers[TO_CANVAS, 0], -numbers[TO_CANVAS, 1]
+        wide, high = frames[TO_CANVAS, 0], frames[TO_CANVAS, 1]
         forward = _map_of(drawn, ranges, high, wide)
         for number in range(9):
-            moving.maps[t, number // 3, number % 3] = forward[number]
-        across, over = 1 / moving.factors[t, 0], 1 / moving.factors[t, 1]
+            numbers[TO_OUTPUT, number] = forward[number]
+        across, over = 1 / numbers[TO_TILE, 0], 1 / numbers[TO_TILE, 1]
         to_image = across, 0.0, -x * across, 0.0, over, -y * over, 0.0, 0.0, 1.0
         tile.a, tile.b, tile.c, tile.d, tile.e, tile.f, tile.g, tile.h, tile.i = _times(to_image, _inverse(forward))
         tile.u0, tile.u1 = max(-x * across, 0.0), min((wide - x) * across, float(size[1]))

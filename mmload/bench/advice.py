@@ -115,9 +115,9 @@ def _tried(
     built = replace(recipe, transforms=(), variable_layout=layout, side=side)
     built = built.with_default_transforms(boxes=has_boxes({_SPLIT: chosen}))
     few = only(chosen, np.array(probes(len(chosen), _FIRST)))
-    _build(folder / "first", built, few, threads)  # compiles and imports
+    build_sample(folder / "first", built, few, threads)  # compiles and imports
     began = time.perf_counter()
-    record = _build(folder, built, chosen, threads)
+    record = build_sample(folder, built, chosen, threads)
     seconds = time.perf_counter() - began
     share = images / record.rows
     return Layout(
@@ -131,14 +131,14 @@ def _tried(
     )
 
 
-def _build(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int) -> SplitRecord:
+def build_sample(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int) -> SplitRecord:
     """Builds a dataset of one shard at ``folder/dataset``, without the safety of a build."""
     chain, paths = TransformChain(recipe.transforms), BuildPaths(folder)
     paths.folder.mkdir(parents=True, exist_ok=True)
     try:
-        fields = fields_of(chosen, chain, True, recipe.variable_layout)
+        fields = fields_of(_SPLIT, chosen, chain, True, recipe.variable_layout)
     except BuildError:  # not one can be read: say why
-        fields = fields_of(chosen, chain, False, recipe.variable_layout)
+        fields = fields_of(_SPLIT, chosen, chain, False, recipe.variable_layout)
     if "images" not in fields:
         raise UsageError("the samples have no images, so there are no layouts to compare; build without --advise")
     job = ShardJob(
@@ -150,7 +150,7 @@ def _build(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads: int)
         variable_layout=recipe.variable_layout,
     )
     plan = ShardPlan(split=_SPLIT, index=0, start=0, stop=len(chosen))
-    summary = job(plan, threads, lambda samples, skipped: None)
+    summary = job.build_shard(plan, threads, lambda samples, skipped: None)
     lines = paths.dataset / _SPLIT / SAMPLES_NAME
     os.replace(paths.list_file(_SPLIT, 0, SAMPLES_NAME), lines)
     content = lines.read_bytes()

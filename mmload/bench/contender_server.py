@@ -1,11 +1,16 @@
-"""Creates one contender and measures its epochs or its training: the commands that a contender's process handles."""
+"""Creates one contender and measures its turns, alone, beside another thread, or in training.
+
+The public methods of :class:`ContenderServer` are the commands that a contender's process handles.
+"""
 
 from __future__ import annotations
 
 import gc
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +19,125 @@ from torch import Tensor
 
 from mmload.bench.contenders import Contender, ContenderEntry
 from mmload.bench.machine import processor_seconds
-from mmload.bench.neighbor import Neighbor
-from mmload.bench.samples import BesideSample, LoadSample, TrainSample
 from mmload.bench.task import Task
-from mmload.bench.train import Trainer, endless
+from mmload.bench.train import Trainer
 from mmload.errors import MmloadError
-
-
-def check_batch(task: Task, images: Tensor | Sequence[Tensor], labels: Tensor) -> None:
-    """Checks a batch, or its views, against the output that the task requires.
-
-    Raises:
-        MmloadError: if the output differs; the message describes the actual output.
-    """
-    views = [images] if isinstance(images, Tensor) else list(images)
-    got = [_described(view.shape, view.dtype, view.device.type) for view in views]
-    wanted = [_described(shape, task.dtype, task.device) for shape in task.shapes]
-    if got != wanted:
-        raise MmloadError(f"it gives images {', '.join(got)}, the task is {', '.join(wanted)}")
-    counts = {len(view) for view in views}
-    if counts != {len(labels)} or labels.device.type != task.device:
-        raise MmloadError(
-            f"it gives labels {list(labels.shape)} on {labels.device.type} for {max(counts)} images on {task.device}"
-        )
-
-
-def _described(shape: Sequence[int], dtype: torch.dtype, device: str) -> str:
-    return f"{list(shape[1:])} {str(dtype).removeprefix('torch.')} on {device}"
-
 
 CEILINGS = ("ceiling", "cached")
 """Groups of entries that measure the machine: their batches are not checked against the task."""
 
 _LOOK = 0.06  # seconds: some ticks of the clock of processor time
 _LONGEST_REST = 5.0  # seconds
+_LONG_TURN = 10.0  # seconds after which training may end between two multiples of the batches that are made ahead
 _NEIGHBOR_ALONE = 1.0  # seconds, at most a quarter of the turn
+_ADDITIONS = 1000  # about 50 us, in which Python never releases the interpreter lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One measured turn of a contender.
+
+    Attributes:
+        images: number of images delivered.
+        seconds: the duration.
+    """
+
+    images: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.images / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSample(Turn):
+    """One turn that only loads, from the request of the first epoch to the last batch and a synchronized device.
+
+    Attributes:
+        cpu: processor seconds of its process tree during that time.
+        complete: whether the last epoch was complete, not cut short by the time budget.
+    """
+
+    cpu: float
+    complete: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideSample(Turn):
+    """One turn beside a neighbor.
+
+    Attributes:
+        pieces: pieces of work that the neighbor did in that time.
+        alone: pieces per second of the neighbor while the contender did nothing.
+    """
+
+    pieces: int
+    alone: float
+
+    @property
+    def keeps(self) -> float:
+        """Speed of the neighbor beside the contender, as a share of its speed alone."""
+        return self.pieces / self.seconds / self.alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSample(Turn):
+    """One turn of training.
+
+    Attributes:
+        steps: number of steps.
+        waited: seconds that these waited for data.
+    """
+
+    steps: int
+    waited: float
+
+    @property
+    def share(self) -> float:
+        """Share of the time that training waited for data, in [0, 1]."""
+        return self.waited / self.seconds
+
+
+def add_integers() -> None:
+    """Adds integers in pure Python, as a training loop's own code: a piece of work."""
+    total = 0
+    for number in range(_ADDITIONS):
+        total += number
+
+
+class Neighbor:
+    """A thread that repeats a piece of work while the block that it is entered for runs.
+
+    Attributes:
+        pieces: pieces of work that it has done.
+    """
+
+    def __init__(self, work: Callable[[], None] = add_integers) -> None:
+        self.pieces = 0
+        self._work, self._stopped = work, False
+        self._thread = threading.Thread(target=self._run, name="mmload-bench-neighbor", daemon=True)
+
+    def __enter__(self) -> Neighbor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped = True
+        self._thread.join()
+
+    def speed(self, seconds: float) -> float:
+        """Returns its pieces per second while the calling thread sleeps; longer if it did none on a busy machine."""
+        began, pieces = time.perf_counter(), self.pieces
+        while self.pieces == pieces:
+            time.sleep(seconds)
+        return (self.pieces - pieces) / (time.perf_counter() - began)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._work()
+            self.pieces += 1
 
 
 class ContenderServer:
@@ -64,11 +153,9 @@ class ContenderServer:
         self._ready()
 
     def close(self) -> None:
-        """Closes the contender and releases all references to the rows in this process."""
-        if self._contender is not None:
-            self._contender.close()
-            self._contender = None
-            gc.collect()  # maps in reference cycles would keep their pages
+        """Releases the contender, and with it all references to the rows in this process."""
+        self._contender = None
+        gc.collect()  # maps in reference cycles would keep their pages
 
     def epoch(self, *, least: float, most: float, check: bool = False) -> LoadSample:
         """Runs complete epochs for ``least`` seconds, but cuts them short after ``most``, and measures them.
@@ -82,7 +169,7 @@ class ContenderServer:
         began = time.perf_counter()
         images, taken, seconds, complete = 0, 0, 0.0, True
         while complete and (not images or seconds < least):
-            with closing(_closable(contender.epoch())) as batches:
+            with closing(_closable(contender())) as batches:
                 for pixels, labels in batches:
                     if check:
                         check_batch(self._task, pixels, labels)
@@ -116,10 +203,36 @@ class ContenderServer:
         return BesideSample(images=images, seconds=seconds, pieces=pieces, alone=alone)
 
     def train(self, *, model: str, most: float) -> TrainSample:
-        """Trains the model with the contender's batches for about ``most`` seconds."""
+        """Trains the model for about ``most`` seconds, and measures steps with the wait for the next batch.
+
+        The device is synchronized after each step and each batch, so the time between them is only the wait for data.
+        The first step is not measured: it allocates memory and selects kernels. The batches that the contender may have
+        made ahead meanwhile are dropped: steps with these measure no loading. Its workers deliver as many at once, so a
+        multiple of them is measured, or what :data:`_LONG_TURN` allows.
+
+        Raises:
+            MmloadError: if the contender yields no batch.
+        """
+        last, ahead = time.perf_counter() + most, self._entry.ahead
         if self._trainer is None:
             self._trainer = Trainer(model, self._task)
-        return self._trainer.train(self._ready(), most, self._entry.ahead)
+        with closing(endless(self._ready())) as batches:
+            self._trainer.step(*next(batches))
+            for _ in range(ahead):
+                images, labels = next(batches)
+            self._wait_for_device()
+            began = now = time.perf_counter()
+            trained = steps = 0
+            waited = 0.0
+            while not steps or now + (now - began) / steps < last or (steps % ahead and now - began < _LONG_TURN):
+                self._trainer.step(images, labels)
+                self._wait_for_device()
+                trained, steps, requested_at = trained + len(images), steps + 1, time.perf_counter()
+                images, labels = next(batches)
+                self._wait_for_device()
+                now = time.perf_counter()
+                waited += now - requested_at
+        return TrainSample(images=trained, seconds=now - began, waited=waited, steps=steps)
 
     def rest(self) -> None:
         """Waits until this process and its workers rest: what they make ahead would slow the next contender's turn."""
@@ -140,6 +253,21 @@ class ContenderServer:
             torch.cuda.synchronize()
 
 
+def endless(contender: Contender) -> Any:
+    """Yields the batches of epoch after epoch.
+
+    Raises:
+        MmloadError: if an epoch has no batch.
+    """
+    while True:
+        gave_batch = False
+        for batch in contender():
+            gave_batch = True
+            yield batch
+        if not gave_batch:
+            raise MmloadError("an epoch gave no batch")
+
+
 def _seconds_of_others() -> float:
     """Returns the processor seconds without this thread's: to look for processes among thousands takes longer."""
     return processor_seconds() - time.thread_time()
@@ -148,3 +276,25 @@ def _seconds_of_others() -> float:
 def _closable(batches: Iterator[tuple[Tensor, Tensor]]) -> Any:
     """Returns a generator over the batches: closing it ends them, whatever the type of the iterator."""
     yield from batches
+
+
+def check_batch(task: Task, images: Tensor | Sequence[Tensor], labels: Tensor) -> None:
+    """Checks a batch, or its views, against the output that the task requires.
+
+    Raises:
+        MmloadError: if the output differs; the message describes the actual output.
+    """
+    views = [images] if isinstance(images, Tensor) else list(images)
+    got = [_described(view.shape, view.dtype, view.device.type) for view in views]
+    wanted = [_described(shape, task.dtype, task.device) for shape in task.shapes]
+    if got != wanted:
+        raise MmloadError(f"it gives images {', '.join(got)}, the task is {', '.join(wanted)}")
+    counts = {len(view) for view in views}
+    if counts != {len(labels)} or labels.device.type != task.device:
+        raise MmloadError(
+            f"it gives labels {list(labels.shape)} on {labels.device.type} for {max(counts)} images on {task.device}"
+        )
+
+
+def _described(shape: Sequence[int], dtype: torch.dtype, device: str) -> str:
+    return f"{list(shape[1:])} {str(dtype).removeprefix('torch.')} on {device}"

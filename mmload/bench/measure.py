@@ -1,6 +1,6 @@
 """Measures contenders in interleaved rounds, so that drift of the machine affects all of them equally.
 
-Takes entries and a plan, and returns a :class:`Measurement` for each. A contender that fails, crashes or hangs is left
+Takes entries and options, and returns a :class:`Measurement` for each. A contender that fails, crashes or hangs is left
 out, and the others continue. Never prints.
 """
 
@@ -17,13 +17,18 @@ from typing import NamedTuple
 
 from mmload.bench.ceilings import CACHED
 from mmload.bench.contender_process import ContenderFault, Worker
-from mmload.bench.contender_server import CEILINGS
+from mmload.bench.contender_server import CEILINGS, BesideSample, LoadSample, TrainSample
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import files_below, make_cold
-from mmload.bench.options import MeasurementPlan
-from mmload.bench.samples import BesideSample, LoadSample, TrainSample
+from mmload.bench.options import BenchOptions
 from mmload.bench.task import Task
 from mmload.runtime.resources import available_cores
+
+ROUNDS = 3
+"""Measured turns of each contender, after one to warm up."""
+
+PATIENCE = 30.0
+"""Seconds that another loader may overrun before it is given up."""
 
 START_SHARE = 0.5
 """Share of the time for starting processes."""
@@ -105,17 +110,19 @@ class _Turn(NamedTuple):
 def measure(
     task: Task,
     entries: Sequence[ContenderEntry],
-    plan: MeasurementPlan,
+    options: BenchOptions,
     progress: Callable[[str], None] | None = None,
     began: float | None = None,
 ) -> list[Measurement]:
     """Measures all entries, each in its own process, in their order.
 
-    ``began`` is the ``time.monotonic()`` at which the plan's seconds began; None: now.
+    Cold, all files are evicted before each measured turn, for which the contender is created again while no other
+    exists, because memory-mapped pages cannot be evicted. Else each is measured as often beside a thread of Python.
+    ``began`` is the ``time.monotonic()`` at which the bench's seconds began; None: now.
     """
     began = time.monotonic() if began is None else began
     with tempfile.TemporaryDirectory(prefix="mmload-bench-", ignore_cleanup_errors=True) as work:
-        rounds = _Rounds(task, entries, plan, Path(work), progress or (lambda text: None), began)
+        rounds = _Rounds(task, entries, options, Path(work), progress or (lambda text: None), began)
         try:
             rounds.measure_all()
         finally:
@@ -130,12 +137,12 @@ class _Rounds:
         self,
         task: Task,
         entries: Sequence[ContenderEntry],
-        plan: MeasurementPlan,
+        options: BenchOptions,
         work: Path,
         progress: Callable[[str], None],
         began: float,
     ) -> None:
-        self._task, self._plan, self._progress, self._began = task, plan, progress, began
+        self._task, self._options, self._progress, self._began = task, options, progress, began
         self.measurements = [Measurement(entry=entry) for entry in entries]
         self._files: list[Path] = []
         self._scratch = work / "scratch"
@@ -151,25 +158,25 @@ class _Rounds:
     @property
     def _left(self) -> float:
         """Seconds left for turns; negative if the time is over."""
-        return (1 - SPARE_SHARE) * self._plan.seconds - self._spent
+        return (1 - SPARE_SHARE) * self._options.seconds - self._spent
 
     def measure_all(self) -> None:
         """Runs all turns; training last, so that a model's memory affects no other measurement."""
         self._make()
-        if self._plan.cold:
+        if self._options.cold:
             roots = [self._task.dataset / self._task.split, self._scratch]
             self._files = files_below(roots + ([self._task.source] if self._task.source else []))
         loading = [n for n in self._workers if self._entry(n).group != CACHED]
         loading.sort(key=lambda n: self._entry(n).group != "mmload")  # first in each round: a bench is of them
-        beside = [n for n in loading if self.measurements[n].contends] if not self._plan.cold else []
-        rounds = range(1, self._plan.rounds + 1)
+        beside = [n for n in loading if self.measurements[n].contends] if not self._options.cold else []
+        rounds = range(1, ROUNDS + 1)
         own = "warm-up, which compiles for this machine if nothing has"
         turns = [_Turn(own if self._entry(n).group == "mmload" else "warm-up", n, self._warm_up) for n in loading]
         for turn in rounds:
             turns += [_Turn(f"round {turn} of {len(rounds)}", number, self._alone) for number in loading]
             turns += [_Turn("beside a Python thread", number, self._beside) for number in beside]
-        self._run(turns, later=TRAIN_SHARE * self._plan.seconds if self._plan.train else 0.0)
-        if self._plan.train:
+        self._run(turns, later=TRAIN_SHARE * self._options.seconds if self._options.train else 0.0)
+        if self._options.train:
             best = self._fastest_of_each_kind()
             self._run([_Turn(f"training {turn} of {len(rounds)}", n, self._train) for turn in rounds for n in best])
 
@@ -199,7 +206,7 @@ class _Rounds:
             number = starting.pop(0)
             self._progress(f"{self._entry(number).name}: getting ready")
             with self._fault_of(number):
-                limit = max(self._patience(self._entry(number)), START_SHARE * self._plan.seconds - self._spent)
+                limit = max(self._patience(self._entry(number)), START_SHARE * self._options.seconds - self._spent)
                 self._workers[number].ask("make", limit)
             made += 1
         for number in waiting:
@@ -209,7 +216,7 @@ class _Rounds:
         """Returns whether one more process is needed, or can be ready within the share of the time for starting."""
         if not self._entry(number).need:
             return True
-        return made > 0 and self._spent * (made + starting + 1) / made <= START_SHARE * self._plan.seconds
+        return made > 0 and self._spent * (made + starting + 1) / made <= START_SHARE * self._options.seconds
 
     def _run(self, turns: Sequence[_Turn], later: float = 0.0) -> None:
         """Runs turns, each for a fair share of the time left before the ``later`` seconds.
@@ -227,37 +234,37 @@ class _Rounds:
             with self._fault_of(number):
                 most = min(_LONGEST_TURN, max(_LEAST_TURN, left / remaining))
                 run(self._workers[number], self.measurements[number], most)
-                self._workers[number].ask("rest", self._plan.patience)
+                self._workers[number].ask("rest", PATIENCE)
             done.add((run, number))
 
     def _warm_up(self, worker: Worker, result: Measurement, most: float) -> None:
         limit = most + self._patience(result.entry)
         result.warmed = worker.ask("epoch", limit, least=0.0, most=most, check=True).complete
-        if self._plan.cold:
-            worker.ask("close", self._plan.patience)
+        if self._options.cold:
+            worker.ask("close", PATIENCE)
 
     def _alone(self, worker: Worker, result: Measurement, most: float) -> None:
         limit = most + self._patience(result.entry)
-        if not self._plan.cold:
+        if not self._options.cold:
             result.samples.append(worker.ask("epoch", limit, least=min(_LONG_ENOUGH, most / 2), most=most))
             return
         worker.ask("make", self._patience(result.entry))
         result.warm.append(make_cold(self._files))  # after the creation, which reads files, too
         result.samples.append(worker.ask("epoch", limit, least=0.0, most=most))
-        worker.ask("close", self._plan.patience)
+        worker.ask("close", PATIENCE)
 
     def _beside(self, worker: Worker, result: Measurement, most: float) -> None:
         result.beside.append(worker.ask("beside", most + self._patience(result.entry), most=most))
 
     def _train(self, worker: Worker, result: Measurement, most: float) -> None:
         limit = most + OWN_PATIENCE
-        result.training.append(worker.ask("train", limit, model=self._plan.train, most=most))
+        result.training.append(worker.ask("train", limit, model=self._options.train, most=most))
 
     def _patience(self, entry: ContenderEntry) -> float:
         """Returns the seconds by which a turn may overrun: fewer, the longer the bench overruns."""
         if entry.group in ("mmload", *CEILINGS):
             return OWN_PATIENCE
-        return max(_LEAST_PATIENCE, self._plan.patience + min(0.0, self._left))
+        return max(_LEAST_PATIENCE, PATIENCE + min(0.0, self._left))
 
     def end(self) -> None:
         """Kills the processes: nothing of theirs is needed, and loaders take seconds to close."""

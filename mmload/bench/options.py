@@ -18,26 +18,6 @@ _MOST_PIXELS = 16_384  # catches typing errors
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasurementPlan:
-    """What is measured of each contender, and for how long.
-
-    Attributes:
-        seconds: of the whole bench, including starting and ending the processes; turns are as long as it allows.
-        rounds: measured turns of each contender, after one warm-up turn.
-        cold: evict all files before each measured turn. The contender is created again for it while no other exists,
-            because memory-mapped pages cannot be evicted. False: each is measured as often beside a thread of Python.
-        train: a model to train with the fastest contender of each kind; None: no training.
-        patience: seconds that another loader may overrun before it is given up.
-    """
-
-    seconds: float = SECONDS[False]
-    rounds: int = 3
-    cold: bool = False
-    train: str | None = None
-    patience: float = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     """The settings of ``mmload bench``, as they are written; None selects the default.
 
@@ -75,18 +55,14 @@ class BenchOptions:
         if self.size is not None and not 1 <= self.size <= _MOST_PIXELS:
             raise UsageError(f"--size is {self.size}; use 1 to {_MOST_PIXELS}")
         check_threads(self.threads)
-        if self.recipe is not None:
-            from mmload.bench.training_recipes import recipe_function  # imports torch
+        if self.steps not in STEPS:
+            from mmload.bench.task import recipe_function  # imports torch
 
-            recipe_function(self.recipe)
+            recipe_function(self.steps)
             if self.train is not None:
                 raise UsageError(f"--train is {self.train}, and --steps {self.steps} is no crop; leave one of them out")
 
     @property
-    def recipe(self) -> str | None:
-        """The training recipe that the steps name; None: they are of :data:`STEPS`."""
-        return None if self.steps in STEPS else self.steps
-
-    def plan(self) -> MeasurementPlan:
-        """Returns the measurement plan."""
-        return MeasurementPlan(seconds=SECONDS[self.full], cold=self.cold, train=self.train)
+    def seconds(self) -> float:
+        """Seconds of the whole bench, including starting and ending the processes; turns are as long as it allows."""
+        return SECONDS[self.full]

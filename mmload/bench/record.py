@@ -12,11 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mmload.bench.ceilings import CACHED, COPY, DISK, FILL, PINNED
-from mmload.bench.contender_server import CEILINGS
+from mmload.bench.ceilings import CACHED, DISK, PINNED
+from mmload.bench.contender_server import CEILINGS, TrainSample
 from mmload.bench.measure import Measurement
-from mmload.bench.samples import TrainSample
-from mmload.bench.task import Task
 from mmload.errors import MmloadError
 from mmload.runtime.durable_files import write_atomically
 
@@ -147,18 +145,18 @@ def write_json(body: Mapping[str, Any], path: Path) -> None:
         raise MmloadError(f"cannot write the record {path} ({error.strerror})") from error
 
 
-def rows_of(task: Task, measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:
+def rows_of(measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:
     """Converts measurements to rows; ``ceilings`` has the row name of each ceiling by its short name."""
     rates = {result.name: result.rate for result in measurements}
     tops = {short: rates[name] for short, name in ceilings.items() if rates.get(name)}
     unloaded = next((result.training for result in measurements if result.entry.group == CACHED), [])
     model = max((sample.rate for sample in unloaded), default=None)
-    rows = [_row(task, result, tops, ceilings, cold) for result in measurements]
+    rows = [_row(result, tops, ceilings, cold) for result in measurements]
     return [_trained(row, result.training, model) for row, result in zip(rows, measurements, strict=True)]
 
 
-def _row(task: Task, result: Measurement, tops: Mapping[str, float], names: Mapping[str, str], cold: bool) -> Row:
-    short = limit_of(task, result, tops, cold) if result.contends else ""
+def _row(result: Measurement, tops: Mapping[str, float], names: Mapping[str, str], cold: bool) -> Row:
+    short = _limit_of(result, tops) if result.contends else ""
     return Row(
         name=result.name,
         group=result.entry.group,
@@ -191,13 +189,7 @@ def _trained(row: Row, turns: Sequence[TrainSample], model: float | None) -> Row
     )
 
 
-def limit_of(task: Task, result: Measurement, tops: Mapping[str, float], cold: bool) -> str:
-    """Returns the lowest of the ceilings that apply to all images of a contender; "" if there is none."""
-    passes = [FILL]
-    if task.device == "cuda" and result.entry.ceiling != "device":
-        passes.append(PINNED)
-    if task.device == "cpu" and task.augment == "none":
-        passes.append(COPY)
-    if cold and result.entry.group == "mmload":
-        passes.append(DISK)
-    return min((short for short in passes if short in tops), key=lambda short: tops[short], default="")
+def _limit_of(result: Measurement, tops: Mapping[str, float]) -> str:
+    """Returns the lowest of the ceilings that all images of a contender have to pass; "" if there is none."""
+    spared = {PINNED: result.entry.on_device, DISK: result.entry.group != "mmload"}
+    return min((short for short in tops if not spared.get(short)), key=lambda short: tops[short], default="")

@@ -11,10 +11,10 @@ from mmload.bench import contenders
 from mmload.bench.building import measure_building
 from mmload.bench.ceilings import CACHED, cached_entry, ceiling_entries
 from mmload.bench.contenders import ContenderEntry
-from mmload.bench.contenders.source import no_source
+from mmload.bench.contenders.stock import no_source
 from mmload.bench.machine import busy_share, machine, versions
-from mmload.bench.measure import Measurement, measure
-from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.measure import ROUNDS, Measurement, measure
+from mmload.bench.options import BenchOptions
 from mmload.bench.record import Record, Row, rows_of
 from mmload.bench.task import Task, task_of
 from mmload.bench.train import check_model
@@ -47,26 +47,25 @@ def run_on_dataset(
         StoreError: if there is no dataset.
     """
     task = task_of(options, Path(dataset), None if source is None else Path(source))
-    plan = options.plan()
     chosen = _chosen(contenders.entries(task), options.loaders)
-    if plan.train is not None:
-        check_model(plan.train, task)
+    if options.train is not None:
+        check_model(options.train, task)
     building = measure_building(task, progress) if options.build else {}
     began = time.monotonic() if began is None or building else began
     busy = busy_share()
-    ceilings = ceiling_entries(task, cold=plan.cold)
-    entries = [*chosen, *ceilings.values(), *([cached_entry()] if plan.train else [])]
-    measurements = measure(task, entries, plan, progress, began)
-    rows = rows_of(task, measurements, {short: entry.name for short, entry in ceilings.items()}, plan.cold)
+    ceilings = ceiling_entries(task, cold=options.cold)
+    entries = [*chosen, *ceilings.values(), *([cached_entry()] if options.train else [])]
+    measurements = measure(task, entries, options, progress, began)
+    rows = rows_of(measurements, {short: entry.name for short, entry in ceilings.items()}, options.cold)
     trains = not task.training_recipe
     said = verdict(rows, cores=available_cores(), device=task.device, missing=no_source(task), trains=trains)
-    cache, note = cache_of(measurements, plan)
+    cache, note = cache_of(measurements, options)
     return Record(
-        settings=settings_of(task, plan) | {"cache": cache},
+        settings=settings_of(task, options) | {"cache": cache},
         machine=machine() | {"busy_before": busy},
         versions=versions(),
         rows=rows,
-        notes=[*([note] if note else []), *notes_of(measurements, rows, plan, time.monotonic() - began)],
+        notes=[*([note] if note else []), *notes_of(measurements, rows, options, time.monotonic() - began)],
         verdict=said
         + (f" But other programs used {busy:.0%} of the processors before: {AGAIN}." if busy > _BUSY else ""),
         building=building,
@@ -85,7 +84,7 @@ def _chosen(entries: Sequence[ContenderEntry], loaders: str | None) -> list[Cont
     return chosen
 
 
-def settings_of(task: Task, plan: MeasurementPlan) -> dict[str, Any]:
+def settings_of(task: Task, options: BenchOptions) -> dict[str, Any]:
     """Returns the task of every contender, and how it was measured, without any path of this machine."""
     return {
         "dataset": task.dataset.name,
@@ -95,34 +94,33 @@ def settings_of(task: Task, plan: MeasurementPlan) -> dict[str, Any]:
         "stored": [None if size == VARIABLE else size for size in task.rows.fields["images"].shape],
         "row_bytes": round(task.row_bytes),
         "augment": task.augment,
-        "recipe": task.training_recipe or None,
         "views": [list(size) for size in task.views] or None,
         "crop": None if task.augment == "none" else task.crop,
         "padding": task.padding,
         "batch_size": task.batch_size,
         "images": task.epoch_images,
-        "rounds": plan.rounds,
+        "rounds": ROUNDS,
         "threads": task.threads,
         "workers": list(task.workers),
         "device": task.device,
         "output": _output_of(task),
-        "train": plan.train,
-        "seconds": plan.seconds,
+        "train": options.train,
+        "seconds": options.seconds,
     }
 
 
 def _output_of(task: Task) -> str:
     if task.training_recipe:
-        return f"{task.training_recipe} to float32, shuffled"
+        return f"{task.augment} to float32, shuffled"
     if task.augment == "none":
         return "uint8 as stored, shuffled"
     padded = f" of rows padded by {task.padding}" if task.padding else ""
     return f"{task.augment} {task.crop}{padded}, flip, normalize to float32, shuffled"
 
 
-def cache_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> tuple[str, str]:
+def cache_of(measurements: Sequence[Measurement], options: BenchOptions) -> tuple[str, str]:
     """Returns the state of the page cache, and a note on it: "warm", "cold" if it was proven, or "not proven cold"."""
-    if not plan.cold:
+    if not options.cold:
         unread = sum(result.warmed is False for result in measurements if result.contends)
         note = f"{counted(unread, 'loader')} did not finish the warm-up epoch: some files may have been cold"
         return "warm", note if unread else ""
@@ -134,7 +132,7 @@ def cache_of(measurements: Sequence[Measurement], plan: MeasurementPlan) -> tupl
 
 
 def notes_of(
-    measurements: Sequence[Measurement], rows: Sequence[Row], plan: MeasurementPlan, seconds: float
+    measurements: Sequence[Measurement], rows: Sequence[Row], options: BenchOptions, seconds: float
 ) -> list[str]:
     """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
     disturbed = ", ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
@@ -148,6 +146,8 @@ def notes_of(
         notes.append(f"disturbed: {disturbed}: faster than their limit, which other programs slowed")
     if late:
         notes.append(f"no time for {late}: --full takes ten minutes")
-    if seconds > _OVERRUN * plan.seconds:
-        notes.append(f"it took {seconds:.0f} s, not {plan.seconds:.0f}: what the verdict needs is measured in any case")
+    if seconds > _OVERRUN * options.seconds:
+        notes.append(
+            f"it took {seconds:.0f} s, not {options.seconds:.0f}: what the verdict needs is measured in any case"
+        )
     return notes

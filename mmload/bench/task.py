@@ -1,4 +1,4 @@
-"""The task of every contender: a :class:`Task` with the rows, output shape, dtype and statistics.
+"""The task of every contender: a :class:`Task` with the rows, the steps, and the output's shape and dtype.
 
 :func:`task_of` makes it from the options of a bench and a dataset. It is picklable, as each contender runs in its own
 process. Never loads an image.
@@ -6,21 +6,30 @@ process. Never loads an image.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mmload.bench.options import BenchOptions
-from mmload.bench.training_recipes import views_of_recipe
+from mmload.bench.options import STEPS, BenchOptions
 from mmload.builder.trust import checked_recipe
-from mmload.errors import UsageError, bytes_text
+from mmload.errors import UsageError, bytes_text, choices
 from mmload.runtime.resources import available_cores, free_memory
 from mmload.store.dataset import Dataset, Split
+
+if TYPE_CHECKING:
+    from mmload.augment.collate import Collate
+    from mmload.augment.views import Views
+
+EPOCH = 0
+"""Epoch for all steps that depend on it, so that the epochs of a bench are equal."""
 
 _PADDED_BELOW = 64
 _BATCHES = 8  # batches in memory at the same time, in all the contenders' processes
@@ -34,13 +43,12 @@ class Task:
         dataset: the store.
         split: the name of the split.
         source: the folder that it was built from; None: contenders that need it are missing.
-        augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalize to float32; or
-            "none": the stored uint8 rows.
+        augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalize to float32;
+            "none": the stored uint8 rows; or a training recipe: a function of :mod:`mmload.presets`, or
+            MODULE:FUNCTION.
         crop: pixels of a side of the output square.
         padding: pixels around the image before a random crop, as usual for CIFAR.
-        training_recipe: the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the output; "":
-            crop, flip and normalize do.
-        views: (height, width) of each view that the training recipe makes.
+        views: (height, width) of each view that a training recipe makes; empty without one.
         batch_size: images per batch.
         images: lower bound of the images per epoch; all contenders repeat a smaller split equally often.
         threads: threads of multi-threaded contenders; worker processes of peers with workers.
@@ -57,7 +65,6 @@ class Task:
     augment: str = "crop"
     crop: int = 224
     padding: int = 0
-    training_recipe: str = ""
     views: tuple[tuple[int, int], ...] = ()
     batch_size: int = 64
     images: int = 2000
@@ -66,24 +73,17 @@ class Task:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        """Checks that the crop fits the images."""
-        height, width = self.least_size
-        side = min(height, width)
-        stored = (
-            f"the smallest photograph is {height} x {width}"
-            if self.variable_size
-            else f"the stored images are {height} x {width}"
-        )
+        """Checks that the crop fits the images, and several batches the memory."""
         if self.variable_size and self.augment == "none":
             raise UsageError("--steps is none, and the images are variable-size; use crop or resized-crop")
+        height, width = self.least_size
         least = 1 if self.variable_size and self.augment == "resized-crop" else self.crop  # any window is resized
-        if self.augment != "none" and not self.views and not (self.crop >= 1 and least <= side):
+        if self.augment in ("crop", "resized-crop") and least > min(height, width):
+            smallest = "the smallest photograph is" if self.variable_size else "the stored images are"
             other = ", or --steps resized-crop" if self.variable_size else ""
-            raise UsageError(f"--size is {self.crop}, {stored}; use 1 to {side}{other}")
-        self._check_memory()
-
-    def _check_memory(self) -> None:
-        """Checks that several batches fit into memory."""
+            raise UsageError(
+                f"--size is {self.crop}, {smallest} {height} x {width}; use 1 to {min(height, width)}{other}"
+            )
         image, free = self.image_values * self.dtype.itemsize, free_memory()
         if free and self.batch_size * image * _BATCHES > free:
             most = max(1, free // (image * _BATCHES))
@@ -108,41 +108,55 @@ class Task:
         return checked_recipe(self.opened.manifest.recipe, self.dataset).resolved()
 
     @property
+    def training_recipe(self) -> bool:
+        """Whether a training recipe makes the output."""
+        return self.augment not in STEPS
+
+    @property
+    def collate(self) -> Collate | Views | None:
+        """The steps; None: the rows unchanged."""
+        if self.augment == "none":
+            return None
+        if self.training_recipe:
+            return collate_of_recipe(self.augment, self.crop, self.classes)
+        from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+        from mmload.augment.collate import Collate
+
+        resized = self.augment == "resized-crop"
+        crop = RandomResizedCrop(self.crop) if resized else RandomCrop(self.crop, self.padding or None)
+        return Collate(crop, RandomHorizontalFlip(), Normalize(self.mean, self.std))
+
+    @property
     def variable_size(self) -> bool:
         """Whether rows are variable-size."""
         return self.rows.fields["images"].variable_size
 
     @property
-    def least_size(self) -> tuple[int, int]:
-        """Height and width of the rows; of variable-size images, of the one with the shortest side."""
-        sizes = self._sizes
-        height, width = sizes[sizes.min(1).argmin()].tolist()
-        return height, width
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Height and width of each row, or once, where all rows have the same."""
+        if not self.variable_size:
+            return np.array([self.rows.fields["images"].shape[1:]])
+        return self.rows.reader.image_sizes()
 
     @property
-    def longest_side(self) -> int:
-        """Pixels of the longest side of a row."""
-        return int(self._sizes.max())
+    def least_size(self) -> tuple[int, int]:
+        """Height and width of the rows; of variable-size images, of the one with the shortest side."""
+        sizes = self.sizes
+        height, width = sizes[sizes.min(1).argmin()].tolist()
+        return height, width
 
     @property
     def row_bytes(self) -> float:
         """Bytes of a stored image; of variable-size images, on average."""
         if not self.variable_size:
             return self.rows.fields["images"].row_bytes
-        rows = self.rows.files.field("images")
+        rows = self.rows.reader.field("images")
         return float(rows.located(np.arange(len(rows)))["bytes"].mean())
 
     @property
     def pixel_bytes(self) -> float:
         """Bytes of the pixels of a stored image; of variable-size images, on average."""
-        return float(self._sizes.prod(1).mean()) * self.rows.fields["images"].channels
-
-    @property
-    def _sizes(self) -> npt.NDArray[np.int64]:
-        """Height and width of each row, or once, where all rows have the same."""
-        if not self.variable_size:
-            return np.array([self.rows.fields["images"].shape[1:]])
-        return self.rows.files.field("images").sizes.astype(np.int64)
+        return float(self.sizes.prod(1).mean()) * self.rows.fields["images"].channels
 
     @property
     def layout(self) -> str:
@@ -161,6 +175,11 @@ class Task:
     def epoch_images(self) -> int:
         """Images per epoch."""
         return len(self.rows) * self.repeats
+
+    @property
+    def batches(self) -> int:
+        """Batches per epoch."""
+        return -(-self.epoch_images // self.batch_size)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -227,24 +246,85 @@ def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
     if spec is None or not len(split):
         raise UsageError(f"split {name!r} of {dataset} has no images; there is nothing to measure")
     if spec.variable_size:
-        height = width = sorted(split.files.field("images").sizes.min(1).tolist())[len(split) // 2]
+        height = width = sorted(split.reader.image_sizes().min(1).tolist())[len(split) // 2]
     else:
         height, width = spec.shape[1:]
     side = min(height, width)
-    made: dict[str, Any] = {"augment": options.steps, "crop": options.size or max(1, side * 7 // 8)}
+    made: dict[str, Any] = {"crop": options.size or max(1, side * 7 // 8)}
     if options.steps == "crop" and options.size is None and side < _PADDED_BELOW and not spec.variable_size:
-        made |= {"crop": side, "padding": side // 8}
-    if options.recipe is not None:
-        views = views_of_recipe(options.recipe, options.size, (spec.shape[0], height, width))
-        made = {"training_recipe": options.recipe, "views": views, "crop": views[0][0]}
+        made = {"crop": side, "padding": side // 8}
+    if options.steps not in STEPS:
+        views = _views_of_recipe(options.steps, options.size, (spec.shape[0], height, width))
+        made = {"views": views, "crop": views[0][0]}
     threads = options.threads or available_cores()
     return Task(
         dataset=dataset,
         split=name,
         source=source,
+        augment=options.steps,
         **made,
         batch_size=options.batch_size,
         threads=threads,
         workers=(threads, 2 * threads),
         device="cuda" if torch.cuda.is_available() and not spec.variable_size else "cpu",
     )
+
+
+# Training recipes.
+
+
+def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Views:
+    """Returns the collate of a training recipe of :mod:`mmload.presets`, or MODULE:FUNCTION, at epoch 0.
+
+    Its (larger) crops are of ``size`` pixels; None: as published.
+    """
+    make = recipe_function(name)
+    arguments: dict[str, Any] = {} if size is None else {"size": size}
+    if "num_classes" in inspect.signature(make).parameters:
+        arguments["num_classes"] = max(2, classes)
+    made: Collate | Views = make(**arguments)
+    made.set_epoch(EPOCH)
+    return made
+
+
+def recipe_function(name: str) -> Callable[..., Any]:
+    """Returns the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the collate of a training recipe.
+
+    Raises:
+        UsageError: listing the names, or saying why a module cannot be imported.
+    """
+    from mmload import presets
+
+    published = [each for each in presets.__all__ if each != "evaluation"]
+    module, colon, function = name.partition(":")
+    if not colon:
+        if name not in published:
+            raise UsageError(
+                f"--steps is {name!r}; use crop, resized-crop, none, {choices(published)}, or MODULE:FUNCTION"
+            )
+        module, function = presets.__name__, name
+    try:
+        found: Any = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"--steps is {name!r}: {error}; give MODULE:FUNCTION, and PYTHONPATH to its folder") from error
+    if not callable(found):
+        raise UsageError(f"--steps is {name!r}, which is {type(found).__name__}; give a function that makes a Collate")
+    return found  # type: ignore[no-any-return]  # whatever the module has
+
+
+def _views_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
+    """Returns the height and width of each view that a recipe makes of the stored images.
+
+    Raises:
+        UsageError: if the recipe cannot be done to them.
+    """
+    from mmload.augment.views import collates_of
+    from mmload.batch import Batch
+
+    row = Batch(images=torch.zeros((2, *stored), dtype=torch.uint8), ids=torch.arange(2), batch_size=[2])
+    labeled = row.replace(targets=torch.zeros(2, dtype=torch.int64))
+    try:
+        made = [collate(labeled).images for collate in collates_of(collate_of_recipe(name, size, 2))]
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"--steps {name} cannot be done to images {list(stored)}: {error}") from error
+    return tuple((images.shape[2], images.shape[3]) for images in made)

@@ -1,30 +1,19 @@
-"""Trains a model with a contender's batches and measures how long its steps wait for data.
-
-The device is synchronized after each step and each batch, so the time between them is only the wait for data.
-"""
+"""The models that a bench trains, and a step of their training."""
 
 from __future__ import annotations
 
 import difflib
-import time
 import warnings
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mmload.bench.contenders import Contender
-from mmload.bench.samples import TrainSample
 from mmload.bench.task import Task
 from mmload.errors import MmloadError, UsageError
 
 SMALL = "small"
 """Name of a small network whose step takes milliseconds, most of them for Python and kernel launches."""
-
-LONG_TURN = 10.0
-"""Seconds after which a turn may end between two multiples of the batches that a contender makes ahead."""
 
 _LAYERS, _WIDTH = 24, 16
 
@@ -39,35 +28,8 @@ class Trainer:
         # On busy cores torch's threads wait for each other: the small network's steps of 2 ms took up to 1,700.
         self._threads = 1 if model == SMALL else torch.get_num_threads()
 
-    def train(self, contender: Contender, most: float, ahead: int = 1) -> TrainSample:
-        """Trains for about ``most`` seconds over several epochs, and measures steps with the wait for the next batch.
-
-        The first step is not measured: it allocates memory and selects kernels. The ``ahead`` batches that a contender
-        may have made meanwhile are dropped: steps with these measure no loading. Its workers deliver as many at once,
-        so a multiple of them is measured, or what :data:`LONG_TURN` allows.
-
-        Raises:
-            MmloadError: if the contender yields no batch.
-        """
-        last = time.perf_counter() + most
-        with closing(endless(contender)) as batches:
-            self._step(*next(batches))
-            for _ in range(ahead):
-                images, labels = next(batches)
-            began = now = time.perf_counter()
-            trained = steps = 0
-            waited = 0.0
-            while not steps or now + (now - began) / steps < last or (steps % ahead and now - began < LONG_TURN):
-                self._step(images, labels)
-                trained, steps, requested_at = trained + len(images), steps + 1, time.perf_counter()
-                images, labels = next(batches)
-                self._wait_for_device()
-                now = time.perf_counter()
-                waited += now - requested_at
-        return TrainSample(images=trained, seconds=now - began, waited=waited, steps=steps)
-
-    def _step(self, images: Tensor, labels: Tensor) -> None:
-        """Runs one step of training, and waits for the device."""
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        """Runs one step of training."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         if images.dtype == torch.uint8:
@@ -78,27 +40,6 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]  # torch has none
         self._optimizer.step()
         torch.set_num_threads(before)
-        self._wait_for_device()
-
-    def _wait_for_device(self) -> None:
-        if self._device == "cuda":
-            torch.cuda.synchronize()
-
-
-def endless(contender: Contender) -> Any:
-    """Yields the batches of epoch after epoch.
-
-    Raises:
-        MmloadError: if an epoch has no batch.
-    """
-    while True:
-        gave_batch = False
-        batches: Iterator[tuple[Tensor, Tensor]] = contender.epoch()
-        for batch in batches:
-            gave_batch = True
-            yield batch
-        if not gave_batch:
-            raise MmloadError("an epoch gave no batch")
 
 
 def make_model(name: str, count: int) -> nn.Module:

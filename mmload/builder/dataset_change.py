@@ -1,17 +1,15 @@
 """Changes a finished dataset without its source: subsets, compaction, unused files, results of checks.
 
 A change opens the current version, and commits the next one. A subset is a list of rows of a split that is opened as a
-split. Space is freed of earlier versions, and of shards of mostly removed rows: only files are removed that have the
-names of the lists or shards of a version, in the folders of splits, and that no kept version refers to. The manifest
-without the dropped versions is written first, and the manifests of these are removed last, so a kill leaves files that
-the next call finds.
+split. Space is freed of earlier versions, and of shards of mostly removed rows: only files are removed that manifests
+of dropped versions name, and none of a kept version. The manifest without the dropped versions is written first, and
+theirs are removed last, so a kill leaves files that the next call finds.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from mmload.remote.urls import check_no_url
 from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
 from mmload.runtime.regular_files import read_regular
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import check_no_links
+from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import (
     FILE_NAME,
     ORDER_DTYPE,
@@ -43,11 +41,11 @@ from mmload.store.manifest import (
     Manifest,
     RowOrder,
     SplitRecord,
-    files_of,
     is_name,
     loads,
     read,
     staging_folder,
+    unfinished_plan,
     versioned_name,
 )
 from mmload.store.row_numbers import row_numbers
@@ -258,13 +256,6 @@ COMPACT = "compact"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
-_MANIFEST = re.compile(rf"{VERSIONS}/[0-9]+\.json")
-_SHARD = re.compile(r"[^/]+/[0-9]{6,}")
-_OWN = re.compile(
-    rf"{_MANIFEST.pattern}|[^/]+/(samples|skipped|origins)(\.[0-9]+)?\.jsonl|[^/]+/rows\.[0-9]+\.memmap"
-    rf"|{_SHARD.pattern}/(meta\.json|[A-Za-z0-9][A-Za-z0-9_-]*\.[0-9]+\.memmap)"
-)
-"""Names that versions give to lists, to added fields, and to what stands in each shard beside its fields."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -301,7 +292,7 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
         try:
             return _remove_unused(path, keep, dry_run)
         finally:
-            if staging.plan() is None:
+            if not unfinished_plan(path):
                 staging.discard()
 
 
@@ -312,15 +303,13 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             versions = versions_of(manifest, path)
             dropped = tuple(version.number for version in versions[:-keep])
             kept = msgspec.structs.replace(manifest, versions=versions[-keep:]) if manifest.versions else manifest
-            names = list(_unused_files(path, manifest, kept))
+            names = _unused_files(path, manifest, kept)
             check_no_links(path, names)
-            unused = [(name, (path / name).stat().st_size) for name in names]
+            sizes = [(path / name).stat().st_size for name in names]
             if not dry_run:
-                manifests = [name for name in names if _MANIFEST.fullmatch(name)]
-                others = [name for name in names if name not in manifests]
                 if dropped:
-                    _write_manifest(path, kept, others)
-                for name in (*others, *manifests):
+                    _write_manifest(path, kept, names)
+                for name in names:
                     (path / name).unlink(missing_ok=True)
                 for folder in sorted({name.rpartition("/")[0] for name in names}, key=len, reverse=True):
                     with suppress(OSError):  # it has other files
@@ -329,7 +318,7 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
         raise BuildError(
             f"cannot remove {error.filename or path} ({error.strerror}); run the same command again"
         ) from error
-    return Unused(versions=dropped, files=len(unused), bytes=sum(size for _, size in unused))
+    return Unused(versions=dropped, files=len(names), bytes=sum(sizes))
 
 
 def _write_manifest(path: Path, manifest: Manifest, unused: list[str]) -> None:
@@ -348,25 +337,15 @@ def _write_manifest(path: Path, manifest: Manifest, unused: list[str]) -> None:
         write_atomically(path / FILE_NAME, text)
 
 
-def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> Iterator[str]:
-    """Yields the files that no kept version needs, of those that have the names of a version's.
+def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> list[str]:
+    """Returns the files that no kept version needs, of those that a version's manifest names; the manifests last.
 
-    A version may also be one that a killed call has dropped, or one that was never committed. A folder of no kept shard
-    stays if it has files of other names: it may be somebody's own.
+    A version may also be one that a killed call has dropped.
     """
     needed = owned_files(path, kept, strict=True)
-    fields: dict[str, set[str]] = {VERSIONS: set()}
-    for each in (manifest, *_manifests_in(path / VERSIONS)):
-        for name, record in each.splits.items():
-            fields.setdefault(name, set()).update(f"{file}.memmap" for file in files_of(record.fields))
-    for top in fields:
-        for folder, _, files in os.walk(path / top):
-            inside = Path(folder).relative_to(path).as_posix()
-            names, in_shard = {f"{inside}/{file}" for file in files}, _SHARD.fullmatch(inside) is not None
-            own = {name for name in names if _OWN.fullmatch(name)}
-            own |= {f"{inside}/{file}" for file in fields[top].intersection(files) if in_shard}
-            if own == names or names & needed or not in_shard:
-                yield from sorted(own - needed)
+    files = {file.name for each in (manifest, *_manifests_in(path / VERSIONS)) for file in dataset_files(each)}
+    manifests = [f"{VERSIONS}/{file.name}" for file in sorted((path / VERSIONS).glob("[0-9]*.json"))]
+    return [name for name in (*sorted(files), *manifests) if name not in needed and (path / name).is_file()]
 
 
 def _manifests_in(versions: Path) -> Iterator[Manifest]:

@@ -76,11 +76,9 @@ class BuildReport(PartReport):
         manifest: manifest of the dataset.
         decoding: part of the duration since the first file was decoded; torch is imported before it.
         compiled: part of ``decoding`` in which this process compiled machine code.
-        foreign_files: the replaced dataset, if files appeared in its folder during the build; None: none did.
     """
 
     manifest: Manifest
-    foreign_files: Path | None = None
     decoding: float = 0.0
     compiled: float = 0.0
 
@@ -177,9 +175,7 @@ def build(
     )
     manifest = _complete(work, work.run(engine, overwrite=overwrite))
     decoding, compiled = work.decoding_seconds, compile_seconds() - compiled
-    return BuildReport(
-        **_facts(work, manifest, began), decoding=decoding, compiled=compiled, foreign_files=work.foreign_files
-    )
+    return BuildReport(**_facts(work, manifest, began), decoding=decoding, compiled=compiled)
 
 
 def build_part(
@@ -254,7 +250,7 @@ def update(
     The dataset gets a new version; its shards stay as they are, and readers go on with their version.
 
     Args:
-        recipe: recipe of the dataset; its root and out must be set.
+        recipe: recipe of the dataset; its out must be set. Without a root, the source is where it was before.
         options: how it is updated.
         on_error: see :func:`build`, also for the arguments below.
         max_errors: the upper bound on skipped samples.
@@ -283,7 +279,7 @@ def update(
         on_note=on_note,
         command=command,
     )
-    found = work.inspect() if options.dry_run else _complete(work, work.run(engine))
+    found = work.up_to_date_manifest() if options.dry_run else _complete(work, work.run(engine))
     previous = cast(Previous, work.previous)
     manifest = found or previous.manifest
     added, changed, removed = previous.counts.tolist()
@@ -333,9 +329,8 @@ def _with_engine(
         engine = LocalEngine(threads=threads, processes=processes)
     elif threads is not None or processes is not None:
         raise UsageError("threads and processes cannot be combined with an engine; give them to the engine")
-    is_name = recipe.kind == "huggingface" and isinstance(recipe.root, Path) and not recipe.root.exists()  # of a hub
-    if not isinstance(engine, LocalEngine) and isinstance(recipe.root, Path) and not is_name:
-        recipe = replace(recipe, root=Path(os.path.abspath(recipe.root)))
+    if not isinstance(engine, LocalEngine):
+        recipe = replace(recipe, root=recipe.absolute_root)
     return recipe, engine
 
 
@@ -423,7 +418,7 @@ class LocalEngine:
             _WorkerPool(job, plans, on_progress).build_all(processes, threads)
         else:
             for plan in plans:
-                job(plan, threads, on_progress)
+                job.build_shard(plan, threads, on_progress)
 
 
 class _WorkerPool:
@@ -508,7 +503,7 @@ def _work(pipe: Connection, threads: int) -> None:
         job: ShardJob = pickle.loads(pipe.recv_bytes())
         while True:
             plan, samples = pickle.loads(pipe.recv_bytes())
-            job(plan, threads, lambda *counts: pipe.send(("progress", *counts)), samples)
+            job.build_shard(plan, threads, lambda *counts: pipe.send(("progress", *counts)), samples)
             pipe.send(("finished",))
     except (EOFError, BrokenPipeError):
         os._exit(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import shutil
 import time
@@ -44,10 +45,20 @@ from mmload.builder.shards import (
     join_lists,
     made_by,
     skipped_in,
+    write_blocks,
 )
-from mmload.builder.staging import Staging, check_apart, dataset_at, drop_leftovers, is_up_to_date
+from mmload.builder.staging import (
+    SOURCE_NAME,
+    Staging,
+    check_apart,
+    dataset_at,
+    has_same_recipe,
+    is_up_to_date,
+    remove_set_aside,
+    source_of,
+)
 from mmload.builder.transforms import TransformChain
-from mmload.errors import BuildError, RecipeError, SampleError, UsageError, bytes_text, counted
+from mmload.errors import BuildError, RecipeError, SampleError, StoreError, UsageError, bytes_text, counted
 from mmload.records import (
     BOXES,
     BOXES_CUT,
@@ -64,7 +75,7 @@ from mmload.runtime.durable_files import remove
 from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, make_source
 from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
-from mmload.sources.exclusion import Excluded, absent, check_there, exclude_samples, samples_of
+from mmload.sources.exclusion import remaining_splits
 from mmload.store.manifest import (
     ORIGINS_NAME,
     PLAN_NAME,
@@ -74,6 +85,7 @@ from mmload.store.manifest import (
     Manifest,
     SplitRecord,
     staging_folder,
+    unfinished_plan,
 )
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import with_version
@@ -104,7 +116,6 @@ class PlannedBuild:
         skipped: number of these that were skipped.
         shards: number of all shards; 0 if the dataset was up to date.
         missing: the shards that no run has built yet.
-        foreign_files: see :class:`mmload.builder.staging.Staging`.
 
     Raises:
         UsageError: if the recipe or an argument is invalid.
@@ -125,21 +136,25 @@ class PlannedBuild:
         on_note: Callable[[str], None] | None = None,
         command: Sequence[str] = (),
     ) -> None:
+        self._on_note = on_note
+        if changes is not None and recipe.root is None and recipe.out is not None:
+            recipe = replace(recipe, root=source_of(recipe.out))
+            self._note(f"updates {recipe.out} from {recipe.root}, where its source was before")
         if recipe.root is None or recipe.out is None:
             raise RecipeError("the recipe has no root or no out; give both")
-        self.out = recipe.out
+        self.out, self._place = recipe.out, Path(os.path.realpath(recipe.out))
         check_apart(recipe.kind, recipe.root, recipe.out)
         TransformChain(recipe.transforms)  # checked before the source is read
         self.previous = None if changes is None else Previous(recipe.out, changes)
         self.listed = time.time_ns()
         before = {} if self.previous is None else self.previous.excluded
-        self.splits, excluded, gone = remaining_splits(recipe, exclude, before)
+        self.splits, excluded, gone = remaining_splits(_all_splits(recipe), recipe.exclude, exclude, before)
         self._listed_splits = self.splits
         self._fits = recipe.side is not None and recipe.variable_layout is None
         if recipe.side is not None:
             sizes = () if recipe.is_side_given else some_sizes(self.splits)
             recipe = recipe.with_default_transforms(boxes=has_boxes(self.splits), sizes=sizes)
-        self.recipe, self.progress, self._on_note = recipe, progress, on_note
+        self.recipe, self.progress = recipe, progress
         self.chain, self._tried = TransformChain(recipe.transforms), TriedSamples()
         self.plan: dict[str, Any] = {
             "recipe": replace(recipe, exclude=excluded).resolved(),
@@ -152,7 +167,6 @@ class PlannedBuild:
         self._most_skipped = samples if max_errors is None else _most_skipped(max_errors, samples, self.skip)
         self.built = self.skipped = self.shards = 0
         self.missing: Sequence[ShardPlan] = ()
-        self.foreign_files: Path | None = None
         self._first_decoded = math.inf  # on time.perf_counter()
         self._replaces: str | None = None
         for name, ids in gone.items():
@@ -176,26 +190,36 @@ class PlannedBuild:
         Returns:
             The manifest of the dataset; None if shards are :attr:`missing`.
         """
-        out = self.out.resolve()
+        out = self._place
         if not (overwrite and staging_folder(out).exists()):  # else a killed update may have left files there
-            manifest = self.inspect(overwrite=overwrite)
+            manifest = self.up_to_date_manifest(overwrite=overwrite)
             if manifest is not None:
-                self.foreign_files = drop_leftovers(out, self.plan, shared=shared)
+                self._clean_up(manifest, shared)
                 return manifest
         with Staging(out, self.probed_plan(), shared=shared, overwrite=overwrite) as staging:
             try:
                 # A killed build may have been completed, or another part may have committed, since the look above.
-                manifest = self.inspect(overwrite=overwrite and not staging.committed)
-                if manifest is None:
-                    manifest = self._build_or_commit(staging, engine, chosen) or self._committed(staging)
+                manifest = self.up_to_date_manifest(overwrite=overwrite and not staging.committed)
+                manifest = manifest or self._build_or_commit(staging, engine, chosen) or self._committed(staging)
             except (BuildError, FileNotFoundError):
                 manifest = self._committed(staging) if shared else None
                 if manifest is None:  # else another part has committed meanwhile, and removed the folder
                     raise
             if manifest is not None:
                 staging.discard()
-            self.foreign_files = staging.foreign_files
         return manifest
+
+    def _clean_up(self, manifest: Manifest, shared: bool) -> None:
+        """Removes what this build, killed at its end, or a repair has left beside the finished dataset.
+
+        A part of a build takes the folder ``shared``: another part that is late may be about to look into it.
+        """
+        if staging_folder(self._place).exists():
+            with suppress(BuildError, StoreError), Staging(self._place, shared=shared) as staging:
+                begun = unfinished_plan(self._place)
+                if not begun or (has_same_recipe(begun, self.plan) and begun.get(UPDATES) != manifest.contents):
+                    staging.discard()  # else another build or an update goes on with it
+        remove_set_aside(staging_folder(self._place))
 
     def _build_or_commit(self, staging: Staging, engine: Engine, chosen: slice) -> Manifest | None:
         """Builds the chosen shards; commits, and returns the manifest, if all are sealed then."""
@@ -208,6 +232,7 @@ class PlannedBuild:
             return None
         self._check_skipped(sum(summary.skipped for summary in finished.values()))
         manifest = self.manifest(layouts, finished, staging.paths)
+        write_blocks(staging.paths, staging.paths.dataset / SOURCE_NAME, [os.fsencode(str(self.recipe.absolute_root))])
         staging.commit(manifest, replaces=self._replaces)
         return manifest
 
@@ -215,21 +240,20 @@ class PlannedBuild:
         """Returns the manifest if another part has committed, or was about to."""
         if staging.shared:
             staging.complete_version()
-        return self.inspect()
+        return self.up_to_date_manifest()
 
-    def inspect(self, *, overwrite: bool = False) -> Manifest | None:
+    def up_to_date_manifest(self, *, overwrite: bool = False) -> Manifest | None:
         """Returns the manifest of the dataset at the destination if it is up to date; else a build may make it.
 
         Raises:
             BuildError: if there is something that may not be replaced.
         """
         if self.previous is not None:
-            return self.previous.inspect(self.plan, overwrite=overwrite, skip=self.skip)
-        place = self.out.resolve()
-        manifest = dataset_at(place)
+            return self.previous.up_to_date_manifest(self.plan, overwrite=overwrite, skip=self.skip)
+        manifest = dataset_at(self._place)
         self._replaces = None if manifest is None else manifest.contents
         is_there = manifest is not None and is_up_to_date(
-            place, manifest, self.plan, overwrite=overwrite, skip=self.skip
+            self._place, manifest, self.plan, overwrite=overwrite, skip=self.skip
         )
         return manifest if is_there else None
 
@@ -273,7 +297,7 @@ class PlannedBuild:
         if kept is not None:
             fields = kept.record.fields
         else:
-            fields = fields_of(split, self.chain, self.skip, variable, self._tried)
+            fields = fields_of(name, split, self.chain, self.skip, variable, self._tried)
             fields = fields if self.previous is None else self.previous.splits[name].with_added(fields)
         size = row_size(split, self.chain, fields, variable, self._tried)
         if kept is not None:
@@ -381,7 +405,7 @@ class PlannedBuild:
         """Makes the manifest of a dataset whose shards are all finished; writes the splits' lists of samples.
 
         Raises:
-            BuildError: if a split has no row, or writing fails.
+            BuildError: if writing fails.
         """
         records: dict[str, SplitRecord] = {}
         card: dict[str, dict[str, list[str]]] = {"notes": {}, "warnings": {}}
@@ -399,17 +423,17 @@ class PlannedBuild:
                 *loss_notes(made.statistics),
             ]
             card["warnings"][name] = [*split_warnings(made.statistics, made.records[name].rows), *made.warnings]
-        told = {kind: {name: lines for name, lines in each.items() if lines} for kind, each in card.items()}
+        lines = {kind: {name: each for name, each in of_kind.items() if each} for kind, of_kind in card.items()}
         body = {
             "recipe": self.plan["recipe"],
             "fingerprint": self.plan["fingerprint"],
             "splits": records,
-            "card": {"notes": told["notes"], **({"warnings": told["warnings"]} if told["warnings"] else {})},
+            "card": {"notes": lines["notes"], **({"warnings": lines["warnings"]} if lines["warnings"] else {})},
         }
         if self.previous is None:
             return Manifest(**body)
         added, changed, removed = (counts + self.previous.gone_rows).tolist()
-        return with_version(body, self.previous.manifest, self.out.resolve(), "update", (added, changed, removed))
+        return with_version(body, self.previous.manifest, self._place, "update", (added, changed, removed))
 
     def _new_split(
         self, name: str, layout: SplitLayout, summaries: Sequence[ShardSummary], paths: BuildPaths
@@ -419,8 +443,6 @@ class PlannedBuild:
         for summary in summaries:
             statistics.add(summary.statistics)
         rows, skipped = (sum(s.record.rows for s in summaries), sum(s.skipped for s in summaries))
-        if not rows:
-            raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
         listed = self.first_listed(paths) if isinstance(split, HasChecksums) else None
         record = SplitRecord(
             **statistics.entries(len(split.classes)),
@@ -477,13 +499,14 @@ def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes
 
 
 def fields_of(
+    name: str,
     split: SourceSplit,
     chain: TransformChain,
     skip: bool,
     variable_layout: VariableLayout | None = None,
     tried: TriedSamples | None = None,
 ) -> dict[str, FieldSpec]:
-    """Derives the fields of every row from the first readable sample; takes it from those that were ``tried`` before.
+    """Derives the fields of a split's rows from its first readable sample; takes that from those ``tried`` before.
 
     Raises:
         SampleError: if the first sample is unreadable and must not be skipped.
@@ -499,16 +522,17 @@ def fields_of(
                 raise
             continue
         fields = {}
-        for name, tensor in sample.fields.items():
+        for field, tensor in sample.fields.items():
             dtype = dtype_name(tensor.dtype)
             if dtype is None:
-                raise RecipeError(f"{sample.id}: field {name} is of dtype {tensor.dtype}, which a dataset cannot store")
-            if name in sample.lists:
-                fields[name] = FieldSpec(dtype=dtype, shape=(VARIABLE, *tensor.shape[1:]), encoding=LIST)
-            else:
-                fields[name] = FieldSpec(dtype=dtype, shape=tuple(tensor.shape))
+                raise RecipeError(
+                    f"{sample.id}: field {field} is of dtype {tensor.dtype}, which a dataset cannot store"
+                )
+            is_list = field in sample.lists
+            shape = (VARIABLE, *tensor.shape[1:]) if is_list else tuple(tensor.shape)
+            fields[field] = FieldSpec(dtype=dtype, shape=shape, encoding=LIST if is_list else None)
         return fields if variable_layout is None else variable_layout.fields(fields)
-    raise BuildError("not one sample can be read; run without --on-error skip to see why")
+    raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
 
 
 def probes(samples: int, count: int = SAMPLES_OF_ESTIMATE) -> list[int]:
@@ -547,7 +571,7 @@ def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
         RecipeError: if the recipe has no root, or its options are invalid.
         SourceError: if the source cannot be read.
     """
-    return exclude_samples(_all_splits(recipe), recipe.exclude)
+    return remaining_splits(_all_splits(recipe), recipe.exclude, None, recipe.exclude)[0]
 
 
 def _all_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
@@ -588,26 +612,6 @@ def _read_size(split: SourceSplit, index: int) -> tuple[int, int] | None:
     sample = split.read(index)
     is_image = "images" in sample.fields and dtype_name(sample.fields["images"].dtype) == "uint8"
     return sample.size if is_image else None
-
-
-def remaining_splits(
-    recipe: BuildRecipe, listed: str | Path | None, before: Excluded
-) -> tuple[Mapping[str, SourceSplit], Excluded, Excluded]:
-    """Returns the splits without the samples that the recipe and a list exclude, all excluded samples, and those gone.
-
-    The samples that were excluded ``before`` and are gone now stay excluded, whether or not they are named.
-    """
-    splits, excluded = _all_splits(recipe), recipe.exclude
-    gone = absent(before, splits)
-    if listed is not None:
-        excluded = _joined(excluded, samples_of(listed, splits, gone))
-    check_there(excluded, splits, gone)
-    excluded = _joined(excluded, gone)
-    return exclude_samples(splits, excluded), excluded, gone
-
-
-def _joined(first: Excluded, second: Excluded) -> Excluded:
-    return {name: [*first.get(name, ()), *second.get(name, ())] for name in {*first, *second}}
 
 
 def fingerprint(splits: Mapping[str, SourceSplit]) -> str:

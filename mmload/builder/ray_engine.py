@@ -295,6 +295,6 @@ def build_shard(
         except BuildError as error:
             return BuildError(f"Ray node {socket.gethostname()} {error}")
     try:
-        return _jobs[name](plan, threads, lambda samples, skipped: None, pickle.loads(samples))
+        return _jobs[name].build_shard(plan, threads, lambda samples, skipped: None, pickle.loads(samples))
     except MmloadError as error:
         return error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -225,6 +226,9 @@ def recipe_keys(table: str) -> list[str]:
 # A recipe.
 
 
+_PathText = Annotated[str, Meta(pattern=r"^[^\x00]+\Z", description="a path")]
+
+
 def _root(value: object, where: str) -> Path | Location | None:
     if isinstance(value, Location):
         return value
@@ -234,12 +238,7 @@ def _root(value: object, where: str) -> Path | Location | None:
 def _path(value: object, where: str) -> Path | None:
     if value is None or isinstance(value, Path):
         return value
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise RecipeError(f"{where} is {value!r}; write a path")
-    try:
-        return Path(value).expanduser()
-    except RuntimeError as error:
-        raise RecipeError(f"{where} is {value!r}, whose home folder is unknown; write the full path") from error
+    return Path(os.path.expanduser(checked(value, _PathText, where)))
 
 
 LAYOUT = "variable"
@@ -363,6 +362,12 @@ class BuildRecipe:
         named = checked(self.exclude, _Excluded, "exclude")
         ordered = {split: tuple(sorted(set(named[split]))) for split in sorted(named) if named[split]}
         object.__setattr__(self, "exclude", ordered)  # the same samples make the same recipe
+
+    @property
+    def absolute_root(self) -> Path | Location | None:
+        """The root, absolute if it is a path."""
+        is_name = self.kind == "huggingface" and isinstance(self.root, Path) and not self.root.exists()  # of a hub
+        return self.root if is_name or not isinstance(self.root, Path) else Path(os.path.abspath(self.root))
 
     def with_default_transforms(self, *, boxes: bool, sizes: Collection[tuple[int, int] | None] = ()) -> BuildRecipe:
         """Returns the recipe with the default transforms for ``side``; itself without one.

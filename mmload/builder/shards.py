@@ -53,7 +53,7 @@ from mmload.store.manifest import (
     shard_name,
     tensordict_meta,
 )
-from mmload.store.variable_rows import VariableRows
+from mmload.store.variable_rows import Bytes, VariableRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -340,11 +340,6 @@ class GrowingFile:
         self._file = open(path, "wb", buffering=1 << 16)  # noqa: SIM115  # until it is sealed
         self.size = self._begun = self._crc = 0
 
-    def reserve(self, size: int) -> None:
-        """Reserves disk space; raises OSError if there is none."""
-        if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._file.fileno(), 0, size)
-
     def append(self, block: bytes | memoryview) -> None:
         """Writes a block; once some have come together, the disk begins with them, so that a seal waits for little."""
         self._file.write(block)
@@ -356,9 +351,7 @@ class GrowingFile:
             self._begun = self.size
 
     def seal(self) -> FileRecord:
-        """Makes the file durable, without what was reserved in vain, and closes it."""
-        self._file.flush()
-        self._file.truncate(self.size)
+        """Makes the file durable, and closes it."""
         sync(self._file)
         self.close()
         return FileRecord(bytes=self.size, crc32=f"{self._crc:08x}")
@@ -372,35 +365,24 @@ class GrowingFile:
 class ShardWriter:
     """Writes one shard's rows in order; it counts only after :meth:`seal`, and has to be closed.
 
-    Disk space for at most ``rows`` rows is reserved first.
-
     Raises:
-        BuildError: if the disk has no room.
+        BuildError: if the disk refuses the files.
     """
 
-    def __init__(self, paths: BuildPaths, split: str, index: int, fields: Mapping[str, FieldSpec], rows: int) -> None:
+    def __init__(self, paths: BuildPaths, split: str, index: int, fields: Mapping[str, FieldSpec]) -> None:
         self._folder = paths.shard(split, index)
         self._summary_file = paths.summary_file(split, index)
         self._fields = fields
         self._summary, self._rows = ShardSummary(), 0
-        self._files: dict[str, GrowingFile] = {}
         files = files_of(fields)
         places = {name: self._folder / f"{name}.memmap" for name in files}
         places |= {name: paths.list_file(split, index, name) for name in LISTS}
-        try:
+        with reported(self._folder):
             paths.make_folders(split)
             self._folder.mkdir()
-            for name, place in places.items():
-                self._files[name] = GrowingFile(place)
-            for name, file in files.items():
-                self._files[name].reserve(file.bytes(rows) or 0)
-                self._files[name].append(bytes(file.more * file.spec.row_bytes))  # offsets begin with 0
-        except OSError as error:
-            self.close()
-            need = sum(file.bytes(rows) or 0 for file in files.values())
-            raise BuildError(
-                f"no room for {need:,} bytes at {self._folder} ({error.strerror}); free some, or build elsewhere"
-            ) from error
+            self._files = {name: GrowingFile(place) for name, place in places.items()}
+        for name, file in files.items():
+            self._files[name].append(bytes(file.more * file.spec.row_bytes))  # offsets begin with 0
 
     def write(self, chunk: Chunk) -> None:
         """Appends rows.
@@ -423,7 +405,7 @@ class ShardWriter:
     def _append(self, name: str, rows: Tensor | VariableRows) -> None:
         """Appends rows of a field to its files."""
         if not isinstance(rows, VariableRows):
-            self._files[file_name(name, self._fields[name])].append(bytes_of(rows))
+            self._files[file_name(name, self._fields[name])].append(bytes_of(array_of(rows)).data)
             return
         offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
         parts: dict[str, npt.NDArray[Any]] = {
@@ -434,7 +416,7 @@ class ShardWriter:
         }
         for part, array in parts.items():
             if (file := self._files.get(f"{name}.{part}")) is not None:
-                file.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                file.append(bytes_of(array).data)
 
     def close(self) -> None:
         """Closes the files, sealed or not."""
@@ -470,13 +452,16 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
-    """Returns a tensor's elements in row-major order, without a copy if they are contiguous."""
+def array_of(tensor: Tensor) -> npt.NDArray[Any]:
+    """Views a tensor as numpy's, whose operations take a third of the time; bfloat16 is viewed as plain 16 bits."""
     import torch
 
-    if not tensor.numel():  # torch cannot view it as bytes
-        return memoryview(b"")
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+
+
+def bytes_of(array: npt.NDArray[Any]) -> Bytes:
+    """Returns an array's bytes in row-major order, uint8 [n], without a copy if they are contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 @contextmanager

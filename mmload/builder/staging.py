@@ -12,7 +12,16 @@
 The folder appears in one step, with its mark, and is renamed in one step before it is removed; finished shards are
 moved into it; the dataset leaves it in one step, a new version with its manifest last. All of these are atomic renames,
 so any number of processes may do them at once, on any number of machines. After a crash at any time there is either the
-old dataset or the new one, and the build can resume from the finished shards.
+old dataset or the new one, and the next command goes on with what it finds:
+
+    .NAME.TOKEN.partial beside the folder        it was being made or removed: removes it
+    plan.json, finished shards                   the same plan: builds the others; another one: refuses, or drops them
+    dataset/dataset.json, and NAME is missing    the build was about to commit: commits
+    dataset/dataset.json of a further version    moves the files that are not in NAME yet, its manifest last
+    swap, dataset/ of the contents in it         NAME is still the old dataset: commits again
+    swap, dataset/ of others                     both are exchanged: removes the old one
+    replaced/, and NAME is missing               between two renames: makes the second one
+    replaced/ beside NAME, or no dataset/        all is done: removes the rest
 
 A folder with the mark is a build's, with all that is in it; a folder without it is never touched. The lock, where the
 file system has locks, distinguishes two kinds of builds. A build without ``--part`` holds it alone: it may discard what
@@ -29,7 +38,6 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -39,7 +47,7 @@ import msgspec
 from mmload.builder.recipe import canonical, unlike
 from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, reported, write_blocks
 from mmload.errors import BuildError, StoreError, UsageError, counted
-from mmload.remote.urls import Location, check_no_url
+from mmload.remote.urls import Location, check_no_url, is_url, place
 from mmload.runtime.durable_files import (
     TOKEN_BYTES,
     exchange,
@@ -67,20 +75,22 @@ from mmload.store.manifest import (
 )
 from mmload.store.versions import kept_manifests, versions_of
 
+SOURCE_NAME = ".source"
+"""A hint beside the manifest, which is no part of the dataset: where its source lay when it was built or updated."""
+
 MARK = b"mmload build: this folder is removed when the build beside it is done\n"
 """The content of ``lock``, which identifies a working folder."""
 
 _SWAP, _REPLACED = "swap", "replaced"
 _SHOWN = 3  # upper bound on the entries listed in a message
-_LOOKS = 5  # for folders that another process may be removing, too
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 
 
 class Staging:
     """The locked working folder of a build. A context manager; completes an interrupted commit on creation.
 
-    An unfinished build of the same plan resumes. One of another plan is discarded with ``overwrite``, or if it is
-    worth nothing; parts of a build discard nothing.
+    An unfinished build of the same plan resumes. One of another plan is discarded with ``overwrite``, or if it has no
+    finished shard; parts of a build discard nothing.
 
     Args:
         out: the destination, with no symbolic link in it.
@@ -90,7 +100,6 @@ class Staging:
 
     Attributes:
         committed: whether a build of this plan was killed after its commit, with only the cleanup remaining.
-        foreign_files: new path of the replaced dataset, if files appeared in it that are not its own; None: none.
 
     Raises:
         BuildError: if the folder cannot be created, another build holds its lock, it was not created by a build, or it
@@ -103,7 +112,6 @@ class Staging:
         self.out, self.shared = out, shared
         self.paths = BuildPaths(staging_folder(out))
         self.committed = False
-        self.foreign_files: Path | None = None
         self._wanted, self._overwrite = plan, overwrite
         try:
             self._lock = self._enter()
@@ -120,23 +128,9 @@ class Staging:
     ) -> None:
         self._lock.close()
 
-    def plan(self) -> dict[str, Any] | None:
-        """Returns the plan of the build in this folder; None if there is none that can be read."""
-        return unfinished_plan(self.out) or None
-
-    def check_nothing_begun(self) -> None:
-        """Rejects a folder in which another command has finished shards.
-
-        Raises:
-            BuildError: if it has.
-        """
-        begun = self.plan()
-        if begun is not None and has_finished_shards(self.paths):
-            raise BuildError(f"{self.paths.folder} holds an unfinished {unfinished_advice(begun)}")
-
     def clear(self) -> None:
-        """Removes shards and lists, finished or not."""
-        for name in (PARTS, "notes", "dataset"):
+        """Removes shards and lists, finished or not, and the dataset that was replaced."""
+        for name in (_REPLACED, PARTS, "notes", "dataset"):
             remove(self.paths.folder / name)
 
     def commit(self, manifest: Manifest, *, replaces: str | None = None) -> None:
@@ -182,8 +176,6 @@ class Staging:
                 if not os.path.lexists(folder):
                     self._create()
                 check_made_by_build(folder)
-                if links := sorted(entry.name for entry in os.scandir(folder) if entry.is_symlink()):
-                    raise BuildError(f"{folder} holds {listed(links)}, a link that no build made; remove it")
                 with ExitStack() as stack:
                     file = stack.enter_context(open_lock(folder / MARK_NAME))
                     if self._is_usable(file):
@@ -194,7 +186,7 @@ class Staging:
     def _create(self) -> None:
         """Creates the folder under a temporary name and renames it; if another process was faster, its folder stays."""
         folder = self.paths.folder
-        new = self._unused_name()
+        new = _set_aside(folder)
         new.mkdir(parents=True)
         try:
             with open(new / MARK_NAME, "xb") as file:
@@ -233,8 +225,8 @@ class Staging:
 
     def _suits(self, plan: Mapping[str, Any]) -> bool:
         """Returns whether a build of the plan goes on with what the folder holds; False: it may be discarded."""
-        begun = self.plan()
-        if begun is None:  # what a command without a plan has left
+        begun = unfinished_plan(self.out)
+        if not begun:  # what a command without a plan has left
             return False
         self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if self.committed or all(begun.get(key) == value for key, value in plan.items() if key != COMMAND):
@@ -242,15 +234,9 @@ class Staging:
         changed = begun.get(UPDATES)
         is_gone = changed is not None and (COLUMN not in {*begun, *plan} or plan.get(UPDATES, changed) != changed)
         if self.shared or not (self._overwrite or is_gone or not has_finished_shards(self.paths)):
-            raise BuildError(f"{self.paths.folder} holds an unfinished {self._unlike(begun, plan)}")
+            drop = "remove that folder" if self.shared else "add --overwrite"  # no part removes the shards of others
+            raise BuildError(f"{self.paths.folder} holds an unfinished {_unfinished(begun, plan, drop)}")
         return False
-
-    def _unlike(self, begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-        """Formats what is unfinished, how it differs from this build, and what to do."""
-        if COLUMN in {*begun, *plan}:
-            return unfinished_advice(begun)
-        advice = "remove that folder" if self.shared else "add --overwrite"  # no part removes the shards of others
-        return f"build {_difference(begun, plan)}; {advice} to drop it"
 
     def _remove(self, file: BinaryIO) -> None:
         """Renames the folder, if the lock file still belongs to it; removes it, and those that others have renamed."""
@@ -258,14 +244,9 @@ class Staging:
         with suppress(OSError if self.shared else FileNotFoundError):  # another part, or an earlier call, has done so
             if os.path.samestat(os.fstat(file.fileno()), (folder / MARK_NAME).stat()):
                 if not self.shared:
-                    self._drop_replaced()
                     self.clear()  # the plan last: with it, a build that was killed here knows that it was done
-                folder.rename(self._unused_name())
+                folder.rename(_set_aside(folder))
         remove_set_aside(folder)
-
-    def _unused_name(self) -> Path:
-        folder = self.paths.folder
-        return folder.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
 
     # Replacement of the old dataset by the new one.
 
@@ -275,6 +256,7 @@ class Staging:
         if there is None:
             self.paths.dataset.rename(self.out)
         elif there.contents == replaces:
+            _check_replaceable(self.out, there)
             self._swap(manifest)
         else:
             raise BuildError(
@@ -311,28 +293,7 @@ class Staging:
             (dataset if done else replaced).rename(self.out)
             sync_folder(self.out.parent)
         remove(swap)
-        self._drop_replaced()
-
-    def _drop_replaced(self) -> None:
-        """Removes the old dataset; moves it beside the destination if files in its folder are not its own."""
-        replaced = self.paths.folder / _REPLACED
-        if not replaced.is_dir():
-            return
-        if not foreign(replaced, read(replaced)):
-            (self.paths.folder / PARTS).mkdir(exist_ok=True)
-            replaced.rename(self.paths.folder / PARTS / _REPLACED)  # which is removed without another look
-            remove(self.paths.folder / PARTS)
-            return
-        self.foreign_files = unused_place(self.out, "left")
-        replaced.rename(self.foreign_files)
-
-
-def unused_place(path: Path, why: str) -> Path:
-    """Returns a path beside another one, for what has to leave that: ``NAME.WHY-1`` or with the next free number."""
-    number = 1
-    while os.path.lexists(place := path.with_name(f"{path.name}.{why}-{number}")):
-        number += 1
-    return place
+        remove(replaced)
 
 
 def add_to_dataset(new: Path, out: Path, manifest: Manifest) -> None:
@@ -370,6 +331,8 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest) -> None:
                     raise
         for folder in {(out / name).parent for name in moved}:
             sync_folder(folder)
+        with suppress(FileNotFoundError):  # only updates bring one
+            os.replace(new / SOURCE_NAME, out / SOURCE_NAME)
         versions = out / VERSIONS
         versions.mkdir(exist_ok=True)
         write_atomically(versions / f"{current.version}.json", current.dumps(), beside=new / FILE_NAME)
@@ -385,31 +348,6 @@ def _is_there(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def drop_leftovers(out: Path, plan: Mapping[str, Any] | None = None, *, shared: bool = False) -> Path | None:
-    """Removes what a repair or a build of this plan, killed at its end, has left beside a finished dataset.
-
-    The folder stays if it is in use, or if a build of another plan can resume from it. A part of a build takes it
-    ``shared``: another part that is late may be about to look into it, and would be refused.
-
-    Returns:
-        :attr:`Staging.foreign_files`.
-    """
-    folder, foreign_files = staging_folder(out), None
-    if os.path.lexists(folder):
-        with suppress(BuildError, StoreError), Staging(out, shared=shared) as staging:
-            begun = staging.plan()
-            if begun is None or (
-                plan is not None
-                and COLUMN not in begun
-                and has_same_recipe(begun, plan)
-                and begun.get(UPDATES) != read(out).contents  # else an update that goes on
-            ):
-                staging.discard()
-            foreign_files = staging.foreign_files
-    remove_set_aside(folder)
-    return foreign_files
-
-
 @contextmanager
 def working_folder(out: Path) -> Iterator[Staging]:
     """Yields the empty working folder of a command that makes no plan, and removes it at the end.
@@ -420,7 +358,8 @@ def working_folder(out: Path) -> Iterator[Staging]:
         BuildError: if another command works there, or has finished shards.
     """
     with Staging(out) as staging:
-        staging.check_nothing_begun()
+        if (begun := unfinished_plan(out)) and has_finished_shards(staging.paths):
+            raise BuildError(f"{staging.paths.folder} holds an unfinished {_unfinished(begun)}")
         staging.clear()
         try:
             yield staging
@@ -438,7 +377,7 @@ def has_finished_shards(paths: BuildPaths) -> bool:
 
 
 def check_made_by_build(folder: Path) -> None:
-    """Rejects a folder without the mark.
+    """Rejects a folder without the mark, or with a link.
 
     Raises:
         BuildError: naming what is in it.
@@ -450,35 +389,28 @@ def check_made_by_build(folder: Path) -> None:
         raise BuildError(f"{folder} is {'a link' if stat.S_ISLNK(kind) else 'a file'}; {advice}")
     with suppress(OSError):
         mark = read_regular(folder / MARK_NAME)
-    if mark != MARK:
-        raise BuildError(f"{folder} holds {listed(sorted(os.listdir(folder)))}, which no build made; {advice}")
+    others = sorted(entry.name for entry in os.scandir(folder) if mark != MARK or entry.is_symlink())
+    if others or mark != MARK:
+        raise BuildError(f"{folder} holds {listed(others)}, which no build made; {advice}")
+
+
+def _set_aside(folder: Path) -> Path:
+    """Returns a new name for a working folder that is being made or removed: its 64 random bits are the mark then."""
+    return folder.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
 
 
 def remove_set_aside(folder: Path) -> None:
-    """Removes the folders beside a working folder that builds have prepared or given up; the mark last.
+    """Removes the folders beside a working folder that builds have prepared or given up.
 
-    Processes that do so at once disturb each other, so each looks several times.
+    Each is renamed first, so that nobody who may still be making it writes there any more.
     """
-    for _ in range(_LOOKS):
-        leftovers: list[Path] = []
-        with suppress(OSError):  # a folder that may not be listed
-            leftovers += [path for path in folder.parent.iterdir() if is_partial(path.name, folder.name)]
-        if not leftovers:
-            return
-        for leftover in leftovers:
-            with suppress(OSError, BuildError):  # another process is removing it, too, or no build made it
-                _remove_leftover(folder, leftover)
-
-
-def _remove_leftover(folder: Path, leftover: Path) -> None:
-    """Removes a folder beside a working folder; raises BuildError if no build made it."""
-    if os.listdir(leftover) not in ([], [MARK_NAME]):  # else a kill has ended the process that was to mark it
-        check_made_by_build(leftover)
-    own = leftover.with_name(f"{folder.name}.{secrets.token_hex(TOKEN_BYTES)}.partial")
-    leftover.rename(own)  # so that nobody writes in it any more: a process may be making it
-    for name in sorted(os.listdir(own), key=MARK_NAME.__eq__):
-        remove(own / name)
-    own.rmdir()
+    with suppress(OSError):  # a folder that may not be listed
+        for leftover in folder.parent.iterdir():
+            if is_partial(leftover.name, folder.name) and not leftover.is_symlink():
+                own = _set_aside(folder)
+                with suppress(OSError):  # another process is removing it, too
+                    leftover.rename(own)
+                shutil.rmtree(own, ignore_errors=True)
 
 
 # How a plan differs from another one.
@@ -489,22 +421,23 @@ def has_same_recipe(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     return all(begun.get(key) == plan[key] for key in ("recipe", "fingerprint"))
 
 
-def unfinished_advice(begun: Mapping[str, Any]) -> str:
-    """Formats what is unfinished, a field or a build, and how to proceed."""
+_DIFFERENCES = {
+    "recipe": "of another recipe ({})",
+    "fingerprint": "of a source that has changed since",
+    "versions": "by other packages ({}), which may make other pixels",
+    "probe": "of a source with other pixels in files of equal names, sizes and times",
+}
+
+
+def _unfinished(begun: Mapping[str, Any], plan: Mapping[str, Any] | None = None, drop: str = "") -> str:
+    """Formats what is unfinished, a field or a build, how it differs from a planned build, and how to proceed."""
     if COLUMN in begun:
         return f"field {begun[COLUMN].get('name')}; add the field again, which goes on with it, or remove that folder"
-    return "build; run it again, or remove that folder"
-
-
-def _difference(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """Formats how an unfinished build differs from this one."""
-    if begun["recipe"] != plan["recipe"]:
-        return f"of another recipe ({unlike(begun['recipe'], plan['recipe'])})"
-    if begun["fingerprint"] != plan["fingerprint"]:
-        return "of a source that has changed since"
-    if begun["versions"] != plan["versions"]:
-        return f"by other packages ({unlike(begun['versions'], plan['versions'])}), which may make other pixels"
-    return "of a source with other pixels in files of equal names, sizes and times"
+    if plan is None or COLUMN in plan:
+        return "build; run it again, or remove that folder"
+    key = next((key for key in _DIFFERENCES if begun.get(key) != plan.get(key)), "probe")
+    difference = unlike(begun[key], plan[key]) if key in ("recipe", "versions") else ""
+    return f"build {_DIFFERENCES[key].format(difference)}; {drop} to drop it"
 
 
 # The destination: what is there, and which files are a dataset's own: those of its manifests. No other is removed.
@@ -520,17 +453,29 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
         UsageError: naming both folders.
     """
     check_no_url(out, "a build writes here; copy the dataset with mmload push afterwards")
-    try:
-        place = out.resolve()
-        source = None if isinstance(root, Location) else root.resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, up to Python 3.12
-        raise UsageError(f"cannot find {root} or {out} ({error}); check their links") from error
+    target = Path(os.path.realpath(out))
+    source = None if isinstance(root, Location) else Path(os.path.realpath(root))
     advice = "choose a place apart from the source"
-    if source is not None and is_within(source, place):
-        what = "is" if is_same(source, place) else "lies in"
-        raise UsageError(f"the source {root} {what} {place}, where the build would write; {advice}")
-    if source is not None and kind != "python" and is_within(place, source):
+    if source is not None and is_within(source, target):
+        what = "is" if is_same(source, target) else "lies in"
+        raise UsageError(f"the source {root} {what} {target}, where the build would write; {advice}")
+    if source is not None and kind != "python" and is_within(target, source):
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
+
+
+def source_of(out: Path) -> Path | Location:
+    """Returns where the source of a dataset lay when that was built or updated.
+
+    Raises:
+        UsageError: if that is unknown, or nothing is there any more.
+    """
+    found = ""
+    with suppress(OSError):
+        found = os.fsdecode(read_regular(out / SOURCE_NAME))
+    if not (is_url(found) or os.path.exists(found)):
+        what = f"the source of {out} is no longer at {found}" if found else f"{out} does not say where its source is"
+        raise UsageError(f"{what}; give its place: mmload update {out} ROOT")
+    return place(found)
 
 
 def is_up_to_date(out: Path, manifest: Manifest, plan: Mapping[str, Any], *, overwrite: bool, skip: bool) -> bool:
@@ -542,18 +487,23 @@ def is_up_to_date(out: Path, manifest: Manifest, plan: Mapping[str, Any], *, ove
         BuildError: if it may not be replaced; the message says what to do.
     """
     if overwrite:
-        if others := foreign(out, manifest):
-            raise BuildError(
-                f"{out} holds more than its dataset: {listed(others)}; --overwrite removes a dataset's own files only: "
-                "move the others elsewhere"
-            )
-        if is_within(Path.cwd(), out):
-            raise BuildError(f"the working directory lies in {out}, which --overwrite replaces; run it from elsewhere")
+        _check_replaceable(out, manifest)
         return False
     if (unlike := _unlike(manifest, plan, skip)) is None:
         return True
     replace = "use mmload build --overwrite" if UPDATES in plan else "add --overwrite"
     raise BuildError(f"{out} exists and {unlike}{replace} to build it again")
+
+
+def _check_replaceable(out: Path, manifest: Manifest) -> None:
+    """Rejects to replace a dataset whose folder has other files than its own, or is worked in."""
+    if others := foreign(out, manifest):
+        raise BuildError(
+            f"{out} holds more than its dataset: {listed(others)}; --overwrite removes a dataset's own files only: "
+            "move the others elsewhere, then run the same command again"
+        )
+    if is_within(Path.cwd(), out):
+        raise BuildError(f"the working directory lies in {out}, which --overwrite replaces; run it from elsewhere")
 
 
 def dataset_at(out: Path) -> Manifest | None:
@@ -605,27 +555,12 @@ def owned_files(folder: Path, manifest: Manifest, *, strict: bool = False) -> se
 
 
 def foreign(folder: Path, manifest: Manifest) -> list[str]:
-    """Returns the first few entries in a dataset's folder that its manifests do not list, as relative paths."""
-    files = owned_files(folder, manifest)
-    folders = {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
-
-    def others(inside: Path) -> Iterator[str]:
-        for entry in entries_of(inside):
-            name = Path(entry.path).relative_to(folder).as_posix()
-            if entry.is_dir(follow_symlinks=False) and name in folders:
-                yield from others(Path(entry.path))
-            elif not entry.is_file(follow_symlinks=False) or not (
-                name in files or name == FILE_NAME or is_partial(name, FILE_NAME)
-            ):
-                yield name
-
-    return list(islice(others(folder), _SHOWN + 1))
-
-
-def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
-    """Returns the entries of a folder, sorted by their names; none if it is gone, as another command may remove it."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
+    """Returns the entries in a dataset's folder that its manifests do not list, as relative paths."""
+    own = owned_files(folder, manifest) | {FILE_NAME, SOURCE_NAME}
+    own |= {parent.as_posix() for name in own for parent in PurePosixPath(name).parents}
+    found = list[str]()
+    for inside, folders, files in os.walk(folder):
+        paths = {name: Path(inside, name).relative_to(folder).as_posix() for name in (*folders, *files)}
+        found += sorted(path for path in paths.values() if path not in own and not is_partial(path, FILE_NAME))
+        folders[:] = [name for name in folders if paths[name] in own]
+    return found

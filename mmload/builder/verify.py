@@ -1,12 +1,11 @@
 """Checks a dataset against its manifest and its source, and builds damaged shards again.
 
 A check reads all files and changes none. A repair replaces a shard only if the rebuilt one has the checksums of the
-manifest. Other files at the paths of its files are moved aside.
+manifest.
 """
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +21,8 @@ from mmload.builder.planned_build import plan_shards, splits_of
 from mmload.builder.previous_version import stored_fields
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, bytes_of, join_lists
-from mmload.builder.staging import drop_leftovers, unused_place, working_folder
+from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, array_of, bytes_of, join_lists
+from mmload.builder.staging import working_folder
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, StoreError, UsageError, counted
@@ -120,7 +119,7 @@ def _fault(file: DatasetFile, root: Path) -> str | None:
 # The source, built again.
 
 
-def recipe_at(manifest: Manifest, path: Path, source: str | Path, trust: bool) -> BuildRecipe:
+def recipe_at(manifest: Manifest, path: Path, source: str | Path | None, trust: bool) -> BuildRecipe:
     """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
     return replace(
         trusted_recipe(manifest.recipe, path, trust=trust),
@@ -233,7 +232,7 @@ def _bytes_of_row(rows: Any, place: int) -> tuple[bytes, Sequence[int]]:
     """Returns the bytes of one of some rows, as they are stored, and the size and encoding of a variable-size one."""
     if isinstance(rows, VariableRows):
         return rows.encoded(place).tobytes(), (*rows.sizes[place].tolist(), int(rows.encodings[place]))
-    return bytes_of(rows[place]).tobytes(), ()
+    return bytes_of(array_of(rows[place])).tobytes(), ()
 
 
 def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Callable[[int, int], None]:
@@ -270,23 +269,23 @@ def repair(
         progress: called with (samples done, samples needed).
 
     Returns:
-        The repaired faults, and files that were in the place of others, with their new paths; empty if there was no
-        fault.
+        The repaired faults; empty if there was none.
 
     Raises:
         UsageError: if the dataset was updated, or requires permissions that only ``trust`` grants.
-        StoreError: if there is no readable manifest, or a split's folder is a link.
+        StoreError: if there is no readable manifest, or a folder of a damaged file is a link.
         BuildError: if the source has changed, so that some faults could not be repaired; all others are.
     """
     path = Path(path)
     faults = verify(path)
     if not faults:
-        drop_leftovers(path.resolve())
+        with suppress(BuildError), working_folder(path.resolve()):
+            pass  # which removes what a killed repair has left
         return []
     manifest = read(path)
     _check_of_build(path, manifest, faults)
-    check_no_links(path, {fault.split for fault in faults if (path / fault.split).exists()})  # dangling: moved aside
-    failed, others = list[str](), list[Fault]()
+    check_no_links(path, {fault.file.rpartition("/")[0] for fault in faults})
+    failed = list[str]()
     with working_folder(path.resolve()) as staging:
         if read(path).contents != manifest.contents:
             raise BuildError(f"{path} was changed by another command meanwhile; run the repair again")
@@ -300,7 +299,10 @@ def repair(
                     failed.append(name)
                     continue
                 for file in files:
-                    others += _put(file, path, file.relative_to(staging.paths.dataset).as_posix())
+                    place = path / file.relative_to(staging.paths.dataset)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    file.replace(place)
+                    sync_folder(place.parent)
         except OSError as error:
             raise BuildError(
                 f"cannot repair {error.filename2 or error.filename or path} ({error.strerror}); what was repaired "
@@ -311,7 +313,7 @@ def repair(
             f"{', '.join(failed)} could not be repaired: {source} no longer gives what was stored; "
             "restore the source (and the versions that decoded it), or build the dataset again"
         )
-    return faults + others
+    return faults
 
 
 def _check_of_build(path: Path, manifest: Manifest, faults: Iterable[Fault]) -> None:
@@ -347,29 +349,3 @@ def _rebuilt(
             name, record = Path(fault.file).name, manifest.splits[fault.split]
             joined = join_lists(paths, fault.split, range(len(record.shards)), name)
             yield fault.file, [paths.dataset / fault.file], joined == record.lists[name]
-
-
-def _put(new: Path, root: Path, name: str) -> list[Fault]:
-    """Moves a rebuilt file to its relative path in a dataset; what is no file or folder there is moved aside."""
-    place, others = root / name, list[Fault]()
-    for folder in (place.parents[1], place.parent):
-        if folder != root and (folder.is_symlink() or not folder.is_dir()):
-            others += _moved_aside(folder, root)
-            folder.mkdir()
-    if place.is_symlink() or not place.is_file():
-        others += _moved_aside(place, root)
-    new.replace(place)
-    sync_folder(place.parent)
-    return others
-
-
-def _moved_aside(place: Path, root: Path) -> list[Fault]:
-    """Moves what is at a place of the dataset aside, and removes an empty folder; returns what has been moved."""
-    with suppress(OSError):  # it is something else
-        place.rmdir()
-    if not os.path.lexists(place):
-        return []
-    aside, file = unused_place(place, "aside"), place.relative_to(root)
-    place.rename(aside)
-    reason = f"what was in its place is now {aside}"
-    return [Fault(split=file.parts[0], shard=None, file=file.as_posix(), reason=reason)]

@@ -51,7 +51,7 @@ def bench(options: BenchArguments) -> None:
 
     if options.plot is not None:
         check_plot(options.plot)
-    expected = f"(about {options.plan().seconds:.0f} s in all{'' if options.full else '; --full takes ten minutes'})"
+    expected = f"(about {options.seconds:.0f} s in all{'' if options.full else '; --full takes ten minutes'})"
     contents = read(options.dataset).contents if options.record else ""
     with interruptible("nothing was changed"):
         from mmload.bench.run import run_on_dataset

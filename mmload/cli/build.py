@@ -61,7 +61,7 @@ def run(
             report = pipeline.build(recipe, overwrite=overwrite, **given)
         else:
             report = pipeline.update(recipe, changes, **given)
-    show(*summary.of_report(report))
+    show(summary.of_report(report))
     if report.manifest is not None and not (changes and changes.dry_run):
         show(*summary.of_splits(facts(report.out, report.manifest)))
         warn(summary.warnings(report.manifest))

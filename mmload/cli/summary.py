@@ -25,29 +25,25 @@ _REASONS = 3
 _CLASSES = 6
 
 
-def of_report(report: PartReport) -> list[str]:
-    """Returns the lines on what a build, an update or a part of one has done."""
+def of_report(report: PartReport) -> str:
+    """Returns the line on what a build, an update or a part of one has done."""
     from mmload.builder.pipeline import BuildReport, UpdateReport
 
     if isinstance(report, UpdateReport):
-        return [_of_update(report)]
-    return _of_build(report) if isinstance(report, BuildReport) else [_of_part(report)]
+        return _of_update(report)
+    return _of_build(report) if isinstance(report, BuildReport) else _of_part(report)
 
 
-def _of_build(report: BuildReport) -> list[str]:
-    """Formats the number of images that a build stored, and its rate; names the replaced dataset if it is kept."""
+def _of_build(report: BuildReport) -> str:
+    """Formats the number of images that a build stored, and its rate."""
     if not report.built:
-        lines = [f"{report.out} is there already, of the same source and recipe: nothing to do"]
-    else:
-        earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
-        shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
-        besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
-        rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
-        resumed = f", {earlier:,} from an earlier run" if earlier else ""
-        lines = [f"built {report.out}: {rate}{_skipped(report)}{resumed}"]
-    if (kept := report.foreign_files) is not None:
-        lines.append(f"{kept} is the replaced dataset, in which files appeared meanwhile: inspect and remove it")
-    return lines
+        return f"{report.out} is there already, of the same source and recipe: nothing to do"
+    earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
+    shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
+    besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
+    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
+    resumed = f", {earlier:,} from an earlier run" if earlier else ""
+    return f"built {report.out}: {rate}{_skipped(report)}{resumed}"
 
 
 def _of_update(report: UpdateReport) -> str:

@@ -16,7 +16,9 @@ class UpdateArguments(RunOptions):
     """What the command takes beside how shards are built."""
 
     out: Path = field(metadata={"help": "A built dataset.", "flag": ""})
-    root: str = field(metadata={"help": "What it was built from, where that is now: a path or a URL.", "flag": ""})
+    root: str | None = option(
+        "What it was built from, where that is now: a path or a URL; by default where it was.", flag=""
+    )
     append: bool = option("Rows keep their order, and new ones come last.", False)
     checksum: bool = option("Compare the content of all files, not only sizes and times.", False)
     dry_run: bool = option("Only say what would be done.", False)

@@ -1,24 +1,21 @@
 """Writes a folder so that half of it never looks whole: beside its place, and moved there when all of it is durable.
 
-``.OUT.exporting`` is locked while an export works. What a killed one left is removed by the next.
+A killed export leaves its ``.OUT.exporting-*`` beside the place.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
+import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mmload.errors import MmloadError, UsageError
-from mmload.runtime.durable_files import lock, open_lock, sync_folder
+from mmload.runtime.durable_files import sync_folder
 from mmload.runtime.regular_files import is_within
-
-_MARK = b"mmload export: this folder is removed when the export is done\n"
-_LOCK, _FILES = "lock", "files"
 
 
 def check_destination(out: Path, dataset: Path) -> Path:
@@ -45,42 +42,22 @@ def new_folder(out: Path) -> Iterator[Path]:
     """Creates an empty folder to write into; renames it to ``out``, absolute, on success, and removes it on failure.
 
     Raises:
-        MmloadError: if it cannot be written, or another export is writing it.
+        MmloadError: if it cannot be written.
     """
-    work = out.with_name(f".{out.name}.exporting")
     try:
-        work.mkdir(parents=True, exist_ok=True)
-        _check_own(work)
-        with open_lock(work / _LOCK) as lock_file:
-            if not lock(lock_file):
-                raise MmloadError(f"another export is writing {out}; wait for it to end")
-            lock_file.write(_MARK)
-            lock_file.flush()
-            try:
-                if (work / _FILES).exists():
-                    shutil.rmtree(work / _FILES)
-                (work / _FILES).mkdir()
-                yield work / _FILES
-                with suppress(FileNotFoundError):
-                    out.rmdir()  # it is empty
-                os.sync()  # a rename may reach the disk before what was written earlier
-                (work / _FILES).rename(out)
-                sync_folder(out.parent)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.exporting-") as work:
+            files = Path(work) / "files"  # which others may read, as they may not the temporary folder
+            files.mkdir()
+            yield files
+            with suppress(FileNotFoundError):
+                out.rmdir()  # it is empty
+            os.sync()  # a rename may reach the disk before what was written earlier
+            files.rename(out)
+            sync_folder(out.parent)
     except OSError as error:
         name = error.filename2 or error.filename or out
         raise MmloadError(f"cannot write {name} ({error.strerror or error}); nothing was exported") from error
-
-
-def _check_own(work: Path) -> None:
-    """Rejects a folder that no export made: its content would be removed."""
-    names = {entry.name for entry in work.iterdir()}
-    marked = (
-        _LOCK in names and not (work / _LOCK).is_symlink() and (work / _LOCK).read_bytes()[: len(_MARK)] in (b"", _MARK)
-    )
-    if work.is_symlink() or names - {_LOCK, _FILES} or (names and not marked):
-        raise MmloadError(f"{work} was not made by an export, which would empty it; rename it, or remove it")
 
 
 _REFUSED = frozenset('<>:"/\\|?*')

@@ -14,9 +14,8 @@ from mmload.augment.arguments import torch_device
 from mmload.augment.canvas_steps import RandomShortestSize
 from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch
-from mmload.augment.mosaic import Mosaic
 from mmload.augment.returns import Form, Returns
-from mmload.augment.step import Step, TargetStep
+from mmload.augment.step import DeclaredStep, Step
 from mmload.augment.views import Views, collates_of
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices, did_you_mean, shown
@@ -27,7 +26,8 @@ from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.resources import MOST_THREADS
 from mmload.store.dataset import Dataset
-from mmload.store.row_reader import Numbers
+from mmload.store.row_numbers import Numbers
+from mmload.store.row_reader import sizes_of
 from mmload.store.split_views import AnySplit, View, view_of
 
 MOST_SEED = 2**64 - 1
@@ -138,7 +138,7 @@ def resolve_collate(collate: object) -> Any:
     """Returns the collate, a list of steps as a Collate; raises TypeError if it is neither that nor a function."""
     if isinstance(collate, Sequence) and not isinstance(collate, str):
         return Collate(*collate)
-    if isinstance(collate, Step | TargetStep | Mosaic):
+    if isinstance(collate, DeclaredStep):
         raise TypeError(f"collate is the step {type(collate).__name__}; give a list of steps, as in collate=[step]")
     if collate is not None and not callable(collate):
         raise TypeError(f"collate is {shown(collate)}; give a Collate, a list of its steps, or a function of a Batch")
@@ -253,9 +253,8 @@ def _extreme_sizes(view: View) -> Numbers:
     """Returns the sizes of the lowest, narrowest, highest and widest images; a step that fails, fails for one."""
     rows = np.arange(len(view)) if view.chosen is None else view.chosen
     located = view.rows.reader.field("images").located(rows)
-    sizes = np.stack([located["height"], located["width"]], 1)
-    ends = [*sizes.argmin(0), *sizes.argmax(0)]
-    extreme: Numbers = sizes[ends].astype(np.int64)
+    sizes = sizes_of(located)
+    extreme: Numbers = sizes[[*sizes.argmin(0), *sizes.argmax(0)]]
     return extreme
 
 

@@ -30,12 +30,12 @@ from mmload.augment.views import Views, collates_of, has_per_sample
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
-from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, sizes_of, tier_of_files
+from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
 from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
-from mmload.store.row_numbers import shown_rows
-from mmload.store.row_reader import Numbers, PaddedLists, memory_of
+from mmload.store.row_numbers import Numbers, shown_rows
+from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
 from mmload.store.split_views import View
 
 Delivery = Callable[[], BatchOrViews]

@@ -24,8 +24,7 @@ from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
 from mmload.runtime.resources import single_op_threads
-from mmload.store.row_numbers import as_integer
-from mmload.store.row_reader import Numbers
+from mmload.store.row_numbers import Numbers, as_integer
 from mmload.store.split_views import AnySplit, View
 
 State = dict[str, int | str]
@@ -221,7 +220,7 @@ def begin_prefetch(order: Order | SamplerOrder, view: View, fields: Sequence[str
     Rows of a sampler are not known ahead, and not prefetched.
 
     Returns:
-        The prefetch, which ends when it is closed or collected; None: nothing is prefetched.
+        The prefetch, which ends when it is collected; None: nothing is prefetched.
     """
     prefetch = getattr(view.rows, "prefetch", None)  # only of rows in object storage
     if prefetch is None or not isinstance(order, Order):
@@ -287,7 +286,7 @@ class WorkerPool:
 
     Attributes:
         worker: makes the batches.
-        prefetch: prefetch of the epoch that was begun last; None: there is none.
+        prefetch: prefetch of the epoch that was begun last, which ends with this reference; None: there is none.
     """
 
     def __init__(self, worker: BatchWorker, threads: int) -> None:
@@ -345,15 +344,9 @@ class WorkerPool:
             raise UsageError("the batch was cancelled; begin another epoch with iter(loader)")
         return job.made()
 
-    def end_prefetch(self) -> None:
-        """Ends the prefetch."""
-        if self.prefetch is not None:
-            self.prefetch.close()
-
     def close(self) -> None:
         """Ends the threads, after the batches that they are making; a forked process has none to end."""
-        self._closed = True
-        self.end_prefetch()
+        self._closed, self.prefetch = True, None
         if self._process == os.getpid():
             _end(self._jobs, len(self._threads))
             for thread in self._threads:

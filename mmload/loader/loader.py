@@ -356,7 +356,7 @@ class Loader:
             batches = self._batches_in(order.remaining(position.offset))
             rows = BatchRows(order, self._view, self._listed_again, position, self.batch_size, batches)
             pool = self._usable_pool()
-            pool.end_prefetch()
+            pool.prefetch = None  # ends before the next begins
             pool.prefetch = begin_prefetch(order, self._view, self._settings.fields, position)
             ahead, returns = self.threads + self.prefetch, self._returns
             epoch = EpochIterator(self.split, pool, rows, position, self._counts, ahead=ahead, returns=returns)

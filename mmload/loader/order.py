@@ -24,13 +24,12 @@ from numpy.typing import NDArray
 from mmload.errors import UsageError, bytes_text, counted
 from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, permute_words, signed
 from mmload.runtime.resources import local_ranks
-from mmload.store.row_reader import Numbers
+from mmload.store.row_numbers import Numbers, row_blocks
 from mmload.store.split_views import View
 
 TAILS = ("exact", "pad", "drop")
 
 _FULL, _BLOCKS, _HOLE, _INSIDE, _BATCHES, _PLACE = 1, 2, 3, 4, 11, 12  # purposes of keys
-_AT_ONCE = 1 << 16  # rows of which the chunks are looked up
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -391,10 +390,9 @@ def order_of_chunks(view: View, seed: int) -> EpochOrder | None:
     from mmload.remote.chunk_map import WINDOW as CHUNKS
 
     edges, last = [np.zeros(1, np.int64)], -1
-    for first in range(0, len(view), _AT_ONCE):
-        ids = view.ids(np.arange(first, min(first + _AT_ONCE, len(view))))
-        numbers = split.chunk_numbers(ids)
-        edges.append(first + np.flatnonzero(np.diff(numbers, prepend=last)))
+    for places in row_blocks(len(view)):
+        numbers = split.chunk_numbers(view.ids(places))
+        edges.append(places[np.diff(numbers, prepend=last) != 0])
         last = numbers[-1]
     joined = np.unique(np.concatenate([*edges, [len(view)]]))
     if len(joined) - 1 <= CHUNKS:

@@ -27,12 +27,10 @@ from mmload.loader.order import (
     shuffled,
 )
 from mmload.runtime.random_words import GOLDEN, MAX_ROWS, Words, key_of, keys_of, mix_word, permute_words
-from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
-from mmload.store.row_reader import Numbers
+from mmload.store.row_numbers import Numbers, as_integer, row_blocks, row_numbers, rows_digest
 from mmload.store.split_views import View
 
 _DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4
-_LABELS_AT_ONCE = 1 << 16
 
 
 def weighted(weights: object, num_samples: int | None = None) -> Sampling:
@@ -457,9 +455,8 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
                 "integer per row, or a list of one integer per row"
             )
         read = np.empty(len(view), np.int64)
-        for start in range(0, len(view), _LABELS_AT_ONCE):
-            rows = np.arange(start, min(start + _LABELS_AT_ONCE, len(view)))
-            read[start : start + len(rows)] = view.rows.reader.array(labels, view.ids(rows))
+        for rows in row_blocks(len(view)):
+            read[rows] = view.rows.reader.array(labels, view.ids(rows))
         return read
     array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if array.dtype.kind not in "iub" or array.ndim != 1:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mmload.errors import counted, shown
 from mmload.loader.order import Occurrences, RowSelection, Take
-from mmload.store.row_numbers import as_integer, row_numbers, rows_digest
-from mmload.store.row_reader import Numbers
+from mmload.store.row_numbers import Numbers, as_integer, row_numbers, rows_digest
 
 
 class SamplerOrder:

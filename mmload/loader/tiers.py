@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from ctypes import CDLL
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +34,10 @@ from mmload.render.kernel_arguments import (
 from mmload.runtime.host_memory import scratch, zeros
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
-from mmload.store.field_rows import FieldRows
-from mmload.store.row_reader import MappedRows, Numbers, Places, PreparedRows, Rows, copy_ranges, row_map
+from mmload.store.row_numbers import Numbers
+from mmload.store.row_reader import MappedRows, Places, PreparedRows, RowMap, Rows, copy_ranges
 from mmload.store.split_views import AnySplit
 from mmload.store.variable_rows import JPEG, check_jpeg
-
-if TYPE_CHECKING:
-    from mmload.remote.chunk_map import ChunkMap
-
 
 TIERS = ("auto", "disk", "memory", "device")
 
@@ -338,7 +334,7 @@ class HostTier(Tier):
             starts: Numbers = np.cumsum(part.lengths) - part.lengths
             part.places["start"] = starts
             memory = scratch("stored rows", (int(part.lengths.sum()),))
-            self.rows.fill(part.rows, places[group], memory.data, starts)
+            self.rows.fill(places[group], memory.data, starts)
             yield part._replace(memory=memory, starts=starts)
 
     def _groups(self, stored: StoredRows, at_once: bool) -> list[slice]:
@@ -357,11 +353,7 @@ class HostTier(Tier):
 
     def _prepared(self, memory: MappedRows, places: Places, stored: StoredRows) -> tuple[PreparedRows, StoredRows]:
         """Begins to bring rows into memory and counts them."""
-
-        def refuse(place: int, error: Exception) -> Exception:
-            return self.rows.damaged(int(stored.rows[place]), str(error)) if isinstance(error, DamagedError) else error
-
-        prepared = memory.prepare(places, refuse)
+        prepared = memory.prepare(places)
         absent = int(np.count_nonzero(prepared.absent))
         self.count(len(places) - absent, absent)
         stored.places["start"] = prepared.starts
@@ -433,32 +425,16 @@ def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> HostTie
     Raises:
         DamagedError, StoreError: if a file that is populated was truncated, or cannot be read.
     """
-    memory = row_map(rows, ranks)
-    tier = HostTier(rows, memory or _chunk_map(rows))
-    if populate and memory is None:
+    memory = rows.mapped(ranks)
+    tier = HostTier(rows, memory)
+    if populate and isinstance(memory, RowMap):
+        tier.note = memory.populate()
+        tier.count(misses=len(rows))
+    elif populate:
         tier.note = (
             "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
         )
-    elif populate and memory is not None:
-        tier.note = memory.populate()
-        tier.count(misses=len(rows))
     return tier
-
-
-def _chunk_map(rows: Rows) -> ChunkMap | None:
-    """Returns the map of rows in object storage; None where they are local, as lists are."""
-    if not isinstance(rows, FieldRows) or rows.split_files.is_local or rows.spec.is_list:
-        return None
-    from mmload.remote.cached_dataset import CachedFiles
-
-    return rows.split_files.chunk_map(rows.name) if isinstance(rows.split_files, CachedFiles) else None
-
-
-def sizes_of(located: Places) -> Numbers:
-    """Returns height and width of located rows, int64 [B, 2]."""
-    sizes = np.empty((len(located), 2), np.int64)
-    sizes[:, 0], sizes[:, 1] = located["height"], located["width"]
-    return sizes
 
 
 def decode_lines(

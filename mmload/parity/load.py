@@ -42,7 +42,7 @@ def shape_of(split: Split) -> Shape:
     if not spec.variable_size:
         channels, height, width = spec.shape
         return channels, height, width
-    ((height, width), _) = Counter(map(tuple, split.files.field("images").sizes.tolist())).most_common(1)[0]
+    ((height, width), _) = Counter(map(tuple, split.reader.image_sizes().tolist())).most_common(1)[0]
     return spec.channels, int(height), int(width)
 
 

@@ -28,10 +28,11 @@ from mmload.records import PER_BOX, VOID
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.decode import FORMATS, without_png_extras
-from mmload.sources.files import RemoteFiles
+from mmload.sources.files import RemoteFiles, local_root
 from mmload.sources.imagefolder import ImageFolderSplit
-from mmload.sources.listing import ListedSplit
+from mmload.sources.listed_split import ListedSplit
 from mmload.store.dataset import Split
+from mmload.store.row_reader import read_rows
 from mmload.store.variable_rows import JPEG
 
 _BOXED = ("boxes", "labels", "difficult", "counts")
@@ -150,10 +151,10 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     """Returns the pixels of the JPEG that a row should be, uint8 [C, H, W]; None if the row is stored as pixels."""
     if not split.fields["images"].variable_size or reference.images is None:
         return None
-    reader = split.files.field("images")
-    if reader.located(np.array([row]))["encoding"][0] != JPEG:
+    images = split.reader.field("images")
+    if images.located(np.array([row]))["encoding"][0] != JPEG:
         return None
-    if store["encode"] == "source" and _is_file(reader.encoded(row).tobytes(), reference.path):
+    if store["encode"] == "source" and _is_file(read_rows(images, np.array([row])).bytes.tobytes(), reference.path):
         return reference.images
     file = io.BytesIO()
     picture: PIL.Image.Image = F.to_pil_image(reference.images)
@@ -172,7 +173,7 @@ def file_of(split: SourceSplit, index: int) -> Path | None:
     if not isinstance(split, ListedSplit) or not isinstance(split.place_of(index), Path | RemoteFiles):
         return None
     name = split.files(index)[0]
-    return None if "\0" in name else split.root / name  # a part of a file
+    return None if "\0" in name else local_root(split.place_of(index)) / name  # a part of a file
 
 
 def kind_of(image: PIL.Image.Image) -> str:

@@ -101,7 +101,7 @@ def _within(old: Window, new: Window) -> Window:
     top = old.rows - new.rows - top if -2 in old.flips else top
     left = old.cols - new.cols - left if -1 in old.flips else left
     flips = tuple(axis for axis in (-1, -2) if (axis in old.flips) != (axis in new.flips))
-    return Window(top, left, new.rows, new.cols, 0, 0, flips)
+    return Window(top, left, new.rows, new.cols, flips)
 
 
 def results(steps: Sequence[nn.Module], draws: Sequence[StepDraws], stored: Batch, dtype: torch.dtype) -> list[Row]:
@@ -200,7 +200,7 @@ def _params(
         params: dict[str, Any] = transform.make_params([image])
         left, top, _, _ = params["padding"]
         return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
-    placed = None if plan.resampling is None else plan.resampling.placement
+    placed = plan.resampling
     if placed is not None and isinstance(step, _PLACED):
         size = int(placed.rows[k]), int(placed.cols[k])
         canvas = transform.canvas if isinstance(transform.canvas, tuple) else transform.canvas(*image.shape[-2:])

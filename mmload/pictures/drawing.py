@@ -277,7 +277,12 @@ def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:
 
     A JPEG is smaller and not exact, for pages with many photographs; else it is a PNG.
     """
-    kind, options = ("jpeg", {"quality": 82}) if jpeg else ("png", {})
-    data = base64.b64encode(encoded(image, kind.upper(), **options)).decode("ascii")
+    place = data_url(image, "JPEG", quality=82) if jpeg else data_url(image, "PNG")
     size = f'width="{image.width}" height="{image.height}"'
-    return f'<img {size} alt="{escape(description, quote=True)}" src="data:image/{kind};base64,{data}">'
+    return f'<img {size} alt="{escape(description, quote=True)}" src="{place}">'
+
+
+def data_url(image: Image.Image, form: str, **options: Any) -> str:
+    """Writes a picture as a URL that contains it, encoded as :func:`encoded` does it."""
+    data = base64.b64encode(encoded(image, form, **options)).decode("ascii")
+    return f"data:image/{form.lower()};base64,{data}"

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, parse_bytes
+from mmload.errors import DamagedError, StoreError, parse_bytes
 from mmload.remote.cache_folder import cache_folder
 from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.chunk_map import ChunkMap, FetchThreads
@@ -24,8 +24,8 @@ from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, OpenedFile
 from mmload.store.field_rows import FieldRows, LocalFiles
 from mmload.store.manifest import BYTES, FileRecord, Manifest, parts_of
-from mmload.store.row_reader import Numbers, Places, Rows, copy_ranges
-from mmload.store.variable_rows import Index
+from mmload.store.row_numbers import Numbers
+from mmload.store.row_reader import Places, Rows, copy_ranges
 
 Take = Callable[[int, int], Numbers]
 """(start, stop) -> the rows at these positions of this rank in an epoch, int64; fewer where it ends."""
@@ -163,41 +163,39 @@ def _opened_again(url: str, cache: Path, limit: int | None, parallel: int, versi
 
 
 class CachedFiles(LocalFiles):
-    """Files of a split in object storage, read through a cache; its indexes are local files."""
+    """Files of a split in object storage, read through a cache; its lists are local files."""
 
-    is_local = False
     folder: CachedFolder
 
-    def chunk_map(self, name: str) -> ChunkMap:
-        """Returns the map of a field."""
-        offsets = self.index(name).offsets if self.record.fields[name].variable_size else None
-        return self.folder.chunk_map(self.split, name, offsets)
-
-    def index(self, name: str) -> Index:
-        if name not in self._indexes:
+    def field(self, name: str) -> FieldRows:
+        spec = self.record.fields[name]
+        if spec.encoding is not None:
             self.folder.ensure_index(self.split, name)  # all at once
-        return super().index(name)
+        return FieldRows(self, name) if spec.is_list else ChunkedRows(self, name)
 
-    def opened(self, name: str, shard: int) -> OpenedFile:
-        """Returns an open file that is here as a whole.
 
-        Raises:
-            UsageError: if its rows are in chunks.
-        """
-        field, _, part = name.partition(".")
-        if self.record.fields[field].is_list or (part not in ("", BYTES) and not part.isdigit()):
-            return super().opened(name, shard)
-        objects = self.folder.objects  # rows in chunks; a number is the version of an added field
-        raise UsageError(
-            f"{objects.url_of(self._path(name, shard))} is in object storage and cannot be mapped into memory; "
-            f"read rows, or copy the dataset: mmload pull {objects.url} DIR"
-        )
+class ChunkedRows(FieldRows):
+    """Rows of one field in object storage, in chunks."""
 
-    def fill(self, field: FieldRows, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
-        if field.name not in self.record.fields or field.spec.is_list:  # a file that is here as a whole
-            super().fill(field, rows, places, out, starts)
-        elif len(rows):
-            _copy(self.chunk_map(field.name), places, out, starts)
+    files: CachedFiles
+
+    def opened(self) -> list[OpenedFile]:
+        raise StoreError(f"{self.name} is in object storage, not in files of this machine")
+
+    def mapped(self, ranks: int = 1) -> ChunkMap:
+        """Returns the map of the chunks."""
+        offsets = self.index.offsets if self.spec.variable_size else None
+        return self.files.folder.chunk_map(self.files.split, self.name, offsets)
+
+    def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
+        if not len(places):
+            return
+        chunks = self.mapped()
+        prepared = chunks.prepare(places)
+        chunks.wait(prepared, slice(None))
+        lengths = np.ascontiguousarray(places["bytes"])
+        copy_ranges(chunks.memory, prepared.starts, lengths, np.frombuffer(out, np.uint8), starts)
+        chunks.release(prepared)
 
 
 class CachedSplit(Split):
@@ -209,7 +207,7 @@ class CachedSplit(Split):
     def maps(self, fields: Iterable[str]) -> dict[str, ChunkMap]:
         """Returns the maps of those of some fields whose rows are in chunks: not lists, nor what stays in memory."""
         found = [name for name in fields if not (self.record.fields[name].is_list or self.reader.is_column(name))]
-        return {name: self.files.chunk_map(name) for name in found}
+        return {name: cast(ChunkMap, self.reader.field(name).mapped()) for name in found}
 
     def chunk_numbers(self, rows: Numbers) -> Numbers:
         """Returns the number of the chunk of each row of images, int64 [B]; 0 without images."""
@@ -218,7 +216,7 @@ class CachedSplit(Split):
         return np.zeros(len(rows), np.int64)
 
     def prefetch(self, fields: Sequence[str], take: Take) -> Prefetch:
-        """Prefetches what an epoch reads, in its order, until the result is closed or collected."""
+        """Prefetches what an epoch reads, in its order, until the result is collected."""
         return Prefetch([(self.reader.field(name), chunks) for name, chunks in self.maps(fields).items()], take)
 
 
@@ -238,28 +236,16 @@ def open_cached(
 
 
 class Prefetch:
-    """Prefetch of an epoch of fields, in a thread for each, until it is closed or collected."""
+    """Prefetch of an epoch of fields, until this is collected."""
 
     def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: Take) -> None:
-        self._ended = threading.Event()
-        self.close = weakref.finalize(self, _end, self._ended, [chunks for _, chunks in fields], os.getpid())
-        for rows, chunks in fields:
-            chunks.begin_epoch()
-            arguments = chunks, _needed(rows, chunks, take), self._ended
-            threading.Thread(target=_prefetch, args=arguments, name="mmload-ahead", daemon=True).start()
+        self._coming = [(chunks, _needed(rows, chunks, take)) for rows, chunks in fields]
+        for chunks, coming in self._coming:
+            chunks.begin_epoch(coming)
 
-
-def _end(ended: threading.Event, maps: Sequence[ChunkMap], owner: int) -> None:
-    """Ends a prefetch; a forked process has none to end, and its thread may hold the event's lock there."""
-    if owner == os.getpid():
-        ended.set()
-        for chunks in maps:
-            chunks.end_prefetch()
-
-
-def _prefetch(chunks: ChunkMap, needed: Iterator[int], ended: threading.Event) -> None:
-    with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
-        chunks.prefetch(needed, ended)
+    def __del__(self) -> None:
+        for chunks, coming in self._coming:
+            chunks.end_prefetch(coming)
 
 
 def _needed(rows: Rows, chunks: ChunkMap, take: Take) -> Iterator[int]:
@@ -269,12 +255,3 @@ def _needed(rows: Rows, chunks: ChunkMap, take: Take) -> Iterator[int]:
         found, first = np.unique(chunks.chunks.chunks_at(rows.located(numbers)), return_index=True)
         yield from found[np.argsort(first)].tolist()
         now += len(numbers)
-
-
-def _copy(chunks: ChunkMap, places: Places, out: memoryview, starts: Numbers) -> None:
-    """Copies rows from their chunks to their starts in ``out``."""
-    prepared = chunks.prepare(places, lambda _, error: error)
-    chunks.wait(prepared, slice(None))
-    lengths = np.ascontiguousarray(places["bytes"])
-    copy_ranges(chunks.memory, prepared.starts, lengths, np.frombuffer(out, np.uint8), starts)
-    chunks.release(prepared)

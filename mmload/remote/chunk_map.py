@@ -15,8 +15,9 @@ import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import PriorityQueue
 
@@ -24,7 +25,8 @@ import numpy as np
 
 from mmload.errors import MmloadError, StoreError
 from mmload.remote.chunk_files import ChunkFiles
-from mmload.store.row_reader import MappedRows, Numbers, Places, PreparedRows, Refusal, reserved, system_mmap
+from mmload.store.row_numbers import Numbers
+from mmload.store.row_reader import MappedRows, Places, PreparedRows, reserved, system_mmap
 
 NOW, AHEAD, _END = 0, 1, 2
 
@@ -122,14 +124,14 @@ class ChunkMap(MappedRows):
 
     def begin_anew(self, threads: FetchThreads) -> None:
         """Begins with a lock that nobody holds, and without what threads of the parent of a fork do."""
-        self._threads, self._changed = threads, threading.Condition()
+        self._threads, self._lock = threads, threading.RLock()
         self._arriving: dict[int, tuple[Future[None], bool]] = {}
         self._uses: Counter[int] = Counter()
-        self._ahead: set[int] = set()
+        self._ahead, self._coming = set[int](), list[Iterator[int]]()
         self._given_up: deque[list[int]] = deque()
         self.files.begin_anew()
 
-    def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
+    def prepare(self, places: Places) -> PreparedRows:
         """Fetches the chunks of rows, or of parts of them, and begins to bring the rows into memory.
 
         Raises:
@@ -142,15 +144,15 @@ class ChunkMap(MappedRows):
         # Collected anywhere, even by a thread with the lock of a future that another asks under the lock of this map.
         end = weakref.finalize(starts, self._given_up.append, needed)
         end.atexit = False
-        with self._changed:
+        with self._lock:
             self._uses.update(needed)
             self._end_uses()
             self._ahead.difference_update(needed)
-            self._changed.notify_all()
             arriving = {chunk: self._request(chunk, NOW) for chunk in needed if not self._is_mapped(chunk)}
+            self._prefetch()
         for future in arriving.values():
             future.result()
-        prepared = self.begun(places, of_rows, starts, refuse)._replace(end=end)
+        prepared = self.begun(places, of_rows, starts)._replace(end=end)
         if arriving and self._pages.can_populate():  # what was fetched counts as read
             arrived = np.isin(of_rows, list(arriving))
             prepared.absent[arrived] = places["bytes"][arrived]
@@ -160,40 +162,47 @@ class ChunkMap(MappedRows):
         """Ends the use of prepared rows."""
         if prepared.end is not None:
             prepared.end()
-        with self._changed:
+        with self._lock:
             self._end_uses()
 
     def reason(self, file: int, why: str) -> MmloadError:
         """Returns that the cache cannot be read."""
         return StoreError(f"cannot read the cache {self.files.folder.path} ({why})")
 
-    def prefetch(self, chunks: Iterable[int], ended: threading.Event) -> None:
-        """Fetches chunks in their order, not too many before a batch uses them, until it has ended."""
-        for chunk in chunks:
-            with self._changed:
-                while len(self._ahead) >= WINDOW and not ended.is_set():
-                    self._changed.wait()
-                if ended.is_set():
-                    return
-                if not self._is_mapped(chunk) and chunk not in self._arriving:
-                    self._ahead.add(chunk)
-                    self._request(chunk, AHEAD)
+    def begin_epoch(self, coming: Iterator[int]) -> None:
+        """Begins to fetch the chunks that an epoch needs, in its order, ahead of the batches that use them.
 
-    def end_prefetch(self) -> None:
+        Those that are mapped are in use, as those of an earlier epoch may leave the cache.
+        """
+        self.files.folder.begin_epoch(self.files)
+        with self._lock:
+            for chunk in self._mapped:
+                self.files.touch(self.chunks.each[chunk])
+            self._coming.append(coming)
+            self._prefetch()
+
+    def end_prefetch(self, coming: Iterator[int]) -> None:
         """Drops what is prefetched and not used yet."""
-        with self._changed:
+        with self._lock:
+            with suppress(ValueError):  # all of it was fetched
+                self._coming.remove(coming)
             for chunk, (future, is_ahead) in list(self._arriving.items()):
                 if is_ahead and future.cancel():
                     del self._arriving[chunk]
             self._ahead.clear()
             self._unmap_idle()
-            self._changed.notify_all()
 
-    def begin_epoch(self) -> None:
-        """Records that chunks that are mapped are in use, as those of an earlier epoch may leave the cache."""
-        self.files.folder.begin_epoch(self.files)
-        for chunk in list(self._mapped):
-            self.files.touch(self.chunks.each[chunk])
+    def _prefetch(self) -> None:
+        """Requests some chunks of the epoch that began last; the caller holds the lock."""
+        while self._coming and len(self._ahead) < WINDOW:
+            chunk = None
+            with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
+                chunk = next(self._coming[-1], None)
+            if chunk is None:
+                self._coming.pop()
+            elif not self._is_mapped(chunk) and chunk not in self._arriving:
+                self._ahead.add(chunk)
+                self._request(chunk, AHEAD)
 
     def _is_mapped(self, chunk: int) -> bool:
         if chunk in self._mapped:
@@ -224,13 +233,12 @@ class ChunkMap(MappedRows):
                 self._pages.populate(self.memory.ctypes.data + place.place, place.length)  # else its batch reads it
             is_mapped = True
         finally:
-            with self._changed:  # at once: who finds it on its way has its use counted before it can be unmapped
+            with self._lock:  # at once: who finds it on its way has its use counted before it can be unmapped
                 self._arriving.pop(chunk, None)
                 if is_mapped:
                     self._mapped[chunk] = None
                 else:
                     self._ahead.discard(chunk)
-                    self._changed.notify_all()
                 self._unmap_idle()
 
     def _end_uses(self) -> None:

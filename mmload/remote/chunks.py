@@ -27,7 +27,8 @@ from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import DatasetFile
 from mmload.store.manifest import FILE_NAME, FileRecord, Manifest, SplitRecord, file_name, loads
-from mmload.store.row_reader import Numbers, Places
+from mmload.store.row_numbers import Numbers
+from mmload.store.row_reader import Places
 from mmload.store.versions import version_file, version_of
 
 CHUNK_BYTES = 16 * 2**20

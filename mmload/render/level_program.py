@@ -8,7 +8,7 @@ Every operation rounds to whole levels, as torchvision does between two transfor
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
@@ -150,7 +150,9 @@ class Program:
 
     def masked(self, apply_mask: Array) -> Program:
         """Returns a copy that does nothing for samples outside ``apply_mask`` (bool [B])."""
-        return replace(self, codes=self.codes * apply_mask[:, None])
+        out = Program.empty(len(self.codes), self.slots)
+        _copy(self.codes, self.numbers, apply_mask, 0, out.codes, out.numbers)
+        return out
 
     @property
     def operations(self) -> frozenset[int]:

@@ -56,9 +56,8 @@ def moved_masks(memory: Bytes, starts: Numbers, plan: Plan) -> Bytes:
     if np.any(starts + sizes[:, 0] * sizes[:, 1] > len(memory)):
         raise IndexError(f"masks of the sizes of their images end behind their {len(memory)} pixels")
     padding, resampling = plan.padding, plan.resampling
-    placed = None if resampling is None else resampling.placement
     mode = PADDING_MODES.index("edge" if padding is None else padding.mode)
-    fills = (0 if padding is None else padding.mask_fill, 0 if placed is None else placed.mask_fill)
+    fills = (0 if padding is None else padding.mask_fill, 0 if resampling is None else resampling.mask_fill)
     out = np.empty((plan.count, plan.height, plan.width), np.uint8)
     over, across = (_side(axis, sizes[:, place], plan.count) for place, axis in enumerate(axes_of(plan)))
     middle = resampling is not None and resampling.exact_masks

@@ -74,13 +74,9 @@ class Motion(NamedTuple):
         frame, resampling, program = (plan.width, plan.height), plan.resampling, plan.program
         moves: list[Move] = [(SHIFT, (plan.left, plan.top), (plan.cols, plan.rows))]
         if resampling is not None:
-            placed, canvas = resampling.placement, (resampling.width, resampling.height)
-            if placed is None:
-                moves.append((SCALE, (1 / plan.cols * canvas[0], 1 / plan.rows * canvas[1]), (0, 0)))
-            else:
-                moves.append((SCALE, (placed.cols / plan.cols, placed.rows / plan.rows), (0, 0)))
-                moves.append((SHIFT, (-placed.left, -placed.top), canvas))
-            moves.append((SHIFT, (resampling.left, resampling.top), frame))
+            sizes = (resampling.cols, plan.cols), (resampling.rows, plan.rows)
+            factors = [1 / old * new if isinstance(new, int) else new / old for new, old in sizes]
+            moves += [(SCALE, factors, (0, 0)), (SHIFT, (-resampling.left, -resampling.top), frame)]
         for kind, flip in ((FLIP_X, plan.flip_x), (FLIP_Y, plan.flip_y)):
             if flip is not None:
                 moves.append((kind * flip, (), plan.frame[::-1]))
@@ -92,10 +88,15 @@ class Motion(NamedTuple):
         return cls.of_moves(plan.count, moves)
 
     @classmethod
+    def empty(cls, count: int, moves: int) -> Motion:
+        """Returns the memory of so many moves of ``count`` samples, with numbers of 0."""
+        shape = count, moves
+        return cls(np.empty(shape, np.int64), zeros((*shape, _MOST_NUMBERS)), np.empty((*shape, 2)))
+
+    @classmethod
     def of_moves(cls, count: int, moves: Sequence[Move]) -> Motion:
         """Returns the motion of ``count`` samples by moves."""
-        shape = count, len(moves)
-        motion = cls(np.empty(shape, np.int64), zeros((*shape, _MOST_NUMBERS)), np.empty((*shape, 2)))
+        motion = cls.empty(count, len(moves))
         for place, (kind, numbers, (width, height)) in enumerate(moves):
             motion.kinds[:, place] = kind
             motion.frames[:, place, 0], motion.frames[:, place, 1] = width, height

@@ -65,60 +65,36 @@ class Padding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Sizes to which windows are resized, and their places on a canvas that has one size for all samples.
-
-    Attributes:
-        rows: int64 [B], height of the resized window.
-        cols: int64 [B], width of it.
-        top: int64 [B], row of the canvas where it begins; if negative, rows are cut off.
-        left: int64 [B], column of the canvas where it begins.
-        fill: value of the rest of the canvas per channel, or one for all.
-        mask_fill: value of the rest of a mask's canvas.
-    """
-
-    rows: Array
-    cols: Array
-    top: Array
-    left: Array
-    fill: tuple[float, ...]
-    mask_fill: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Resampling:
-    """Resize of a window to (height, width), of which a part may be cropped.
+    """Resize of windows, each to a place on the output, before flips: a part of it may be cut off, or be beside it.
 
     Attributes:
-        height: rows after the resize, before the crop; with a placement, of the canvas; 0 while the canvas is not
-            known, since a crop must follow.
-        width: columns, as height.
+        rows: height of the resized window: one number for all samples, or int64 [B].
+        cols: width of it, as rows.
         mode: ``nearest``, ``nearest-exact``, ``bilinear`` or ``bicubic``.
         antialias: whether shrinking averages over all source pixels.
-        top: int64 [B], first row of the crop; None: there is no crop.
-        left: int64 [B], first column of the crop; None: there is no crop.
+        top: row of the output where it begins, one number or int64 [B]; if negative, rows are cut off. A place that has
+            a size for each sample, and no output yet, is the image itself: a crop must follow.
+        left: column of the output where it begins, as top.
+        fill: value of the output beside it per channel, or one for all.
+        mask_fill: value of a mask beside it.
         exact_masks: whether masks take ``nearest-exact``; else ``nearest``.
         mirror_x: bool [B], whether the window is mirrored left to right before the resize, which ``flip_x`` of the plan
             does after it: nearest pixels of masks are counted from one side, so they depend on the order.
         mirror_y: bool [B], the same upside down.
-        placement: size to which each window is resized and its place on the canvas; None: to height x width.
     """
 
-    height: int
-    width: int
+    rows: Array | int
+    cols: Array | int
     mode: str
     antialias: bool
-    top: Array | None = None
-    left: Array | None = None
+    top: Array | int = 0
+    left: Array | int = 0
+    fill: tuple[float, ...] = (0.0,)
+    mask_fill: int = 255
     exact_masks: bool = False
     mirror_x: Array | None = None
     mirror_y: Array | None = None
-    placement: Placement | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether windows are variable-size after the resize, too, so that a crop must follow."""
-        return self.height == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +196,7 @@ class Plan:
         count: B.
         source: (C, H, W) of the images that come in; (C, 0, 0) if they are variable-size.
         peak: value of white: 255 for uint8 images, 1 for floats.
-        height: rows of the output.
+        height: rows of the output; 0: images are variable-size so far, so that there is no output.
         width: columns of the output.
         canvas: what the images that come in are composed of; None: they are rows as they are stored.
         first_program: operations on the levels of variable-size images before their windows, which move no pixel;
@@ -230,7 +206,7 @@ class Plan:
         rows: int64 [B] or one number, rows of the window.
         cols: int64 [B] or one number, columns of the window.
         padding: padding outside the image; None: the window lies inside.
-        resampling: how the window becomes height x width; None: it has that size.
+        resampling: how the window is resized, and where it lies on the output; None: it is the output.
         flip_x: bool [B], mirrored left to right, after the resize.
         flip_y: bool [B], upside down.
         gray: bool [B], the channels are replaced by their luma.
@@ -324,15 +300,15 @@ class Plan:
     @property
     def is_variable_size(self) -> bool:
         """Whether images are variable-size so far, so that there is no output."""
-        return not isinstance(self.rows, int) if self.resampling is None else self.resampling.is_open
+        return self.height == 0
 
     @property
     def frame(self) -> tuple[Array | int, Array | int]:
         """Height and width of the images so far, one number or int64 [B] each."""
         if not self.is_variable_size:
             return self.height, self.width
-        placed = None if self.resampling is None else self.resampling.placement
-        return (self.rows, self.cols) if placed is None else (placed.rows, placed.cols)
+        shown = self.resampling or self
+        return shown.rows, shown.cols
 
     @property
     def moves(self) -> bool:
@@ -419,27 +395,28 @@ class Plan:
         high, wide = self.frame
         top = _mirrored(top, self.flip_y, high - height)
         left = _mirrored(left, self.flip_x, wide - width)
-        around, resampling = padding or self.padding, self.resampling
+        resampling = self.resampling
         if resampling is None:
-            copy = Resampling(height=height, width=width, mode="bilinear", antialias=True)
+            copy = Resampling(rows=height, cols=width, mode="bilinear", antialias=True)
             within = self._within(top, left, height, width)
-            copied = copy if self.is_variable_size else None
+            copied, around = copy if self.is_variable_size else None, padding or self.padding
             return self._with(**within, height=height, width=width, padding=around, resampling=copied)
-        if resampling.placement is not None and resampling.is_open:
-            placed = replace(resampling.placement, top=-top, left=-left)
-            if padding is not None:
-                placed = replace(placed, fill=padding.fill, mask_fill=padding.mask_fill)
-            part = replace(resampling, height=height, width=width, placement=placed)
-        else:
-            part = replace(resampling, top=_sum(resampling.top, top), left=_sum(resampling.left, left))
+        part = replace(resampling, top=resampling.top - top, left=resampling.left - left)
+        if padding is not None:
+            part = replace(part, fill=padding.fill, mask_fill=padding.mask_fill)
         return self._with(resampling=part, height=height, width=width, is_framed=False)
 
-    def resized(self, window: tuple[Array, Array, Array, Array] | None, resampling: Resampling) -> Plan:
-        """Adds the crop of a window (top, left, rows, cols: int64 [B]) and its resize."""
+    def resized(
+        self, window: tuple[Array, Array, Array, Array] | None, resampling: Resampling, size: tuple[int, int]
+    ) -> Plan:
+        """Adds the crop of a window (top, left, rows, cols: int64 [B]) and its resize.
+
+        The output has this size; (0, 0): images are variable-size, too.
+        """
         _require(self._takes_resize(resampling.mode))
         narrowed = {} if window is None else self._narrowed(*window)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
-        return self._with(**narrowed, resampling=resampling, height=resampling.height, width=resampling.width)
+        return self._with(**narrowed, resampling=resampling, height=size[0], width=size[1])
 
     def windowed(
         self,
@@ -450,7 +427,8 @@ class Plan:
         """Adds windows (top, left, rows, cols: int64 [B]), to be resized later; padding is around the whole image."""
         _require(self._is_stored if padding is None else self._is_whole)
         both = dropped if self.dropped is None or dropped is None else self.dropped | dropped
-        return self._with(**self._narrowed(*window), padding=padding or self.padding, dropped=both)
+        around = padding or self.padding
+        return self._with(**self._narrowed(*window), height=0, width=0, padding=around, dropped=both)
 
     def _narrowed(self, top: Array, left: Array, rows: Array, cols: Array) -> dict[str, Any]:
         """Returns the fields that change when the output so far is narrowed to windows of it."""
@@ -463,16 +441,16 @@ class Plan:
         """Returns the fields that change when the source window is narrowed to a window inside of it."""
         return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
 
-    def placed(self, resampling: Resampling, placement: Placement) -> Plan:
-        """Adds a resize to a size per sample, at its place on a canvas.
+    def placed(self, resampling: Resampling, canvas: tuple[int, int]) -> Plan:
+        """Adds a resize to a size per sample, at its place on a canvas of (height, width).
 
         Flips before it are done to the images: they turn the canvas, too, on which the place is mirrored before. A
         change of colors before it would change the fill of the canvas.
         """
         _require(self.gray is None and self.shift is None)
-        top = _mirrored(placement.top, self.flip_y, resampling.height - placement.rows)
-        left = _mirrored(placement.left, self.flip_x, resampling.width - placement.cols)
-        return self.resized(None, replace(resampling, placement=replace(placement, top=top, left=left)))
+        top = _mirrored(resampling.top, self.flip_y, canvas[0] - resampling.rows)
+        left = _mirrored(resampling.left, self.flip_x, canvas[1] - resampling.cols)
+        return self.resized(None, replace(resampling, top=top, left=left), canvas)
 
     def framed(self) -> Plan:
         """Puts variable-size images at the top left of a black canvas that is as large as the largest.
@@ -481,19 +459,13 @@ class Plan:
         """
         rows, cols = (self.per_sample(side) for side in self.frame)
         height, width = (int(side.max()) if len(side) else 1 for side in (rows, cols))
-        nothing, resampling = np.zeros_like(rows), self.resampling
-        placed = Placement(
-            rows=rows,
-            cols=cols,
-            top=_mirrored(nothing, self.flip_y, height - rows),
-            left=_mirrored(nothing, self.flip_x, width - cols),
-            fill=(0.0,),
-            mask_fill=255,
+        copy = Resampling(rows=rows, cols=cols, mode="bilinear", antialias=True)  # to the same size: it copies pixels
+        placed = replace(
+            self.resampling or copy,
+            top=_mirrored(0, self.flip_y, height - rows),
+            left=_mirrored(0, self.flip_x, width - cols),
         )
-        if resampling is None:  # a resize to the same size, which copies pixels
-            resampling = Resampling(height=0, width=0, mode="bilinear", antialias=True)
-        resampling = replace(resampling, height=height, width=width, placement=placed)
-        return self._with(resampling=resampling, height=height, width=width, is_framed=True)
+        return self._with(resampling=placed, height=height, width=width, is_framed=True)
 
     def flipped(self, *, x: Array | None = None, y: Array | None = None) -> Plan:
         """Adds flips, bool [B] each; before the operations on levels where that gives the same pixels."""
@@ -551,7 +523,7 @@ def _chained(first: Program | None, second: Program) -> Program:
     return second if first is None else chain((first, second))
 
 
-def _mirrored(start: Array, flip: Array | None, room: Array | int) -> Array:
+def _mirrored(start: Array | int, flip: Array | None, room: Array | int) -> Array:
     """Returns a window's start before a flip, where ``room`` is the frame's size less the window's."""
     return start if flip is None else np.where(flip, room - start, start)
 

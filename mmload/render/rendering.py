@@ -61,7 +61,7 @@ from mmload.render.plan import (
     copied,
     holes_of,
 )
-from mmload.render.torch_rendering import finish_by_torch, on_canvas_of, resized_batch, resized_one_by_one
+from mmload.render.torch_rendering import finish_by_torch, placed_window, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
 from mmload.runtime.intrinsics import LINE
@@ -188,7 +188,7 @@ class Rendering:
             (images, indices), is_made = lines.batch(plan.source), False
         elif is_by_kernel(resampling):
             resizes = self._resizes(resampling, samples)
-            images = scratch("resized", (1, plan.source[0], resampling.height, resampling.width))
+            images = scratch("resized", (1, plan.source[0], plan.height, plan.width))
         else:
             images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(len(lines.places))
             is_made = False
@@ -201,7 +201,7 @@ class Rendering:
             CROPS[pixels.dtype](crops, paint, pixels)
             return
         runs = operations is not None
-        cuts = runs and not (is_made and self._is_whole)
+        cuts = runs and not (is_made and (plan.canvas is None or plan.top is None))
         levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
         own = _NO_OPERATIONS if operations is None else operations.part(samples)
         calls = Calls(
@@ -215,10 +215,10 @@ class Rendering:
 
     def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
         """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
-        channels = self.plan.source[0]
-        full = scratch("resized", (len(lines.places), channels, resampling.height, resampling.width))
-        for k, (target, window) in enumerate(zip(torch.from_numpy(full), windows(self.plan)[samples], strict=True)):
-            target.copy_(on_canvas_of(lines.image(k, channels), window, resampling, self.plan.padding))
+        plan, channels = self.plan, self.plan.source[0]
+        full = scratch("resized", (len(lines.places), channels, plan.height, plan.width))
+        for k, (target, window) in enumerate(zip(torch.from_numpy(full), windows(plan)[samples], strict=True)):
+            target.copy_(placed_window(lines.image(k, channels), window, plan, resampling))
         return full
 
     def _composed(self, canvas: Canvas, first: int, lines: ImageLines) -> tuple[slice, Composed]:
@@ -233,18 +233,8 @@ class Rendering:
         return done, Composed(canvas.tiles[first:stop], starts, ground, self._canvases, shares)
 
     def _resizes(self, resampling: Resampling, samples: slice) -> Resizes:
-        placed = resampling.placement
-        ground = self._fill if placed is None else _filled(placed.fill, self.plan.source[0])
+        ground = _filled(resampling.fill, self.plan.source[0])
         return Resizes(self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether nothing is cropped from a canvas, or after a resize."""
-        plan, resampling = self.plan, self.plan.resampling
-        if resampling is None:
-            return plan.top is None and plan.left is None and plan.source[1:] == plan.shape[2:]
-        whole = resampling.height, resampling.width
-        return resampling.top is None and resampling.left is None and whole == plan.shape[2:]
 
     @lazy_property
     def _levels(self) -> Bytes:
@@ -266,11 +256,10 @@ class Rendering:
     @lazy_property
     def _windows(self) -> Records:
         """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
-        plan, resampling = self.plan, self.plan.resampling
+        plan = self.plan
         cut = zeros(plan.count, WINDOW)
-        for name in ("top", "left"):
-            if (starts := getattr(plan if resampling is None else resampling, name)) is not None:
-                cut[name] = starts
+        if plan.resampling is None and plan.top is not None:
+            cut["top"], cut["left"] = plan.top, plan.left
         for flip, bit in ((plan.flip_x, FLIPPED_X), (plan.flip_y, FLIPPED_Y)):
             if flip is not None:
                 cut["flips"] += flip * np.uint8(bit)
@@ -279,16 +268,13 @@ class Rendering:
     @lazy_property
     def _resized_windows(self) -> Records:
         """Windows that are resized: RESIZED [B]."""
-        plan, resampling, resizes = self.plan, self.plan.resampling, zeros(self.plan.count, RESIZED)
-        for name, value in (("top", plan.top), ("left", plan.left), ("rows", plan.rows), ("columns", plan.cols)):
-            if value is not None:
-                resizes[name] = value
-        placed = None if resampling is None else resampling.placement
+        plan, placed, resizes = self.plan, self.plan.resampling, zeros(self.plan.count, RESIZED)
+        if plan.top is not None:
+            resizes["top"], resizes["left"] = plan.top, plan.left
+        resizes["rows"], resizes["columns"] = plan.rows, plan.cols
         if placed is not None:
             resizes["high"], resizes["wide"] = placed.rows, placed.cols
             resizes["down"], resizes["right"] = placed.top, placed.left
-        elif resampling is not None:
-            resizes["high"], resizes["wide"] = resampling.height, resampling.width
         return resizes
 
     @lazy_property
@@ -317,8 +303,7 @@ def _check(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         ValueError: if floats would be cut to uint8, or a fill or a hole's value is no level of uint8 images.
     """
-    placed = None if plan.resampling is None else plan.resampling.placement
-    for fill in [around.fill for around in (plan.canvas, plan.padding, placed) if around is not None]:
+    for fill in [around.fill for around in (plan.canvas, plan.padding, plan.resampling) if around is not None]:
         check_fill(fill, plan.source[0], plan.peak)
     if plan.is_variable_size:
         raise ValueError("the images are variable-size: put a Resize((height, width)) before other steps")
@@ -380,12 +365,11 @@ def needed_lines(plan: Plan) -> Places:
     if plan.resampling is not None and not is_by_kernel(plan.resampling):
         return complete_images(plan.sizes)
     first, stop = top, top + rows
-    placed = None if plan.resampling is None else plan.resampling.placement
-    if placed is not None and plan.resampling is not None:
-        wanted, down = placed.rows, placed.top
+    if plan.resampling is not None:
+        wanted, down = plan.resampling.rows, plan.resampling.top
         scale = rows / wanted
         reach = max(REACHES.values()) * np.maximum(scale, 1.0) + 1
-        begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.resampling.height - down)
+        begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.height - down)
         first = top + np.floor(np.maximum(begin * scale - reach, 0)).astype(np.int64)
         stop = top + np.ceil(np.minimum(end * scale + reach, rows)).astype(np.int64)
     if plan.padding is not None and plan.padding.mode != "constant":
@@ -403,10 +387,8 @@ def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
     resampling, allowed = plan.resampling, np.ones(plan.count, np.int64)
     if resampling is None:
         return allowed
-    placed = resampling.placement
-    down, across = (resampling.height, resampling.width) if placed is None else (placed.rows, placed.cols)
     rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
-    least = np.minimum(rows / plan.per_sample(down), cols / plan.per_sample(across))
+    least = np.minimum(rows / resampling.rows, cols / resampling.cols)
     if plan.top is not None and plan.left is not None:
         inside = (plan.top >= 0) & (plan.left >= 0)
         inside &= (plan.top + rows <= sizes[:, 0]) & (plan.left + cols <= sizes[:, 1])

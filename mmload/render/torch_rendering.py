@@ -32,45 +32,45 @@ from mmload.render.torch_sampling import (
 from mmload.runtime.host_memory import constant
 
 
-def resized(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
-    """Resizes the window of any image [C, H, W]: [C, height, width] in its dtype."""
+def resized(
+    image: Tensor, window: Window, size: tuple[int, int], resampling: Resampling, padding: Padding | None
+) -> Tensor:
+    """Resizes the window of any image [C, H, W] to (height, width): [C, height, width] in its dtype."""
     pixels = cut(image, window, padding)
     if pixels.shape[::2] == (2, 1):  # torch 2.15 takes lines of two channels and one column for channels last
         pixels = pixels.contiguous()
     smooth, is_uint8 = resampling.mode in ("bilinear", "bicubic"), pixels.dtype == torch.uint8
     # torch 2.15 fails at one uint8 pixel of three channels, antialiased or not.
-    lone = resampling.height == resampling.width == 1 and (not resampling.antialias or len(pixels) == 3)
+    lone = size == (1, 1) and (not resampling.antialias or len(pixels) == 3)
     native = not smooth or ((image.device.type == "cpu" and not lone) if is_uint8 else pixels.itemsize >= 4)
     wanted = pixels if native else pixels.float()
     # torch 2.15 gives all lines of a column of floats the same value.
-    if resampling.width == 1 and resampling.antialias and wanted.is_floating_point():
+    if size[1] == 1 and resampling.antialias and wanted.is_floating_point():
         column = wanted.transpose(1, 2).clone(memory_format=torch.contiguous_format)[None]
-        row = F.interpolate(column, size=(1, resampling.height), mode=resampling.mode, antialias=True)[0]
+        row = F.interpolate(column, size=(1, size[0]), mode=resampling.mode, antialias=True)[0]
         full = row.transpose(1, 2)
     else:
-        size = resampling.height, resampling.width
         full = F.interpolate(wanted[None], size=size, mode=resampling.mode, antialias=resampling.antialias)[0]
     if native:
         return full
     return (full.clamp_(0, 255).round_() if is_uint8 else full).to(pixels.dtype)
 
 
-def on_canvas_of(image: Tensor, window: Window, resampling: Resampling, padding: Padding | None) -> Tensor:
-    """Resizes the window of any image [C, H, W], and may place it on a canvas: [C, height, width] in its dtype."""
+def placed_window(image: Tensor, window: Window, plan: Plan, resampling: Resampling) -> Tensor:
+    """Resizes the window of any image [C, H, W] to its place on the output: [C, h, w] in its dtype, not yet flipped."""
     placed = window.placed
-    if placed is None:
-        return resized(image, window, resampling, padding)
-    full = resized(image, window, replace(resampling, height=placed.rows, width=placed.cols), padding)
-    canvas = _canvas_fill(resampling, image).expand(len(image), resampling.height, resampling.width).clone()
-    over, across = placed.visible(resampling.height, resampling.width)
+    full = resized(image, window, (placed.rows, placed.cols), resampling, plan.padding)
+    if placed == (plan.height, plan.width, 0, 0):
+        return full
+    canvas = _canvas_fill(resampling, image).expand(len(image), plan.height, plan.width).clone()
+    over, across = placed.visible(plan.height, plan.width)
     inner = full[:, over.start - placed.top :, across.start - placed.left :]
     canvas[:, over, across] = inner[:, : over.stop - over.start, : across.stop - across.start]
     return canvas
 
 
 def _canvas_fill(resampling: Resampling, images: Tensor) -> Tensor:
-    fill = (0.0,) if resampling.placement is None else resampling.placement.fill
-    return constant(fill, images.dtype, images.device).view(-1, 1, 1)
+    return constant(resampling.fill, images.dtype, images.device).view(-1, 1, 1)
 
 
 def resized_batch(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
@@ -85,9 +85,9 @@ def resized_batch(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
         full = picked(images, replace(plan, resampling=exact))
     else:
         full = _weighted(images, plan, resampling)
-    if resampling.placement is None:
+    if isinstance(resampling.rows, int):
         return full
-    return torch.where(on_canvas(plan, resampling.placement)[:, None], full, _canvas_fill(resampling, full))
+    return torch.where(on_canvas(plan, resampling)[:, None], full, _canvas_fill(resampling, full))
 
 
 def _weighted(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
@@ -193,15 +193,7 @@ def resized_one_by_one(plan: Plan, images: Tensor) -> Tensor:
     if not len(images) or plan.resampling is None:
         return images.new_empty(plan.shape)
     samples = zip(images, windows(plan), strict=True)
-    return torch.stack([_moved_one(plan, plan.resampling, *sample) for sample in samples])
-
-
-def _moved_one(plan: Plan, resampling: Resampling, image: Tensor, window: Window) -> Tensor:
-    """Crops, resizes and flips one image."""
-    full = on_canvas_of(image, window, resampling, plan.padding)
-    top, left = window.part_top, window.part_left
-    part = full[:, top : top + plan.height, left : left + plan.width]
-    return part.flip(window.flips) if window.flips else part
+    return torch.stack([placed_window(*sample, plan, plan.resampling).flip(sample[1].flips) for sample in samples])
 
 
 def _color(pixels: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tensor) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Numbers
-from mmload.render.plan import Padding, Placement, Plan
+from mmload.render.plan import Padding, Plan, Resampling
 from mmload.runtime.host_memory import constant
 
 PICKED_AT_ONCE = 131_072
@@ -33,7 +33,7 @@ class OwnMasks(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Placement of one sample in integers, as :class:`~mmload.render.plan.Placement` describes it."""
+    """Size of a resized window and its place on the output, as :class:`~mmload.render.plan.Resampling` has them."""
 
     rows: int
     cols: int
@@ -41,25 +41,20 @@ class Placed(NamedTuple):
     left: int
 
     def visible(self, height: int, width: int) -> tuple[slice, slice]:
-        """Returns the rows and columns of a canvas of height x width that show the resized window."""
+        """Returns the rows and columns of an output of height x width that show the resized window."""
         over = slice(min(max(self.top, 0), height), max(min(self.top + self.rows, height), 0))
         return over, slice(min(max(self.left, 0), width), max(min(self.left + self.cols, width), 0))
 
 
 class Window(NamedTuple):
-    """Geometry of one sample in integers.
-
-    It is the source window, the start of the crop after a resize, the dimensions to flip, and the place on a canvas.
-    """
+    """Geometry of one sample in integers: the source window, the dimensions to flip, and where it lies if resized."""
 
     top: int
     left: int
     rows: int
     cols: int
-    part_top: int
-    part_left: int
     flips: tuple[int, ...]
-    placed: Placed | None = None
+    placed: Placed = Placed(0, 0, 0, 0)
 
     def inside(self, shape: Sequence[int]) -> bool:
         """Returns whether all of the source window lies in an image [C, H, W]."""
@@ -70,14 +65,12 @@ class Window(NamedTuple):
 def windows(plan: Plan) -> list[Window]:
     """Returns the geometry of a plan in host memory as Python numbers."""
     part = plan.resampling
-    sides: Sequence[Any] = plan.top, plan.left, plan.rows, plan.cols, part and part.top, part and part.left
+    sides: list[Any] = [plan.top, plan.left, plan.rows, plan.cols]
+    sides += [0] * 4 if part is None else [part.rows, part.cols, part.top, part.left]
     numbers = np.stack([np.broadcast_to(0 if side is None else side, plan.count) for side in sides], 1).tolist()
     flips = (np.zeros(plan.count, np.bool_) if flip is None else flip for flip in (plan.flip_x, plan.flip_y))
     turned = [(-1,) * x + (-2,) * y for x, y in zip(*(flip.tolist() for flip in flips), strict=True)]
-    places: Sequence[Placed | None] = [None] * plan.count
-    if part is not None and (canvas := part.placement) is not None:
-        places = list(map(Placed._make, zip(canvas.rows, canvas.cols, canvas.top, canvas.left, strict=True)))
-    return [Window._make([*one, turn, at]) for one, turn, at in zip(numbers, turned, places, strict=True)]
+    return [Window(*one[:4], turn, Placed(*one[4:])) for one, turn in zip(numbers, turned, strict=True)]
 
 
 def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
@@ -120,10 +113,10 @@ def reflected(position: Tensor, length: int, mode: str) -> Tensor:
     return position.clamp(min=0).clamp(max=length - 1)
 
 
-def on_canvas(plan: Plan, placed: Placement) -> Tensor:
-    """Returns which output pixels show a resized window, and not the canvas around it: bool [B, h, w]."""
-    y, x = (positions(plan, axis, placed.rows.device) for axis in axes_of(plan))
-    over, across = (y >= 0) & (y < placed.rows[:, None]), (x >= 0) & (x < placed.cols[:, None])
+def on_canvas(plan: Plan, placed: Resampling) -> Tensor:
+    """Returns which output pixels show a window that has a size per sample, and not the fill: bool [B, h, w]."""
+    y, x = (positions(plan, axis, placed.rows.device) for axis in axes_of(plan))  # type: ignore[union-attr]  # arrays
+    over, across = (y >= 0) & (y < placed.rows[:, None]), (x >= 0) & (x < placed.cols[:, None])  # type: ignore[index]
     shown: Tensor = over[:, :, None] & across[:, None, :]
     return shown
 
@@ -163,7 +156,7 @@ class Axis(NamedTuple):
         flip: bool [B], whether the output is mirrored.
         margin: positions by which windows may reach outside of the source, on both sides.
         resized: length of the window after the resize, one or int64 [B]; None: it keeps its size.
-        part: int64 [B], first position of the resized window that the output shows; None: 0.
+        part: position of the resized window that the output begins with, one or int64 [B].
         mirror: bool [B], whether the window is mirrored before the resize.
     """
 
@@ -174,7 +167,7 @@ class Axis(NamedTuple):
     flip: Tensor | None
     margin: int
     resized: Tensor | int | None = None
-    part: Tensor | None = None
+    part: Tensor | int = 0
     mirror: Tensor | None = None
 
 
@@ -191,20 +184,10 @@ def axes_of(plan: Plan) -> tuple[Axis, Axis]:
     across = Axis(width, plan.width, plan.left, plan.cols, plan.flip_x, beside)
     if resampling is None:
         return over, across
-    if (placed := resampling.placement) is None:
-        over, across = (
-            over._replace(resized=resampling.height, part=resampling.top),
-            across._replace(resized=resampling.width, part=resampling.left),
-        )
-    else:
-        over = over._replace(resized=placed.rows, part=_less(resampling.top, placed.top))
-        across = across._replace(resized=placed.cols, part=_less(resampling.left, placed.left))
-    return over._replace(mirror=resampling.mirror_y), across._replace(mirror=resampling.mirror_x)
-
-
-def _less(start: Tensor | None, placed: Tensor) -> Tensor:
-    """Returns the start of a crop in the resized window, of the starts of both on the canvas."""
-    return -placed if start is None else start - placed
+    return (
+        over._replace(resized=resampling.rows, part=-resampling.top, mirror=resampling.mirror_y),
+        across._replace(resized=resampling.cols, part=-resampling.left, mirror=resampling.mirror_x),
+    )
 
 
 def positions(plan: Plan, axis: Axis, device: torch.device) -> Tensor:
@@ -212,7 +195,7 @@ def positions(plan: Plan, axis: Axis, device: torch.device) -> Tensor:
     place = torch.arange(axis.output, device=device).expand(plan.count, -1)
     if axis.flip is not None:
         place = torch.where(axis.flip[:, None], axis.output - 1 - place, place)
-    return place if axis.part is None else place + axis.part[:, None]
+    return place + (axis.part[:, None] if isinstance(axis.part, Tensor) else axis.part)
 
 
 def _sources(plan: Plan, axis: Axis, device: torch.device) -> Tensor:

@@ -13,12 +13,10 @@ import hashlib
 import io
 import pickle
 import pickletools
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -42,7 +40,7 @@ class Edition:
         batches: split -> its files in order.
         meta: the file with the class names.
         keys: labels option -> (labels in a batch, names in the meta file).
-        md5: file -> MD5 of the original, as published with the archive and listed by torchvision.
+        md5: each file -> MD5 of the original, as published with the archive and listed by torchvision.
     """
 
     name: str
@@ -120,7 +118,7 @@ class Cifar10Source:
         tree = LocalTree(self.root, self.allow_outside)
         with reading(self.root):
             folder = self._folder()
-            for name in (self.edition.meta, *(name for names in self.edition.batches.values() for name in names)):
+            for name in self.edition.md5:
                 tree.check(folder / name)
             _, names_key = self.edition.keys[self._level]
             meta, meta_md5 = _read(folder / self.edition.meta)
@@ -130,16 +128,15 @@ class Cifar10Source:
 
     def _folder(self) -> Path:
         """Returns the folder of the batches; downloads them first if the recipe says so and one is missing."""
-        wanted = [*(name for names in self.edition.batches.values() for name in names), self.edition.meta]
         inner = self._root / self.edition.folder
         for folder in (self._root, inner):
-            if all((folder / name).is_file() for name in wanted):
+            if all((folder / name).is_file() for name in self.edition.md5):
                 return folder
         if self.download:
             from mmload.sources.download import download_cifar
 
             download_cifar(self.edition.name, self._root)
-        missing = [name for name in wanted if not (inner / name).is_file()]
+        missing = [name for name in self.edition.md5 if not (inner / name).is_file()]
         if missing:
             raise SourceError(
                 f"{inner} lacks {', '.join(missing)}; give the folder that holds {self.edition.folder}, "
@@ -151,15 +148,18 @@ class Cifar10Source:
         self, folder: Path, names: tuple[str, ...], classes: tuple[str, ...], odd: tuple[str, ...]
     ) -> CifarSplit:
         labels_key, _ = self.edition.keys[self._level]
-        batches = []
+        images, targets, rows = list[Tensor](), list[Tensor](), list[tuple[str, str]]()
         for name in names:
             batch, md5 = _read(folder / name)
-            batches.append(BatchFile(name, md5, *_rows_of(batch, labels_key, len(classes), folder / name)))
+            pixels, labels = _rows_of(batch, labels_key, len(classes), folder / name)
+            images.append(pixels)
+            targets.append(labels)
+            rows += ((f"{name}/{row}", md5) for row in range(len(labels)))
             odd += () if md5 == self.edition.md5[name] else (name,)
-        if not sum(len(batch.targets) for batch in batches):
+        if not rows:
             raise SourceError(f"no rows in {', '.join(names)} of {folder}")
         note = f"not the original {self.edition.name}: the MD5 of {', '.join(odd)} is not the published one"
-        return CifarSplit(classes, batches, (note,) if odd else ())
+        return CifarSplit(classes, torch.cat(images), torch.cat(targets), rows, note if odd else "")
 
 
 @dataclass
@@ -177,46 +177,42 @@ class Cifar100Source(Cifar10Source):
     )
 
 
-class BatchFile(NamedTuple):
-    """One file: its name, its MD5, ``images`` uint8 [N, 3, 32, 32] and ``targets`` int64 [N]."""
+@dataclass
+class CifarSplit:
+    """One split in memory: the rows of its files in order.
 
-    name: str
-    md5: str
+    Attributes:
+        classes: class names by index.
+        images: uint8 [N, 3, 32, 32].
+        targets: int64 [N].
+        rows: name of each row, that of its file and its number there, and the file's MD5.
+        note: which files are not the originals, or "".
+    """
+
+    classes: tuple[str, ...]
     images: Tensor
     targets: Tensor
-
-
-class CifarSplit:
-    """One split in memory: the rows of its files in order."""
-
-    def __init__(self, classes: tuple[str, ...], batches: list[BatchFile], notes: tuple[str, ...]) -> None:
-        self.classes = classes
-        self.images = torch.cat([batch.images for batch in batches])
-        self.targets = torch.cat([batch.targets for batch in batches])
-        self._files = [(batch.name, batch.md5) for batch in batches]
-        self._starts = list(accumulate((len(batch.targets) for batch in batches), initial=0))[:-1]
-        self._notes = notes
+    rows: list[tuple[str, str]]
+    note: str
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(self.rows)
 
     def notes(self) -> tuple[str, ...]:
         """Returns a note that names the files that are not the originals."""
-        return self._notes
+        return (self.note,) if self.note else ()
 
     def id(self, index: int) -> str:
-        """Returns the batch file's name and the row in it."""
-        file = bisect_right(self._starts, index) - 1
-        return f"{self._files[file][0]}/{index - self._starts[file]}"
+        """Returns the name of the row's file and the row in it."""
+        return self.rows[index][0]
 
     def revision(self, index: int) -> str:
-        """Returns the batch file's MD5."""
-        return self._files[bisect_right(self._starts, index) - 1][1]
+        """Returns the MD5 of the row's file."""
+        return self.rows[index][1]
 
     def read(self, index: int) -> Sample:
         """Returns one row: ``images`` uint8 [3, 32, 32] and ``targets`` int64 []."""
-        fields = {"images": self.images[index], "targets": self.targets[index]}
-        return Sample(self.id(index), fields, (32, 32))
+        return Sample(self.id(index), {"images": self.images[index], "targets": self.targets[index]}, (32, 32))
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Returns rows [start, stop): ``images`` uint8 [n, 3, 32, 32] and ``targets`` int64 [n]."""

@@ -32,8 +32,8 @@ from mmload.sources.coco_annotations import (
     objects_in,
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
-from mmload.sources.files import MISSING, LocalTree, SampleFiles, inner_name, reading
-from mmload.sources.listing import Beside, Item, ListedSplit, Listing, check_same_classes, note_doubles, size_of
+from mmload.sources.files import LocalTree, SampleFiles, inner_name, reading
+from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
     fields_of_objects,
@@ -192,21 +192,17 @@ class CocoSource:
             read.findings.add("ids of images are texts: image_ids are their places in the file", shown(texts[0]))
         maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
         for place, image in enumerate(read.images):
-            found = [self._file(folder, image.file_name)]
-            if place in read.maps:
-                found.append(self._file(maps, read.maps[place]))
-            odd = next((name for name, revision in found if not revision), None)
+            names = [(folder, image.file_name), *([(maps, read.maps[place])] if place in read.maps else [])]
+            found = [self._file(*each) for each in names]
             fault = read.faults.get(place, "")
-            if not fault and odd is not None:
-                fault = (
-                    f"{read.name_of(image)}: the file name {shown(odd)} leaves the folder; name a file in "
-                    f"{self._root / folder}"
-                )
-            if not fault and found[0][1] == MISSING:
-                fault = f"{read.name_of(image)}: no such file: {self._root / found[0][0]}"
+            for name, revision in found:
+                if not revision and not fault:
+                    fault = (
+                        f"{read.name_of(image)}: the file name {shown(name)} leaves the folder; name a file in "
+                        f"{self._root / folder}"
+                    )
             number = place if texts or isinstance(image.id, str) else image.id
-            size = (image.height, image.width)
-            objects = bytes(read.objects[place])
+            size, objects = (image.height, image.width), bytes(read.objects[place])
             about = f"{number} {size} {fault}".encode("utf-8", "surrogatepass")
             revision = f"{' '.join(revision for _, revision in found)} {crc32(objects, crc32(about)):08x}"
             own = number, image.id, size, read.left_out.get(place, []), objects
@@ -220,7 +216,7 @@ class CocoSource:
         return self._tree.find(f"{folder}/{inner}" if folder else inner)
 
 
-class CocoSplit(ListedSplit[Item]):
+class CocoSplit(ListedSplit):
     """One split: images in the order of the annotation file, and their objects."""
 
     def __init__(self, source: CocoSource, items: Listing[Item], read: AnnotationFile) -> None:
@@ -268,7 +264,12 @@ class CocoSplit(ListedSplit[Item]):
         labels, points, polygons, runs = [], [], [], []
         for place, each in enumerate(objects):
             with naming(f"{each.name}: "):
-                labels.append(self._label(each.category))
+                if each.category not in self._labels:
+                    raise ValueError(
+                        f"category {shown(each.category)} does not exist; the file has {len(self._labels)}, the first "
+                        f"is {shown(next(iter(self._labels)))}"
+                    )
+                labels.append(self._labels[each.category])
                 if self._task == "keypoints":
                     points.append(self._points_of(each.shape))
                 elif isinstance(each.shape, dict):
@@ -288,14 +289,6 @@ class CocoSplit(ListedSplit[Item]):
         segments = {**polygon_fields(polygons), **run_fields(runs)} if self._task == "instances" else {}
         names = [each.name for each in objects]
         return ImageObjects(boxes=boxes, names=names, per_box=per_box, segments=segments, listed=listed)
-
-    def _label(self, category: int | str) -> int:
-        if category not in self._labels:
-            raise ValueError(
-                f"category {shown(category)} does not exist; the file has {len(self._labels)}, the first is "
-                f"{shown(next(iter(self._labels)))}"
-            )
-        return self._labels[category]
 
     def _points_of(self, points: list[float] | None) -> list[float]:
         expected = 3 * len(self._record.keypoints)

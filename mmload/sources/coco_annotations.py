@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from mmload.errors import SourceError, counted, shown
+from mmload.errors import SourceError, shown
 from mmload.sources.annotation_values import Findings, flag, integer, naming
 from mmload.sources.files import read_source
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
@@ -194,7 +194,6 @@ class AnnotationFile:
         self.used: set[Key] = set()
         self._owners: dict[Key, int] = {}  # id of an object -> image of the last one that has it
         self._boxes = array("d")
-        self._bare = 0  # objects without a mask, where they should have one
         self._read_objects(annotations)
         boxes = np.frombuffer(self._boxes).reshape(-1, 4)
         if len(boxes) and (boxes[:, :2] + boxes[:, 2:]).max() <= 1 and (boxes % 1).any():
@@ -202,19 +201,9 @@ class AnnotationFile:
                 f"{path}: all boxes lie between 0 and 1, as shares of an image; COCO's are in pixels: convert them"
             )
 
-    @property
-    def has_objects(self) -> bool:
-        """Whether any image has an object, or may have one."""
-        return bool(any(self.objects) or self.faults)
-
     def notes(self) -> tuple[str, ...]:
-        """Returns notes on what was found, and on all objects."""
-        bare = f"{counted(self._bare, 'object')} without segmentation: no pixel belongs to such a mask"
-        return (
-            *self.findings.notes(),
-            *([bare] if self._bare else []),
-            *(() if self.has_objects else ("no image has an object",)),
-        )
+        """Returns notes on what was found."""
+        return self.findings.notes() + (() if any(self.objects) or self.faults else ("no image has an object",))
 
     def _check_keypoints(self) -> None:
         points = max((len(category.keypoints) for category in self.categories), default=0)
@@ -324,7 +313,8 @@ class AnnotationFile:
         if area is None:
             self.findings.add("objects without an area have that of their box", name)
             area = min(abs(each.bbox[2] * each.bbox[3]), MAX_NUMBER)
-        self._bare += self._task == "instances" and not shape
+        if self._task == "instances" and not shape:
+            self.findings.add("objects without segmentation, to whose masks no pixel belongs", name)
         self._boxes.extend(each.bbox)
         kept = CocoObject(name, each.id, each.category_id, bool(each.iscrowd), area, each.bbox, shape)
         self.objects[image] += _ENCODER.encode(kept) + b"\n"

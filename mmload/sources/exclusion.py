@@ -7,7 +7,9 @@ line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,11 +45,10 @@ def listed(sample: str) -> str:
 
 def originals_of(name: str) -> list[str]:
     """Returns the ids that a name in a list may stand for: the name itself, or what its escapes stand for."""
-    try:
-        unescaped = name.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except UnicodeDecodeError:  # a backslash that is none of an escape
-        return [name]
-    return [each for each in dict.fromkeys((name, unescaped)) if listed(each) == name]
+    found = [name, _COMMENT + name.removeprefix(_ESCAPED)]
+    with suppress(UnicodeDecodeError):  # a backslash that is none of an escape
+        found.append(name.encode("latin-1", "backslashreplace").decode("unicode_escape"))
+    return [each for each in dict.fromkeys(found) if listed(each) == name]
 
 
 def line_of(sample: str, reason: str = "", split: str = "") -> str:
@@ -99,81 +100,82 @@ Excluded = Mapping[str, Sequence[str]]
 """Split -> ids of the samples to leave out."""
 
 
-def absent(excluded: Excluded, splits: Mapping[str, SourceSplit]) -> dict[str, list[str]]:
-    """Returns the excluded samples that the splits do not have, sorted."""
-    found = {}
+def remaining_splits(
+    splits: Mapping[str, SourceSplit], excluded: Excluded, listed: str | Path | None, before: Excluded
+) -> tuple[dict[str, SourceSplit], Excluded, Excluded]:
+    """Leaves samples out of splits.
+
+    Args:
+        splits: the splits.
+        excluded: split -> ids of the samples to leave out.
+        listed: list that names further ones; None: there is none.
+        before: samples that were left out before. Those that are gone now stay excluded, whether they are named or not.
+
+    Returns:
+        The splits without them, all excluded samples, and those of ``before`` that are gone.
+
+    Raises:
+        RecipeError: if the list cannot be read, something that is named is no sample or several, or a split would
+            become empty.
+    """
+    entries = [] if listed is None else read_entries(listed)
+    named = {sample for entry in entries for sample in originals_of(entry.name)}
+    found = _indices(splits, named.union(*excluded.values(), *before.values()))
+    gone = {name: lost for name, ids in before.items() if (lost := sorted(set(ids).difference(found.get(name, ()))))}
+    every = {name: list(ids) for name, ids in excluded.items()}
     for name, ids in excluded.items():
-        there = map(splits[name].id, range(len(splits[name]))) if name in splits else ()
-        if missing := set(ids).difference(there):
-            found[name] = sorted(missing)
-    return found
-
-
-def samples_of(path: str | Path, splits: Mapping[str, SourceSplit], gone: Excluded) -> dict[str, list[str]]:
-    """Returns the ids of the samples that an exclusion list names, by split, without those that are known to be gone.
-
-    Raises:
-        RecipeError: if the list cannot be read, or a line names no sample, or several; it names the line.
-    """
-    entries = read_entries(path)
-    wanted = {entry.name for entry in entries}
-    found: dict[str, dict[str, str]] = {name: {} for name in splits}  # split -> name in the list -> id
-    for split, samples in splits.items():
-        for sample in map(samples.id, range(len(samples))):
-            name = listed(sample)
-            if name in wanted and found[split].setdefault(name, sample) != sample:
-                raise RecipeError(f"{path}: {name!r} names several samples of split {split}; rename one of their files")
-    excluded: dict[str, list[str]] = {}
-    lost = {(own, listed(sample)) for name, ids in gone.items() for sample in ids for own in (name, "")}
+        _check_there(name, set(ids).difference(found.get(name, ()), gone.get(name, ())), splits)
     for entry in entries:
-        there = [split for split, names in found.items() if entry.name in names and entry.split in ("", split)]
-        if there or (entry.split, entry.name) not in lost:
-            _check_is_one(entry, there, f"{path}, line {entry.line}: {entry.name!r}", splits)
-            excluded.setdefault(there[0], []).append(found[there[0]][entry.name])
-    return excluded
+        there, lost = (_meant(entry, ids) for ids in (found, gone))
+        if there or not lost:
+            _check_is_one(entry, there, f"{listed}, line {entry.line}: {entry.name!r}", splits)
+            every.setdefault(there[0][0], []).append(there[0][1])
+    for name, ids in gone.items():
+        every[name] = [*every.get(name, ()), *ids]
+    left_out = {name: {ids[sample] for sample in every.get(name, ()) if sample in ids} for name, ids in found.items()}
+    return {name: _without(name, split, left_out[name]) for name, split in splits.items()}, every, gone
 
 
-def check_there(excluded: Excluded, splits: Mapping[str, SourceSplit], gone: Excluded) -> None:
-    """Checks that the splits have the excluded samples, but for those that are known to be gone.
-
-    Raises:
-        RecipeError: if they do not.
-    """
-    for name, ids in absent(excluded, splits).items():
-        missing = sorted(set(ids).difference(gone.get(name, ())))
-        if missing and name not in splits:
-            raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
-        if missing:
-            raise RecipeError(
-                f"exclude names {missing[0]!r}, which is not a sample of split {name}; mmload info DATASET --row N "
-                "shows how they are named"
-            )
+def _indices(splits: Mapping[str, SourceSplit], wanted: AbstractSet[str]) -> dict[str, dict[str, int]]:
+    """Returns split -> id -> number of the wanted samples."""
+    ids = {name: enumerate(map(split.id, range(len(split)))) for name, split in splits.items()}
+    return {name: {sample: index for index, sample in own if sample in wanted} for name, own in ids.items()}
 
 
-def exclude_samples(splits: Mapping[str, SourceSplit], excluded: Excluded) -> Mapping[str, SourceSplit]:
-    """Returns the splits without the samples that are excluded, by their ids.
-
-    Raises:
-        RecipeError: if a split would become empty.
-    """
-    remaining = dict(splits)
-    for name in set(excluded).intersection(splits):
-        names, split = set(excluded[name]), splits[name]
-        kept = [index for index in range(len(split)) if split.id(index) not in names]
-        if not kept:
-            raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave at least one")
-        if len(kept) < len(split):
-            remaining[name] = only(split, np.array(kept, np.int64))
-    return remaining
+def _meant(entry: Entry, samples: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
+    """Returns split and id of those of some samples that an entry names."""
+    splits = [entry.split] if entry.split else samples
+    return [(split, each) for split in splits for each in originals_of(entry.name) if each in samples.get(split, ())]
 
 
-def _check_is_one(entry: Entry, there: Sequence[str], where: str, splits: Mapping[str, SourceSplit]) -> None:
-    """Checks that an entry names a sample of exactly one split; ``there`` are those that have it."""
+def _check_there(name: str, missing: AbstractSet[str], splits: Mapping[str, SourceSplit]) -> None:
+    """Checks that nothing is missing of the samples of a split that a recipe excludes."""
+    if missing and name not in splits:
+        raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
+    if missing:
+        raise RecipeError(
+            f"exclude names {min(missing)!r}, which is not a sample of split {name}; mmload info DATASET --row N "
+            "shows how they are named"
+        )
+
+
+def _without(name: str, split: SourceSplit, left_out: AbstractSet[int]) -> SourceSplit:
+    """Returns a split without some samples."""
+    if len(left_out) == len(split):
+        raise RecipeError(f"exclude names all {counted(len(split), 'sample')} of split {name}; leave at least one")
+    return only(split, np.delete(np.arange(len(split)), list(left_out))) if left_out else split
+
+
+def _check_is_one(
+    entry: Entry, there: Sequence[tuple[str, str]], where: str, splits: Mapping[str, SourceSplit]
+) -> None:
+    """Checks that an entry names exactly one sample; ``there`` are those that it names."""
     if entry.split and entry.split not in splits:
         raise RecipeError(f"{where} names the split {entry.split!r}; the source has {choices(splits)}")
     if len(there) > 1:
         raise RecipeError(
-            f"{where} exists in the splits {choices(there)}; add the split as a third field, one line per split"
+            f"{where} exists in the splits {choices({split for split, _ in there})}; add the split as a third field, "
+            "one line per split"
         )
     if not there:
         within, example = f" of split {entry.split}" if entry.split else "", splits[entry.split or next(iter(splits))]

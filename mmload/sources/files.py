@@ -418,9 +418,6 @@ class _Ranges(io.RawIOBase):
         self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
         return self._place
 
-    def tell(self) -> int:
-        return self._place
-
     def readinto(self, out: Any) -> int:
         count = max(0, min(len(out), self._size - self._place))
         out[:count] = self._objects.get_range(self._name, self._place, count)
@@ -504,8 +501,14 @@ class SampleFiles:
         return data
 
     def image(self, name: str, decoder: Decoder, *, boxes: bool = False) -> ReadImage:
-        """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied."""
+        """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied.
+
+        Of a ``.pt`` file it reads the tensor, with ``weights_only``: a plain dense one.
+        """
         data = self.read(name)
+        if is_tensor(name):
+            with self.naming(f"{name} "):
+                return ReadImage(_tensor_in(data))
         with self.naming():
             pixels, stands = decoder.with_origin(data)
         found = {
@@ -518,11 +521,6 @@ class SampleFiles:
         """Reads (height, width) of an image by its header; None of a ``.pt`` file."""
         with self.naming():
             return None if is_tensor(name) else decoder.size(self.read(name))
-
-    def tensor(self, name: str) -> Tensor:
-        """Reads the tensor in a ``.pt`` file, with ``weights_only``: a plain dense one."""
-        with self.naming(f"{name} "):
-            return _tensor_in(self.read(name))
 
     def naming(self, before: str = "") -> AbstractContextManager[None]:
         """Makes a ValueError one of the sample."""
@@ -542,15 +540,15 @@ class ReadImage(NamedTuple):
     losses: Mapping[str, int] = {}
 
 
-def local_root(files: Path | RemoteFiles) -> Path:
+def local_root(files: Place) -> Path:
     """Returns the folder where files are read.
 
     Raises:
         UsageError: if they are in object storage.
     """
-    if isinstance(files, RemoteFiles):
-        raise UsageError(f"{files} is in object storage, and this needs the files on a disk; copy them")
-    return files
+    if isinstance(files, Path):
+        return files
+    raise UsageError(f"{files} is in object storage, and this needs the files on a disk; copy them")
 
 
 def _tensor_in(data: bytes) -> Tensor:

@@ -11,24 +11,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
-from mmload.lazy import lazy_property
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import TIME_MARK, Table, Text
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MAX_BYTES, SampleFiles
-from mmload.sources.listing import Beside, Listing, check_same_classes, value_at
+from mmload.sources.listed_split import Item, Listing, check_same_classes, value_at
 from mmload.sources.objects import read_mask
 from mmload.sources.schema import ValuesSplit
 from mmload.store.manifest import is_name
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BOXES = ("bbox", "bboxes", "boxes")
 _LABELS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
@@ -116,7 +112,7 @@ class _Row:
         """Reads a picture, or all other values as text."""
         if name == _VALUES:
             return repr([self.row[column] for column in sorted(self.row) if column not in self._pictures]).encode()
-        cell = self.row[name] or {}
+        cell = value_at(self.row, name) or {}
         if cell.get("bytes") is not None:
             return bytes(cell["bytes"])
         try:
@@ -125,14 +121,7 @@ class _Row:
             raise SampleError(sample, f"its {name} has neither bytes nor a file ({error.strerror})") from error
 
 
-class _Number(NamedTuple):
-    """Number of a row in its dataset."""
-
-    row: int
-    fault: str = ""
-
-
-class HuggingFaceSplit(ValuesSplit[_Number]):
+class HuggingFaceSplit(ValuesSplit):
     """One split: rows in order."""
 
     def __init__(self, source: HuggingFaceSource, name: str, dataset: Any) -> None:
@@ -142,70 +131,51 @@ class HuggingFaceSplit(ValuesSplit[_Number]):
             raise SourceError(f"split {name!r} of {source.root} has no rows, or no plain name; choose others in split")
         leaves = dict(_leaves(dataset.features))
         pictures = [column for column, feature in leaves.items() if isinstance(feature, datasets.Image)]
-        self.fields = _guessed(leaves) if source.fields is None else dict(source.fields)
+        fields = _guessed(leaves) if source.fields is None else dict(source.fields)
         if not pictures:
             raise SourceError(f"{source.root} has no column of images; it has {choices(leaves)}: use the kind python")
-        self.fields.setdefault("images", pictures[0])
-        for field, column in self.fields.items():
+        fields.setdefault("images", pictures[0])
+        for field, column in fields.items():
             if column not in leaves:
                 raise RecipeError(f"fields names {column!r} for {field}; {source.root} has {choices(leaves)}")
-        if "boxes" in self.fields and source.box_format is None:
+        if "boxes" in fields and source.box_format is None:
             raise RecipeError(
-                f"{self.fields['boxes']} are boxes; say how they are written: --set box_format=xywh (a corner, width "
+                f"{fields['boxes']} are boxes; say how they are written: --set box_format=xywh (a corner, width "
                 "and height, as in COCO), xyxy or cxcywh"
             )
-        self._image, self._format = self.fields.pop("images"), source.box_format
-        self._pictures = [self._image, *([self.fields["masks"]] if self.fields.get("masks") in pictures else [])]
-        used = {self._image, *self.fields.values()}
+        masks = [column for field, column in fields.items() if field == "masks" and column in pictures]
+        self._pictures, self._format = [fields["images"], *masks], source.box_format
+        used = set(fields.values())
         columns = sorted({column.split(".")[0] for column in used})
-        self._dataset = dataset.select_columns(columns)
-        for column in self._pictures:
-            self._dataset = self._dataset.cast_column(column, datasets.Image(decode=False))
-        of_classes = (leaves[self.fields[field]] for field in ("targets", "labels") if field in self.fields)
+        self._dataset = dataset.select_columns(columns).with_format("arrow")  # pictures stay encoded
+        of_classes = (leaves[fields[field]] for field in ("targets", "labels") if field in fields)
         names = next((_class_names(feature) for feature in of_classes), ())
         notes = f"columns that are not stored: {', '.join(sorted(leaves.keys() - used))}; name those to store in fields"
-        items, own = Listing(_Number, map(_Number, range(len(dataset)))), () if leaves.keys() <= used else (notes,)
-        super().__init__(Path(str(source.root)), source.decoder, items, names, own, boxes="boxes" in self.fields)
-
-    def id(self, index: int) -> str:
-        """Returns the number of the row."""
-        return str(self.items[index].row)
-
-    def revision(self, index: int) -> str:
-        """Returns the times of the dataset's files."""
-        return self._times
-
-    @lazy_property
-    def _times(self) -> str:
-        files = [each["filename"] for each in self._dataset.cache_files]
-        return " ".join(f"{TIME_MARK}{os.stat(file).st_mtime_ns}" for file in files)
+        times = " ".join(f"{TIME_MARK}{os.stat(file['filename']).st_mtime_ns}" for file in dataset.cache_files)
+        files = (*self._pictures, _VALUES)
+        super().__init__(
+            Path(str(source.root)),
+            source.decoder,
+            Listing(Item, (Item(files, times, name=str(row)) for row in range(len(dataset)))),
+            names,
+            () if leaves.keys() <= used else (notes,),
+            fields={field: column for field, column in fields.items() if field != "images"},
+        )
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
         pass
 
     def place_of(self, index: int) -> _Row:
-        return _Row(self._dataset[self.items[index].row], self._pictures)
-
-    def files(self, index: int) -> Sequence[str]:
-        return [*self._pictures, _VALUES]
-
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
-        from mmload.sources.schema import check_classes
-
-        beside = super().beside(index, files, image)
-        check_classes(beside.fields, self.classes)
-        return beside
+        columns = self._dataset[int(self.items[index].name)].to_pydict()
+        return _Row({name: values[0] for name, values in columns.items()}, self._pictures)
 
     def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
-        values: dict[str, Any] = {}
         row = cast(_Row, files.place).row
-        for field, column in self.fields.items():
-            if column in self._pictures:
-                values[field] = read_mask(files, column)
-            elif field == "boxes":
-                values[field] = _corners(value_at(row, column), self._format)
-            else:
-                values[field] = value_at(row, column)
+        values = {field: value_at(row, column) for field, column in self.fields.items()}
+        if "boxes" in values:
+            values["boxes"] = _corners(values["boxes"], self._format)
+        for mask in self._pictures[1:]:
+            values["masks"] = read_mask(files, mask)
         files.read(_VALUES)
         return values
 

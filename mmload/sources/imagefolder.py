@@ -34,12 +34,12 @@ from mmload.sources.files import (
     reading,
     tree_of,
 )
-from mmload.sources.listing import (
+from mmload.sources.listed_split import (
     Beside,
     Item,
     ListedSplit,
     Listing,
-    are_different_names,
+    check_names,
     check_same_classes,
     with_held_out,
 )
@@ -108,8 +108,7 @@ class ImageFolderSource:
     def __post_init__(self) -> None:
         if self.class_names is not None and not inner_name(self.class_names):
             raise RecipeError(f"class_names is {self.class_names!r}; write the path of a file below the root")
-        if self.split_folders and not are_different_names(self.split_folders, is_name):
-            raise RecipeError(f"split_folders is {self.split_folders!r}; write a list of plain folder names")
+        check_names("split_folders", self.split_folders or None, is_name)
         self._tree = tree_of(self.root, self.allow_outside)
 
     def splits(self) -> Mapping[str, ImageFolderSplit]:
@@ -246,7 +245,7 @@ class ImageFolderSource:
         return Item((name,), f"{target} {self._tree.revision(name)}", own=target)
 
 
-class ImageFolderSplit(ListedSplit[Item]):
+class ImageFolderSplit(ListedSplit):
     """One split: images and their classes."""
 
     is_renamed = False

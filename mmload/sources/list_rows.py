@@ -20,7 +20,7 @@ import numpy as np
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
 from mmload.sources.annotation_values import integer, naming
-from mmload.sources.listing import Listing
+from mmload.sources.listed_split import Listing
 
 Label = str | int | float | list[float] | list[str]
 """A class name, a class number, a number to predict, a vector of them, or the names of several classes."""
@@ -83,29 +83,27 @@ def read_rows(
     Raises:
         SourceError: if it is no such list; names the line.
     """
-    readers = {".csv": (_csv, ""), ".jsonl": (_json_lines, "\n"), ".ndjson": (_json_lines, "\n"), ".json": (_ids, None)}
     suffix = PurePosixPath(str(path)).suffix
-    if suffix.lower() not in readers:
+    if suffix.lower() not in _NEWLINES:
         raise SourceError(f"the list {path} ends in {suffix!r}; use .csv, .jsonl, or .json for an ID list")
-    reader, newline = readers[suffix.lower()]
     with naming(f"the list {path} is not UTF-8 text: ", UnicodeDecodeError, to=SourceError):
-        file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=newline)
-        rows = Listing(ListRow, reader(file, _List(str(path), columns, several)))
+        file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=_NEWLINES[suffix.lower()])
+        if suffix.lower() == ".json":
+            rows = Listing(ListRow, _ids(file, str(path)))
+        else:
+            records = (_csv if suffix.lower() == ".csv" else _json_lines)(file, str(path))
+            rows = Listing(ListRow, (_row(record, columns, several, str(path), line) for line, record in records))
     if not rows:
         raise SourceError(f"the list {path} has no rows")
     return rows
 
 
-class _List(NamedTuple):
-    """Name of a list, its own names of columns, and whether a label may be empty."""
-
-    path: str
-    columns: Mapping[str, str]
-    several: bool
+_NEWLINES = {".csv": "", ".jsonl": "\n", ".ndjson": "\n", ".json": None}
+"""Ending of a list -> how its lines end, as for :func:`open`."""
 
 
-def _csv(file: TextIO, of: _List) -> Iterator[ListRow]:
-    path = of.path
+def _csv(file: TextIO, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields the number of each line, and its cells by column."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # 128 KiB by default, as masks in Kaggle's exceed
     reader = csv.reader(file, strict=True)
     try:
@@ -118,20 +116,19 @@ def _csv(file: TextIO, of: _List) -> Iterator[ListRow]:
                     f"{path}, line {reader.line_num} has {len(cells)} cells, the first line {len(header)}"
                 )
             if cells:
-                record = {name: cell.strip() or None for name, cell in zip(header, cells, strict=True)}
-                yield _row(record, of, reader.line_num)
+                yield reader.line_num, dict(zip(header, (cell.strip() or None for cell in cells), strict=True))
     except csv.Error as error:
         raise SourceError(f"{path}, line {reader.line_num} is not CSV ({error})") from error
 
 
-def _json_lines(file: TextIO, of: _List) -> Iterator[ListRow]:
+def _json_lines(file: TextIO, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields the number of each line, and the table in it."""
     for number, line in enumerate(file, 1):
         if line.strip():
-            where = f"{of.path}, line {number}"
-            record = _json(line, where)
+            record = _json(line, where := f"{path}, line {number}")
             if not isinstance(record, dict):
                 raise SourceError(f'{where} is not a JSON object, such as {{"path": "a.jpg", "label": "cat"}}')
-            yield _row(record, of, number)
+            yield number, record
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -151,12 +148,11 @@ def _json(text: str, where: str) -> Any:
         return _DECODER.decode(text)
 
 
-def _row(record: Mapping[str, Any], of: _List, line: int) -> ListRow:
-    names = {column: of.columns.get(column, column) for column in COLUMNS}
+def _row(record: Mapping[str, Any], columns: Mapping[str, str], several: bool, list_: str, line: int) -> ListRow:
+    names = {column: columns.get(column, column) for column in COLUMNS}
     path, label, split, sample, mask = (record.get(name) for name in names.values())
-    where = f"{of.path}, line {line}"
-    needed = ["path", *([] if names["mask"] in record else ["label"]), *of.columns]
-    for column in needed:
+    where = f"{list_}, line {line}"
+    for column in ["path", *([] if names["mask"] in record else ["label"]), *columns]:
         if names[column] not in record:
             raise SourceError(
                 f"{where} has no {names[column]!r}; it has {', '.join(map(repr, record))}: name the right column, "
@@ -165,18 +161,14 @@ def _row(record: Mapping[str, Any], of: _List, line: int) -> ListRow:
     if not isinstance(path, str) or not path:
         got = "empty" if path in (None, "") else f"{path!r:.60}"
         raise SourceError(f"{where}: path is {got}, expected the name of a file")
-    if (
-        not isinstance(split, str | None)
-        or not isinstance(sample, str | int | None)
-        or not isinstance(mask, str | None)
-    ):
+    if not all(isinstance(text, str | None) for text in (split, mask)) or not isinstance(sample, str | int | None):
         raise SourceError(
             f"{where}: split is {split!r:.60}, id is {sample!r:.60}, mask is {mask!r:.60}, expected texts"
         )
     _check_texts(where, path, label, split, sample, mask)
-    if label is not None or not (of.several or mask):
+    if label is not None or not (several or mask):
         label = _label(label, f"{where} ({names['label']})")
-    return ListRow(path, label, split, None if sample is None else str(sample), mask, of.path, line)
+    return ListRow(path, label, split, None if sample is None else str(sample), mask, list_, line)
 
 
 def _check_texts(where: str, *values: object) -> None:
@@ -189,23 +181,20 @@ def _check_texts(where: str, *values: object) -> None:
         ) from error
 
 
-def _label(label: object, where: str) -> Label:
-    if isinstance(label, str) and label.strip():
-        return label
-    if isinstance(label, bool):
-        return int(label)
-    if isinstance(label, int | float) and abs(label) < MAX_NUMBER:
-        return label
-    if isinstance(label, list) and all(isinstance(part, str) for part in label):
-        return label
-    if isinstance(label, list) and all(isinstance(p, int | float) and abs(p) < MAX_NUMBER for p in label):
-        return [float(part) for part in label]
+def _label(label: Any, where: str) -> Label:
+    """Returns a label as it is kept: names of classes as they are, a truth value as 0 or 1, a vector as floats."""
+    is_list = isinstance(label, list)
+    parts = label if is_list else [label]
+    if all(isinstance(part, str) for part in parts) and (is_list or label.strip()):
+        return label  # type: ignore[no-any-return]  # a name, or a list of names
+    if all(isinstance(part, int | float) and abs(part) < MAX_NUMBER for part in parts):
+        one = int(label) if isinstance(label, bool) else label
+        return [float(part) for part in parts] if is_list else one
     got = "empty" if label is None else f"{label!r:.60}"
     raise SourceError(f"{where}: label is {got}, expected a class, a number, or a list of classes or numbers")
 
 
-def _ids(file: TextIO, of: _List) -> Iterator[ListRow]:
-    path = of.path
+def _ids(file: TextIO, path: str) -> Iterator[ListRow]:
     body = _json(file.read(), path)
     partition, labels = (body.get(key) if isinstance(body, dict) else None for key in ("partition", "labels"))
     if not isinstance(partition, dict) or not isinstance(labels, dict):

@@ -18,7 +18,7 @@ from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID, ObjectsRecor
 from mmload.sources.annotation_values import naming
 from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
 from mmload.sources.files import SampleFiles
-from mmload.sources.listing import Beside
+from mmload.sources.listed_split import Beside
 
 if TYPE_CHECKING:
     from torch import Tensor

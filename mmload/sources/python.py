@@ -28,7 +28,7 @@ from mmload.sources import Values
 from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
-from mmload.sources.listing import check_same_classes
+from mmload.sources.listed_split import check_same_classes
 from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes, spread_indices
 from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name

@@ -28,26 +28,23 @@ from mmload.sources.files import (
     EXTENSIONS,
     MISSING,
     LocalTree,
-    ReadImage,
     RemoteFiles,
     SampleFiles,
     Tree,
     images_among,
     inner_name,
-    is_tensor,
-    local_root,
     read_source,
     reading,
     tree_of,
 )
 from mmload.sources.imagefolder import SPLIT_WORDS
 from mmload.sources.list_rows import COLUMNS, ListRow, Target, Targets, read_rows, targets_of
-from mmload.sources.listing import (
+from mmload.sources.listed_split import (
     Beside,
     Item,
     ListedSplit,
     Listing,
-    are_different_names,
+    check_names,
     note_doubles,
     similar_names,
     size_of,
@@ -110,8 +107,7 @@ class ListSource:
     def __post_init__(self) -> None:
         if self.masks is not None and (self.file is not None or self.columns is not None):
             raise RecipeError("masks takes the place of a list; leave file and columns out, or list masks in a column")
-        if self.classes is not None and not are_different_names(self.classes):
-            raise RecipeError(f"classes is {self.classes!r}; write a list of different names")
+        check_names("classes", self.classes)
 
     def splits(self) -> Mapping[str, ListSplit]:
         """Returns the splits in the order in which the list names them; without split names all is ``train``.
@@ -121,17 +117,17 @@ class ListSource:
             RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
         """
         with reading(self.root):
+            root, notes = self.root, tuple[str, ...]()
             if self.masks is not None:
-                tree = tree_of(self.root, self.allow_outside)
-                splits = self._pairs(tree, Finder(tree, self.allow_outside))
+                tree, path, rows, notes = self._pairs(tree_of(root, self.allow_outside), self.masks)
             else:
-                root = self.root
                 found = self._remote_list(root) if isinstance(root, Location) else self._local_list(Path(root))
                 tree, path, rows = found
-                by_id = str(path).lower().endswith(".json")
-                splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
+            by_id = self.masks is None and str(path).lower().endswith(".json")
+            splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
             if isinstance(tree, LocalTree):
-                next(iter(splits.values())).add_notes(tree.notes())
+                notes += tree.notes()
+            next(iter(splits.values())).add_notes(notes)
             return splits
 
     def _local_list(self, chosen: Path) -> tuple[Tree, Path, Listing[ListRow]]:
@@ -163,12 +159,14 @@ class ListSource:
     def _rows(self, path: Path | Location, content: bytes) -> Listing[ListRow]:
         return read_rows(path, content, self.columns or {}, several=self.separator is not None)
 
-    def _pairs(self, tree: Tree, finder: Finder) -> dict[str, ListSplit]:
-        """Returns the splits of a folder of images and one of masks: its folders that are named as splits, or train."""
-        findings, folder = Findings(), inner_name(self.folder) or ""
-        of_masks = inner_name(self.masks or "")
+    def _pairs(self, tree: Tree, named: str) -> tuple[Tree, Path, Listing[ListRow], tuple[str, ...]]:
+        """Returns a tree of images and masks, the folder of the images, a row for each, and notes on what is left out.
+
+        Folders of images that are named as splits are splits.
+        """
+        findings, folder, of_masks = Findings(), inner_name(self.folder) or "", inner_name(named)
         if of_masks is None:
-            raise RecipeError(f"masks is {self.masks!r}, which is no folder below {tree.display_name('')}; name one")
+            raise RecipeError(f"masks is {named!r}, which is no folder below {tree.display_name('')}; name one")
         tree.check_folder(folder, "folder, which has the images")
         tree.check_folder(of_masks, "masks, a folder below the root")
         masks = {_stem(name, of_masks): name for name in images_among(tree.files(of_masks), findings)}
@@ -187,9 +185,7 @@ class ListSource:
             findings.add("masks without an image of their name are left out", mask)
         if not rows:
             raise SourceError("; ".join((f"{tree.display_name(folder)} has no image with a mask", *findings.notes())))
-        splits = self._splits(Path(tree.display_name(folder)), Listing(ListRow, rows), finder)
-        next(iter(splits.values())).add_notes(findings.notes())
-        return splits
+        return tree, Path(tree.display_name(folder)), Listing(ListRow, rows), findings.notes()
 
     def _splits(self, path: Path | Location, rows: Listing[ListRow], finder: Finder) -> dict[str, ListSplit]:
         targets = targets_of(rows, None if self.classes is None else tuple(self.classes), self.separator)
@@ -206,16 +202,16 @@ class ListSource:
             name: ListSplit(finder, self.decoder, items.only(own), targets, notes) for name, own in members.items()
         }
         for name, split in splits.items():
-            _check_ids(name, split.items, path)
+            _check_ids(name, split, path)
         if self.val_fraction is not None:
             splits = with_held_out(
-                splits, lambda item: str(item.own[1]) if targets.classes else "", self.val_fraction, self.seed
+                splits, lambda item: str(item.own) if targets.classes else "", self.val_fraction, self.seed
             )
         note_doubles(splits, (), "file", ", under different ids")
         return splits
 
 
-class ListSplit(ListedSplit[Item]):
+class ListSplit(ListedSplit):
     """One split."""
 
     def __init__(
@@ -223,11 +219,6 @@ class ListSplit(ListedSplit[Item]):
     ) -> None:
         super().__init__(finder.tree.place, decoder, items, targets.classes, notes)
         self._urls, self._several = finder.urls, targets.several
-
-    @property
-    def root(self) -> Path:
-        """Folder that files are relative to; UsageError if any may be in object storage."""
-        return local_root(self._urls or self.place)
 
     @property
     def targets(self) -> Tensor | None:
@@ -240,30 +231,20 @@ class ListSplit(ListedSplit[Item]):
     def _target(self, item: Item) -> Tensor | None:
         import torch
 
-        _, number = item.own
-        if number is None:
+        if item.own is None:
             return None
-        target = torch.tensor(number, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
+        target = torch.tensor(item.own, dtype=torch.int64 if self.classes else torch.float32, device="cpu")
         if not self._several:
             return target
         return torch.zeros(len(self.classes), dtype=torch.float32, device="cpu").index_fill(0, target, 1)
 
-    def id(self, index: int) -> str:
-        """Returns the list's id, or the path."""
-        return _name(self.items[index])
-
     def revision(self, index: int) -> str:
         """Returns the target, the file and its size and modification time."""
         item = self.items[index]
-        return f"{item.own[1]} {item.files[0]} {item.revision}"
+        return f"{item.own} {item.files[0]} {item.revision}"
 
     def place_of(self, index: int) -> Path | RemoteFiles:
-        is_object = self.items[index].revision == OBJECT
-        return self._urls if is_object and self._urls is not None else self.place
-
-    def opened(self, files: SampleFiles, name: str) -> ReadImage:
-        """Reads an image, or the tensor in a ``.pt`` file."""
-        return ReadImage(files.tensor(name)) if is_tensor(name) else super().opened(files, name)
+        return self._urls if self._urls is not None and is_url(self.files(index)[0]) else self.place
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         """Returns the label as ``targets``, and the mask as ``masks`` uint8 [H, W]."""
@@ -304,8 +285,8 @@ class Finder:
         if row.mask:
             _, mask, of_mask = self._find(row, row.mask)
             files.append(mask)
-            revision = revision if of_mask == OBJECT else f"{revision} {of_mask}"
-        return Item(files, revision, fault, (row.id or ("" if file == name else name), target))
+            revision = f"{revision} {of_mask}"
+        return Item(files, revision, fault, target, row.id or ("" if file == name else name))
 
     def _find(self, row: ListRow, path: str) -> tuple[str, str, str]:
         """Returns the name of a file in a row, the name that it was found by, and its revision."""
@@ -337,11 +318,6 @@ class Finder:
             return place(path)
 
 
-def _name(item: Item) -> str:
-    """Returns the id of a sample in the list, else its file."""
-    return item.own[0] or item.files[0]
-
-
 def _leaves_root(name: str) -> bool:
     """Returns whether a name, which may be empty, leads out of its root."""
     return bool(name) and inner_name(name) is None
@@ -367,8 +343,8 @@ def _split_name(row: ListRow) -> str:
     return name
 
 
-def _check_ids(split: str, items: Listing[Item] | list[Item], path: Path | Location) -> None:
-    if len(unique_hashes(map(_name, items))[0]) < len(items):
-        name, count = Counter(map(_name, items)).most_common(1)[0]
+def _check_ids(name: str, split: ListSplit, path: Path | Location) -> None:
+    if len(unique_hashes(map(split.id, range(len(split))))[0]) < len(split):
+        sample, count = Counter(map(split.id, range(len(split)))).most_common(1)[0]
         if count > 1:
-            raise SourceError(f"{path} names {name!r:.80} twice in {split}; give every sample once, or its own id")
+            raise SourceError(f"{path} names {sample!r:.80} twice in {name}; give every sample once, or its own id")

@@ -7,9 +7,11 @@ A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -22,8 +24,8 @@ from mmload.lazy import lazy_property
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
-from mmload.sources.files import SampleFiles
-from mmload.sources.listing import Beside, ListedSplit, T
+from mmload.sources.files import RemoteFiles, SampleFiles
+from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing
 from mmload.sources.objects import class_numbers
 from mmload.store.manifest import is_name
 
@@ -127,9 +129,9 @@ class Schema:
             fields[name] = tensor
             if name not in self.lists:
                 continue
-            dtype, shape = self.like[name]  # of nothing, as [] has neither
-            nothing = torch.empty([size or 0 for size in shape], dtype=dtype, device="cpu")
-            fields[name] = tensor if tensor.numel() else nothing
+            if not tensor.numel():  # [] has neither a dtype nor a shape
+                dtype, shape = self.like[name]
+                fields[name] = torch.empty([size or 0 for size in shape], dtype=dtype, device="cpu")
             count = self._count(name)
             if not tensor.ndim or (count is None and len(fields[name]) != len(raw["boxes"])):
                 raise ValueError(f"boxes and {name} are not of one length; each box needs its {name.rstrip('s')}")
@@ -202,13 +204,27 @@ def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names:
     return Schema(samples, decoder, {name: name for name in names})
 
 
-class ValuesSplit(ListedSplit[T]):
+class ValuesSplit(ListedSplit):
     """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
 
-    The class of a source adds :meth:`values`, and sets the names of the fields that it gives.
+    The class of a source adds :meth:`values`.
+
+    Attributes:
+        fields: field -> where its value is in a sample.
     """
 
-    fields: Mapping[str, str]
+    def __init__(
+        self,
+        place: Path | RemoteFiles,
+        decoder: Decoder,
+        items: Listing[Item],
+        classes: tuple[str, ...],
+        notes: tuple[str, ...],
+        *,
+        fields: Mapping[str, str],
+    ) -> None:
+        super().__init__(place, decoder, items, classes, notes, boxes="boxes" in fields)
+        self.fields = fields
 
     @abstractmethod
     def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
@@ -230,7 +246,9 @@ class ValuesSplit(ListedSplit[T]):
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         if self.schema is None:
             return Beside({})
-        return Beside(self.schema(self.values(index, files), image), {}, frozenset(self.schema.lists))
+        fields = self.schema(self.values(index, files), image)
+        check_classes(fields, self.classes)
+        return Beside(fields, {}, frozenset(self.schema.lists))
 
 
 def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:
@@ -257,10 +275,17 @@ def _values_of(sample: Any) -> dict[Key, Any]:
     members = _members(sample)
     if members is None:
         return {0: sample}
-    flat: dict[Key, Any] = {}
-    for key, value in members.items():
-        _lay_out(key, value, flat, _DEEP)
-    return flat
+    return dict(chain.from_iterable(_laid_out(key, value, _DEEP) for key, value in members.items()))
+
+
+def _laid_out(key: Key, value: Any, depth: int) -> Iterator[tuple[Key, Any]]:
+    """Yields a value by its key, or those in it; lists are values, as their length may differ between samples."""
+    inner = None if isinstance(value, list) or _is_sequence(value) or not depth else _members(value)
+    if not inner:
+        yield key, value
+        return
+    for name, each in inner.items():
+        yield from _laid_out(f"{key}.{name}", each, depth - 1)
 
 
 def _is_sequence(value: Any) -> bool:
@@ -280,16 +305,6 @@ def _members(value: Any) -> dict[Key, Any] | None:
     if isinstance(value, tuple | list):
         return dict(enumerate(value))
     return None
-
-
-def _lay_out(key: Key, value: Any, flat: dict[Key, Any], depth: int) -> None:
-    """Lists are values, not structure: their length may differ between samples."""
-    inner = None if isinstance(value, list) or _is_sequence(value) or not depth else _members(value)
-    if not inner:
-        flat[key] = value
-        return
-    for name, each in inner.items():
-        _lay_out(f"{key}.{name}", each, flat, depth - 1)
 
 
 def _guess(first: Any) -> dict[str, Key]:
@@ -330,9 +345,8 @@ def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
 
 
 def _is_image(value: Any) -> bool:
-    if isinstance(value, Image.Image):
-        return True
-    return isinstance(value, Tensor | np.ndarray) and str(value.dtype).endswith("uint8") and value.ndim in (2, 3)
+    is_array = isinstance(value, Tensor | np.ndarray) and value.ndim in (2, 3)
+    return isinstance(value, Image.Image) or (is_array and str(value.dtype).endswith("uint8"))
 
 
 def _is_number(value: Any) -> bool:

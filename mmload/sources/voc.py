@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar, get_args
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -28,7 +28,7 @@ from mmload.sources import Names, Table
 from mmload.sources.annotation_values import Findings, flag, integer, naming, number
 from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, check_is_folder, inner_name, read_text, reading
-from mmload.sources.listing import Beside, Item, ListedSplit, Listing, are_different_names, note_doubles, size_of
+from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_names, note_doubles, size_of
 from mmload.sources.objects import ImageObjects, fields_of_objects, read_mask, read_mask_of
 from mmload.store.manifest import is_name
 
@@ -45,6 +45,8 @@ Task = Literal["detection", "classification", "segmentation", "single-label"]
 BACKGROUND = "background"
 """Class 0 of masks; a list of classes may begin with it or leave it out."""
 
+
+T = TypeVar("T")
 
 _SPLITS = ("train", "val", "test")
 _LISTS = 'names of lists, such as "train" or ["train", "val"]'
@@ -144,10 +146,11 @@ class VocSource:
     def _checked_targets(self) -> tuple[str, ...]:
         """Returns the classes that the class map leads to."""
         names = self.target_classes or sorted(set(self._map.values()))
-        if not are_different_names(names) or not set(names).issuperset(self._map.values()):
+        check_names("target_classes", names)
+        if not set(names).issuperset(self._map.values()):
             raise RecipeError(
                 f"target_classes is {self.target_classes!r}, and class_map {self._map!r}; write each class that "
-                "class_map leads to once"
+                "class_map leads to"
             )
         return tuple(names)
 
@@ -166,10 +169,10 @@ class VocSource:
         if not self._years:
             raise RecipeError("download needs to know the year; give year, 2007 to 2012")
         devkit, years = find_years(self._root)
-        for entry in chain.from_iterable((self._sets or {"train": ["train"], "val": ["val"]}).values()):
-            for year, name in _years_of(entry, self._years):
-                if not (devkit / self._list(years.get(year, f"VOC{year}"), name)).is_file():
-                    download_voc(year, name, self._root)
+        wanted = self._sets or {name: [("", name)] for name in ("train", "val")}
+        for year, name in _with_years(chain.from_iterable(wanted.values()), self._years):
+            if not (devkit / self._list(years.get(year, f"VOC{year}"), name)).is_file():
+                download_voc(year, name, self._root)
 
     def _list(self, folder: str, name: str) -> str:
         """Returns the name of a list in a year's folder."""
@@ -180,13 +183,12 @@ class VocSource:
         if not self._years and len(years) > 1:
             raise RecipeError(f"{tree.place} holds several years ({', '.join(years)}); give the year, one or a list")
         chosen, lists = self._years or list(years), dict[str, list[tuple[str, str]]]()
-        for split, entries in (self._sets or {name: [name] for name in (*_SPLITS, "trainval")}).items():
-            pairs = [pair for entry in entries for pair in _years_of(entry, chosen)]
-            for year, _ in pairs:
-                if year not in years:
-                    raise SourceError(f"{tree.place} has no year {year!r}; it has {', '.join(years)}")
-            own = [(years[year], name) for year, name in pairs]
-            lists[split] = [each for each in own if self._sets or (tree.place / self._list(*each)).is_file()]
+        for split, entries in (self._sets or {name: [("", name)] for name in (*_SPLITS, "trainval")}).items():
+            own = list(_with_years(entries, chosen))
+            if odd := {year for year, _ in own}.difference(years):
+                raise SourceError(f"{tree.place} has no year {min(odd)!r}; it has {', '.join(years)}")
+            named = [(years[year], name) for year, name in own]
+            lists[split] = [each for each in named if self._sets or (tree.place / self._list(*each)).is_file()]
         if self._sets:
             return lists
         found = {split: lists[split] for split in _SPLITS if lists[split]} or {"train": lists["trainval"]}
@@ -231,7 +233,7 @@ class VocSource:
         """Returns the images with one label; those whose annotation cannot be read are errors when they are read."""
         rows = []
         for row, item in enumerate(items):
-            annotation = _annotation_of(devkit, item)
+            annotation = next(_readable(read_annotation, devkit, [item]), None)
             try:
                 rows += [row] if annotation is None or self.class_of(annotation) else []
             except ValueError as error:
@@ -246,19 +248,21 @@ class VocSource:
         if isinstance(classes, str):
             every = (item for split in items.values() for item in split)
             if self.task == "segmentation":
-                classes = tuple(f"class {number}" for number in range(1, _largest_number(devkit, every) + 1))
+                masks = _readable(read_mask, devkit, every)
+                largest = max((int(mask.masked_fill(mask == VOID, 0).max()) for mask in masks), default=0)
+                classes = tuple(f"class {number}" for number in range(1, largest + 1))
             else:
-                found = (_annotation_of(devkit, item) or VocAnnotation() for item in every)
+                found = _readable(read_annotation, devkit, every)
                 classes = tuple(sorted({each.name for annotation in found for each in annotation.objects}))
         if self.task == "segmentation" and not (classes and _is_background(classes[0])):
             classes = (BACKGROUND, *classes)
         return classes
 
 
-def _years_of(entry: str, years: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the years and the name of a list: ``2007/train``, or ``train`` of all years."""
-    only, _, name = entry.rpartition("/")
-    return [(year, name) for year in ([only] if only else years)]
+def _with_years(entries: Iterable[tuple[str, str]], years: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the years and the names of lists, of which the year, or "" for all, and the name are given."""
+    for only, name in entries:
+        yield from ((year, name) for year in ([only] if only else years))
 
 
 def _item(tree: LocalTree, base: str, beside: str) -> Item:
@@ -268,7 +272,7 @@ def _item(tree: LocalTree, base: str, beside: str) -> Item:
     return Item((name, beside), f"{image} {own}")
 
 
-class VocSplit(ListedSplit[Item]):
+class VocSplit(ListedSplit):
     """One split: images and their annotations or masks."""
 
     def __init__(
@@ -303,34 +307,27 @@ class VocSplit(ListedSplit[Item]):
 _OWN_CLASSES = "name your own in classes, or take those in the masks: --set classes=auto"
 
 
-def _annotation_of(devkit: Path, item: Item) -> VocAnnotation | None:
-    """Returns the annotation of an image; None if it is an error, which is raised again when the sample is read."""
-    with suppress(SampleError, ValueError):
-        return read_annotation(SampleFiles(devkit, item.files[0]), item.files[1])
-    return None
-
-
-def _largest_number(devkit: Path, items: Iterator[Item]) -> int:
-    """Returns the largest number of a class in masks, which do not name their classes."""
-    largest = 0
+def _readable(read: Callable[[SampleFiles, str], T], devkit: Path, items: Iterable[Item]) -> Iterator[T]:
+    """Yields what is beside each image; not where that is an error, which is raised again when the sample is read."""
     for item in items:
-        with suppress(SampleError, ValueError):  # raised again when the sample is read
-            mask = read_mask(SampleFiles(devkit, item.files[0]), item.files[1])
-            largest = max(largest, int(mask.masked_fill(mask == VOID, 0).max()))
-    return largest
+        with suppress(SampleError, ValueError):
+            yield read(SampleFiles(devkit, item.files[0]), item.files[1])
 
 
-def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[str]]:
-    """Checks ``image_set`` and returns it in its long form; empty: not given."""
+def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[tuple[str, str]]]:
+    """Checks ``image_set`` and returns for each split the years, or "", and names of its lists; empty: not given."""
     if image_set is None:
         return {}
     names = [image_set] if isinstance(image_set, str) else image_set
     table = names if isinstance(names, dict) else {name.rpartition("/")[2]: name for name in names}
     sets = {split: [entry] if isinstance(entry, str) else entry for split, entry in table.items()}
-    stems = [entry.rpartition("/")[2] for entries in sets.values() for entry in entries]
+    lists = {
+        split: [(entry.rpartition("/")[0], entry.rpartition("/")[2]) for entry in own] for split, own in sets.items()
+    }
+    stems = [name for own in lists.values() for _, name in own]
     if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(_is_stem, stems)):
         raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
-    return sets
+    return lists
 
 
 def _is_stem(name: str) -> bool:
@@ -346,21 +343,18 @@ def _checked_classes(classes: str | list[str] | None, task: str) -> tuple[str, .
     """Checks ``classes``; "" if they are not given."""
     if classes is None or classes == "auto":
         return classes or ""
-    if not are_different_names(classes) or len(classes) > 254:
+    check_names("classes", classes)
+    is_late = any(map(_is_background, classes[1:])) or _is_background(classes[-1])
+    if len(classes) > 254 or (task == "segmentation" and is_late):
         raise RecipeError(
-            f'classes is {classes!r}; write a list of different names, or "auto" for those in the dataset'
-        )
-    if task == "segmentation" and (any(map(_is_background, classes[1:])) or _is_background(classes[-1])):
-        raise RecipeError(
-            f"classes is {classes!r}; {BACKGROUND} is class 0 of masks: put it before the others, or leave it out"
+            f"classes is {classes!r:.80}; write at most 254 names; {BACKGROUND} is class 0 of masks: put it before the "
+            "others, or leave it out"
         )
     return tuple(classes)
 
 
 def read_list(path: Path, images: Path) -> list[str]:
     """Reads the image names of a list; of a class's list (``name 1``, ``name -1``) those that have the class.
-
-    A line that is the name of an image in the folder is that, whatever follows a space in it.
 
     Raises:
         SourceError: if it cannot be read, or a line in it is no plain name.
@@ -376,21 +370,17 @@ def read_list(path: Path, images: Path) -> list[str]:
 def _listed_name(line: str, images: Path, where: str) -> str:
     """Returns the image name in a line, "" if there is none or the image does not have the list's class.
 
-    Tools also write the path of the image, of its annotation, or of both.
+    Tools also write the path of the image, of its annotation, or of both. A name may have spaces.
     """
     words, whole = line.split(), _below_folders(line)
     if len(words) > 1 and inner_name(whole) and any((images / f"{whole}{each}").is_file() for each in EXTENSIONS):
         return whole
-    paths = [_below_folders(word) for word in words]
-    if len(words) == 2 and paths[0] == paths[1]:
-        words = words[:1]
-    if len(words) > 2 or (len(words) == 2 and words[1] not in ("-1", "0", "1")):
-        raise SourceError(f"{where}: {line[:60]!r} is not an image name")
-    if not words:
-        return ""
-    if inner_name(paths[0]) is None:
-        raise SourceError(f"{where}: {words[0][:60]!r} is not the name of a file in JPEGImages")
-    return paths[0] if words[1:] in ([], ["1"]) else ""
+    if len(words) == 2 and words[1] in ("-1", "0", "1"):
+        words = words[:1] if words[1] == "1" else []
+    names = set(map(_below_folders, words))
+    if len(names) > 1 or not all(map(inner_name, names)):
+        raise SourceError(f"{where}: {line[:60]!r} is not the name of an image in JPEGImages")
+    return "".join(names)
 
 
 def _below_folders(path: str) -> str:
@@ -576,17 +566,16 @@ def detection_fields(
     """
     objects, listed = annotation.objects, annotation.size
     labels = np.array([label_of(each.name, classes) for each in objects], np.int64)
-    written = [each.box for each in objects if each.box is not None]
-    if len(written) < len(objects):
-        place = [each.box for each in objects].index(None)
-        raise ValueError(f"object {place + 1} ({objects[place].name}) has no bndbox")
+    drawn = f", drawn on an image of {listed[1]} x {listed[0]}" if listed not in (None, size) else ""
+    written, names = [], []
+    for place, each in enumerate(objects, 1):
+        if each.box is None:
+            raise ValueError(f"object {place} ({each.name}) has no bndbox")
+        written.append(each.box)
+        sides = ", ".join(f"{side:g}" for side in each.box)
+        names.append(f"object {place} ({each.name}) of {', '.join(SIDES)} = {sides}{drawn}")
     boxes = np.array(written, np.float64).reshape(-1, 4) - np.array([1, 1, 0, 0]) * one_based
     difficult = np.array([each.difficult for each in objects], np.bool_)
-    drawn = f", drawn on an image of {listed[1]} x {listed[0]}" if listed not in (None, size) else ""
-    names = [
-        f"object {number} ({each.name}) of {', '.join(SIDES)} = {', '.join(f'{side:g}' for side in box)}{drawn}"
-        for number, (each, box) in enumerate(zip(objects, written, strict=True), 1)
-    ]
     per_box = {"labels": labels, "difficult": difficult}
     own = ImageObjects(boxes=boxes, names=names, per_box=per_box, listed=listed)
     fields, losses, lists = fields_of_objects(own, size, clip)
@@ -606,9 +595,7 @@ def classification_fields(annotation: VocAnnotation, classes: tuple[str, ...]) -
     import torch
 
     labels = np.array([label_of(each.name, classes) for each in annotation.objects], np.int64)
-    counts = np.array([not each.difficult for each in annotation.objects], np.bool_)
-    targets, ignored = np.zeros(len(classes), np.float32), np.zeros(len(classes), np.bool_)
-    targets[labels[counts]] = 1
-    ignored[labels] = True
-    ignored[labels[counts]] = False
-    return Beside({"targets": torch.from_numpy(targets), "ignored": torch.from_numpy(ignored)})
+    counts, every = [not each.difficult for each in annotation.objects], np.arange(len(classes))
+    targets = np.isin(every, labels[counts])
+    ignored = np.isin(every, labels) & ~targets
+    return Beside({"targets": torch.from_numpy(targets.astype(np.float32)), "ignored": torch.from_numpy(ignored)})

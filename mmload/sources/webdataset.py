@@ -13,18 +13,16 @@ import json
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.errors import RecipeError, SourceError
 from mmload.remote.urls import PARALLEL, Location
 from mmload.sources import Fraction, Names, Seed, Table, Text
 from mmload.sources.annotation_values import Findings, naming
@@ -41,15 +39,11 @@ from mmload.sources.files import (
     reading,
     tree_of,
 )
-from mmload.sources.list_rows import ListRow, Target, Targets, targets_of
-from mmload.sources.listing import Beside, Listing, are_different_names, value_at, with_held_out
+from mmload.sources.list_rows import ListRow, Targets, targets_of
+from mmload.sources.listed_split import Item, Listing, check_names, value_at, with_held_out
 from mmload.sources.objects import read_mask
 from mmload.sources.schema import ValuesSplit
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_KEY = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 _WORDS = ("train", "val", "valid", "validation", "test")
@@ -66,16 +60,16 @@ Member = tuple[str, int, int]
 """File in a tar: its extension, and where its bytes begin and how many they are."""
 
 
-class TarItem(NamedTuple):
-    """One sample: its tar, key, members (the image first), label, revision of the tar, and what is wrong with it.
+class TarSample(NamedTuple):
+    """Sample as its tar has it: tar, key, members (the image first), label, revision of the tar, and what is wrong.
 
-    The label is the content of its ``.cls``, or None, until the meaning of all labels is known.
+    The label is the content of its ``.cls``, or None.
     """
 
     tar: str
     key: str
     members: Sequence[Member]
-    label: Target | str
+    label: str | None
     revision: str
     fault: str
 
@@ -115,8 +109,7 @@ class WebDatasetSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if self.classes is not None and not are_different_names(self.classes):
-            raise RecipeError(f"classes is {self.classes!r:.80}; write a list of different names")
+        check_names("classes", self.classes)
 
     def splits(self) -> Mapping[str, TarSplit]:
         """Indexes the tars.
@@ -126,7 +119,7 @@ class WebDatasetSource:
         """
         with reading(self.root):
             tree, tars = self._tars()
-            findings, samples = Findings(), dict[str, list[TarItem]]()
+            findings, samples = Findings(), dict[str, list[TarSample]]()
             with ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source") as pool:
                 for split, names in tars.items():
                     samples[split] = []
@@ -134,14 +127,11 @@ class WebDatasetSource:
                         samples[split] += found
                         if is_open:
                             findings.add("tars end without a mark and may have been cut off", tar)
-            targets = self._targets(samples)
-            splits = {}
-            for split, own in samples.items():
-                items = Listing(TarItem, (_with_target(each, targets) for each in own))
-                splits[split] = TarSplit(self, tree.place, items, targets.classes, targets.notes + findings.notes())
+            targets, notes = self._targets(samples), findings.notes()
+            splits = {name: self._split(own, tree.place, targets, notes) for name, own in samples.items()}
             if self.val_fraction is None:
                 return splits
-            return with_held_out(splits, lambda item: str(item.label), self.val_fraction, self.seed)
+            return with_held_out(splits, lambda item: str(item.own[0]), self.val_fraction, self.seed)
 
     def _tars(self) -> tuple[Tree, dict[str, list[str]]]:
         """Returns the folder of the tars, and their names by split, in order."""
@@ -162,42 +152,31 @@ class WebDatasetSource:
             found[word[1] if word else "train"].append(name)
         return tree, {split: own for split, own in found.items() if own}
 
-    def _indexed(self, tree: Tree, tar: str) -> tuple[list[TarItem], bool]:
+    def _indexed(self, tree: Tree, tar: str) -> tuple[list[TarSample], bool]:
         """Returns the samples of a tar, and whether it ends without a mark."""
-        samples: list[TarItem] = []
-        keys, revision = set[str](), tree.revision(tar)
+        revision = tree.revision(tar)
         with tree.open(tar) as file:
             index = TarIndex(file, tar)
-            for key, group in groupby(index, key=itemgetter(0)):
-                members = [(extension, start, size) for _, extension, start, size in group]
-                if key in keys or len({extension for extension, _, _ in members}) < len(members):
-                    raise SourceError(
-                        f"{tar} has files of the sample {key!r:.80} twice or in two places; write each once, and those "
-                        "of a sample one after another, as tar --sort=name does"
-                    )
-                keys.add(key)
-                samples.append(self._item(file, TarItem(tar, key, members, None, revision, ""), index.bytes))
+        samples = []
+        for key, spans in index.samples.items():
+            members, fault = self._ordered([(extension, *span) for extension, span in spans.items()])
+            if any(start + size > index.bytes for _, start, size in members):
+                fault = f"{tar} was cut off within it"
+            samples.append(TarSample(tar, key, members, index.labels.get(key), revision, fault))
         if index.fault:
-            samples.append(TarItem(tar, f"byte {index.end}", [], None, revision, f"{tar} {index.fault}"))
+            samples.append(TarSample(tar, f"byte {index.end}", [], None, revision, f"{tar} {index.fault}"))
         return samples, index.is_open
 
-    def _item(self, file: BinaryIO, item: TarItem, most: int) -> TarItem:
-        """Returns a sample of a tar of so many bytes with its image first, and its label."""
+    def _ordered(self, members: list[Member]) -> tuple[list[Member], str]:
+        """Returns the members of a sample, its image first, and why it cannot be read, or ""."""
         wanted = [self.image] if self.image else [ending[1:] for ending in EXTENSIONS]
-        images, label, fault = [each for each in item.members if each[0] in wanted], None, ""
-        if len(images) != 1:
-            there = ", ".join(extension for extension, _, _ in item.members)
-            fault = f"has {len(images) or 'no'} images among its members {there}; name the extension of one in image"
-        for extension, start, size in item.members:
-            if start + size > most:
-                fault = f"{item.tar} was cut off within it"
-            elif extension == _LABEL and size <= _MOST_LABEL_BYTES:
-                file.seek(start)
-                label = file.read(size).decode("utf-8", "replace").strip()
-        others = [each for each in item.members if each not in images]
-        return item._replace(members=[*images, *others], label=label, fault=fault)
+        images = [each for each in members if each[0] in wanted]
+        if len(images) == 1:
+            return [*images, *(each for each in members if each not in images)], ""
+        there = f"{len(images) or 'no'} images among its members {', '.join(extension for extension, _, _ in members)}"
+        return members, f"has {there}; name the extension of one in image"
 
-    def _targets(self, samples: Mapping[str, list[TarItem]]) -> Targets:
+    def _targets(self, samples: Mapping[str, list[TarSample]]) -> Targets:
         """Returns the meaning of all labels; a sample without one, where others of its split have one, gets a fault."""
         is_used, classes = "targets" not in (self.fields or {}), tuple(self.classes or ())
         for own in samples.values():
@@ -219,48 +198,63 @@ class WebDatasetSource:
         rows = Listing(ListRow, labeled_rows)
         return targets_of(rows, classes or None) if rows else Targets(lambda label: label, classes)
 
+    def _split(
+        self, samples: Sequence[TarSample], place: Path | RemoteFiles, targets: Targets, notes: tuple[str, ...]
+    ) -> TarSplit:
+        first = next((each for each in samples if not each.fault), samples[0])
+        there = {extension for extension, _, _ in first.members}
+        default = {field: extension for extension, field in _DEFAULTS.items() if extension in there}
+        fields = default if self.fields is None else dict(self.fields)
+        stored = {*fields.values(), _LABEL, first.members[0][0] if first.members else ""}
+        if rest := sorted(there - {key.split(".")[0] for key in stored} - stored):
+            notes += (f"files that are not stored: {', '.join(rest)}; name those to store in fields",)
+        if first.label:
+            fields = {"targets": _LABEL, **fields}
+        items = Listing(Item, (_item(each, fields, targets, isinstance(place, Path)) for each in samples))
+        return TarSplit(place, self.decoder, items, targets.classes, targets.notes + notes, fields=fields)
+
 
 class TarIndex:
-    """Iterator over the files of a tar, read by their headers: key and extension of each, and where its bytes are.
+    """Content of a tar by its headers.
 
     Attributes:
+        samples: key -> extension -> begin and size of a file.
+        labels: key -> content of its ``.cls``.
         bytes: size of the tar.
         end: where the last header was expected.
         fault: why the tar cannot be read beyond there; "" if it can.
         is_open: whether the mark at its end is missing.
 
     Raises:
-        SourceError: if it is no tar, or has a member that is not read.
+        SourceError: if it is no tar, or has a member that is not read, or a sample in two places.
     """
 
     def __init__(self, file: BinaryIO, tar: str) -> None:
-        self._file, self._tar = file, tar
-        self.bytes, self.end, self.fault, self.is_open = file.seek(0, io.SEEK_END), 0, "", False
-
-    def __iter__(self) -> Iterator[tuple[str, str, int, int]]:
-        self._file.seek(0)
+        self.samples: dict[str, dict[str, tuple[int, int]]] = {}
+        self.labels: dict[str, str] = {}
+        self.bytes, self.end, self.fault = file.seek(0, io.SEEK_END), 0, ""
+        self._file, self._tar, self._last = file, tar, ""
+        file.seek(0)
         try:
-            with tarfile.open(fileobj=self._file, mode="r:") as archive:
-                while True:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                while (member := archive.next()) is not None:
+                    self._add(member)
                     self.end = archive.offset
-                    member = archive.next()
-                    if member is None:
-                        break
-                    yield from self._parts(member)
+                    archive.members.clear()  # a list of all would take a quarter of the time
         except tarfile.TarError as error:
             if not self.end:
-                self._file.seek(0)
-                what = describe_content(self._file.read(512)) or f"no tar ({error})"
-                raise SourceError(f"{self._tar} is {what}") from error
+                file.seek(0)
+                what = describe_content(file.read(512)) or f"no tar ({error})"
+                raise SourceError(f"{tar} is {what}") from error
             self.fault = f"is damaged or was cut off at byte {self.end:,} ({error})"
-        self._file.seek(self.end)
-        after = self._file.read(len(_END))
+        file.seek(self.end)
+        after = file.read(len(_END))
         self.is_open = not after and not self.fault
         if after != _END and after and not self.fault:
             self.fault = f"is damaged at byte {self.end:,}: what follows is no header of a file"
 
-    def _parts(self, member: tarfile.TarInfo) -> Iterator[tuple[str, str, int, int]]:
-        """Yields a file as it is indexed; nothing for folders and for files that WebDataset leaves out."""
+    def _add(self, member: tarfile.TarInfo) -> None:
+        """Adds a file, but for those that WebDataset leaves out, and reads a label while it is near."""
         name = member.name.removeprefix("./")
         if member.isdir():
             return
@@ -268,13 +262,34 @@ class TarIndex:
         if is_outside or not member.isreg() or member.issparse():
             kind = "a name that leaves the tar" if is_outside else "a link, a sparse file or a device"
             raise SourceError(f"{self._tar} has the member {member.name!r:.80}, {kind}, which is not read; remove it")
-        parts = _KEY.fullmatch(name)
-        if parts and not name.rpartition("/")[2].startswith("__"):
-            yield parts[1], parts[2].lower(), member.offset_data, member.size
+        folder, slash, file = name.rpartition("/")
+        stem, dot, extension = file.partition(".")
+        if not stem or not dot or stem.startswith("__"):
+            return
+        key, extension = f"{folder}{slash}{stem}", extension.lower()
+        files = self.samples.setdefault(key, {})
+        if extension in files or (files and key != self._last):
+            raise SourceError(
+                f"{self._tar} has files of the sample {key!r:.80} twice or in two places; write each once, and those "
+                "of a sample one after another, as tar --sort=name does"
+            )
+        self._last, files[extension] = key, (member.offset_data, member.size)
+        if extension == _LABEL and member.size <= _MOST_LABEL_BYTES:
+            self._file.seek(member.offset_data)
+            self.labels[key] = self._file.read(member.size).decode("utf-8", "replace").strip()
 
 
-def _with_target(item: TarItem, targets: Targets) -> TarItem:
-    return item._replace(label=None if item.fault or item.label is None else targets.read(item.label))
+def _item(sample: TarSample, fields: Mapping[str, str], targets: Targets, is_local: bool) -> Item:
+    """Returns a sample as it is read: its image, and the files of which values are stored."""
+    label = None if sample.fault or sample.label is None else targets.read(sample.label)
+    spans = {extension: span for extension, *span in sample.members if extension != _LABEL or label is None}
+    used = dict.fromkeys(filter(None, (_extension_of(key, spans) for key in fields.values())))
+    spans_read = [span for _, *span in sample.members[:1]] + [spans[extension] for extension in used]
+    words = sample.revision.split()  # a tar that has grown has samples that have not changed
+    revision = [str(label), *(str(size) for _, _, size in sample.members), *(words[-1:] if is_local else words)]
+    name = f"{sample.tar}/{sample.key}" + (f".{sample.members[0][0]}" if sample.members else "")
+    files = [part_of_file(sample.tar, *span) for span in spans_read]
+    return Item(files, " ".join(revision), sample.fault, (label, list(used)), name)
 
 
 def _matching(tree: Tree, pattern: str) -> Iterator[str]:
@@ -312,84 +327,29 @@ def _expanded(pattern: str) -> Iterator[str]:
         yield from _expanded(pattern[: braces.start()] + word + pattern[braces.end() :])
 
 
-class TarSplit(ValuesSplit[TarItem]):
+class TarSplit(ValuesSplit):
     """One split: samples in the order of the tars and of their members."""
-
-    def __init__(
-        self,
-        source: WebDatasetSource,
-        place: Path | RemoteFiles,
-        items: Listing[TarItem],
-        classes: tuple[str, ...],
-        notes: tuple[str, ...],
-    ) -> None:
-        first = next((item for item in items if not item.fault), items[0])
-        there = {extension for extension, _, _ in first.members}
-        default = {field: extension for extension, field in _DEFAULTS.items() if extension in there}
-        self.fields = default if source.fields is None else dict(source.fields)
-        stored = {*self.fields.values(), _LABEL, first.members[0][0] if first.members else ""}
-        if rest := sorted(there - {key.split(".")[0] for key in stored} - stored):
-            notes += (f"files that are not stored: {', '.join(rest)}; name those to store in fields",)
-        super().__init__(place, source.decoder, items, classes, notes, boxes="boxes" in self.fields)
-
-    def id(self, index: int) -> str:
-        """Returns the tar, the key and the extension of the image."""
-        tar, key, members, *_ = self.items[index]
-        return f"{tar}/{key}.{members[0][0]}" if members else f"{tar}/{key}"
-
-    def revision(self, index: int) -> str:
-        """Returns the target, the sizes of the files, and the time of the tar; of an object its revision."""
-        item = self.items[index]
-        words = item.revision.split()
-        of_tar = words[-1:] if isinstance(self.place, Path) else words
-        return " ".join([str(item.label), *(str(size) for _, _, size in item.members), *of_tar])
-
-    def check(self, index: int) -> None:
-        if fault := self.items[index].fault:
-            raise SampleError(self.id(index), fault)
-
-    def files(self, index: int) -> Sequence[str]:
-        item = self.items[index]
-        return [
-            part_of_file(item.tar, start, size) for _, start, size in [*item.members[:1], *self._used(item).values()]
-        ]
-
-    def _used(self, item: TarItem) -> dict[str, Member]:
-        """Returns the files of a sample whose values are stored, by extension, in a fixed order."""
-        files = (_file_of(key, item.members) for key in self.fields.values())
-        return {file[0]: file for file in files if file is not None}
-
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
-        """Returns the label as ``targets``, and the values of the other files."""
-        import torch
-
-        label, beside = self.items[index].label, super().beside(index, files, image)
-        dtype = torch.int64 if self.classes else torch.float32
-        target = {} if label is None else {"targets": torch.tensor(label, dtype=dtype, device="cpu")}
-        return beside._replace(fields={**target, **beside.fields})
 
     def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
         """Returns the values of a sample by field."""
-        item = self.items[index]
-        contents = {}
-        for extension, start, size in self._used(item).values():
-            name = part_of_file(item.tar, start, size)
+        label, extensions = self.items[index].own
+        contents = {} if label is None else {_LABEL: label}
+        for extension, name in zip(extensions, self.files(index)[1:], strict=True):
             is_mask = self.fields.get("masks") == extension
             contents[extension] = read_mask(files, name) if is_mask else _decoded(extension, files.read(name))
         values = {}
         for field, key in self.fields.items():
-            file = _file_of(key, item.members)
-            if file is None:
+            extension = _extension_of(key, contents)
+            if not extension:
                 raise ValueError(f"has no file .{key}")
-            with naming(f"its {file[0]} "):
-                values[field] = value_at(contents[file[0]], key[len(file[0]) :])
+            with naming(f"its {extension} "):
+                values[field] = value_at(contents[extension], key[len(extension) :])
         return values
 
 
-def _file_of(key: str, members: Sequence[Member]) -> Member | None:
-    """Returns the file that a key such as ``json.text`` names, by the longest extension that it begins with."""
-    found = (each for each in members if key == each[0] or key.startswith(f"{each[0]}."))
-    return max(found, key=lambda each: len(each[0]), default=None)
+def _extension_of(key: str, extensions: Iterable[str]) -> str:
+    """Returns the longest extension that a key such as ``json.text`` begins with; "" if there is none."""
+    return max((each for each in extensions if f"{key}.".startswith(f"{each}.")), key=len, default="")
 
 
 def _decoded(extension: str, data: bytes) -> Any:

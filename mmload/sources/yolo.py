@@ -29,7 +29,7 @@ from mmload.sources.annotation_values import Findings, integer, naming
 from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, inner_name, read_text, reading
 from mmload.sources.list_rows import MAX_CLASSES
-from mmload.sources.listing import Beside, Item, ListedSplit, Listing, note_doubles, size_of
+from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, note_doubles, size_of
 from mmload.sources.objects import (
     MAX_KEYPOINTS,
     ImageObjects,
@@ -107,7 +107,7 @@ class YoloSource:
         above = body.get("path")  # a folder of another computer, where it does not exist
         base = (self._existing(above, [self._root]) if isinstance(above, str) else None) or self._root
         findings = Findings()
-        files = (file for path in paths for file in self._images(self._place(str(path), base), base, findings))
+        files = (file for path in paths for file in self._images(str(path), base, findings))
         items = Listing(Item, self._items(files, meaning.numbers, findings))
         if not items:
             raise SourceError(f"{self._path}: {key} has no images in {', '.join(map(str, paths))}")
@@ -116,16 +116,6 @@ class YoloSource:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
         notes += notes_on_flip(meaning.objects)
         return YoloSplit(self, self._root, meaning, items, notes)
-
-    def _place(self, path: str, base: Path) -> Path:
-        """Returns the folder or list of images that a path of the description means."""
-        found = self._existing(path, [base, self._root])
-        if found is None:
-            raise SourceError(
-                f"{self._path} names {shown(path)}, which does not exist in {self._root}; correct it, or set "
-                "allow_outside if it is elsewhere"
-            )
-        return found
 
     def _existing(self, path: str, folders: Sequence[Path]) -> Path | None:
         """Returns the first path that is written in a description and exists below one of the folders, in any case.
@@ -139,11 +129,17 @@ class YoloSource:
             (each for each in found if self.allow_outside or Path(os.path.abspath(each)).is_relative_to(inside)), None
         )
 
-    def _images(self, place: Path, base: Path, findings: Findings) -> Iterator[str]:
+    def _images(self, path: str, base: Path, findings: Findings) -> Iterator[str]:
         """Yields the images of a folder, sorted, or of a list of files, relative to the root.
 
         A list has absolute paths, and paths relative to its own folder or to the description's ``path``.
         """
+        place = self._existing(path, [base, self._root])
+        if place is None:
+            raise SourceError(
+                f"{self._path} names {shown(path)}, which does not exist in {self._root}; correct it, or set "
+                "allow_outside if it is elsewhere"
+            )
         self._tree.check(place)
         if place.is_dir():
             folder = Path(os.path.relpath(place, self._root)).as_posix()
@@ -156,9 +152,9 @@ class YoloSource:
             if not line:
                 continue
             names = [
-                posixpath.normpath(posixpath.join(folder, path)).removeprefix(inside)
+                posixpath.normpath(posixpath.join(folder, written)).removeprefix(inside)
                 for folder in folders
-                for path in (line, line.replace("\\", "/"))
+                for written in (line, line.replace("\\", "/"))
             ]
             name = next((each for each in names if os.path.lexists(self._root / each)), names[0])
             if inner_name(name) is None and not self.allow_outside:
@@ -196,7 +192,7 @@ class YoloSource:
         return self._labels[folder]
 
 
-class YoloSplit(ListedSplit[Item]):
+class YoloSplit(ListedSplit):
     """One split: images and the objects in their label files."""
 
     def __init__(
@@ -215,7 +211,7 @@ class YoloSplit(ListedSplit[Item]):
         edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
         text = files.read(names[1], MOST_LABEL_BYTES) if len(names) > 1 else b""
         with naming(f"{names[-1]}, "):
-            lines, again = without_doubles(checked_lines(text.removeprefix(BOM_UTF8), self._meaning))
+            lines, again = different_lines(text.removeprefix(BOM_UTF8), self._meaning)
             found = fields_of_objects(objects_of_lines(lines, size, self._meaning), size, self._clip, edge)
         fields = {**found.fields, **flip_field(self._meaning.objects)}
         return Beside(fields, {**found.losses, _DOUBLES: again}, found.lists)
@@ -260,8 +256,12 @@ class YoloMeaning:
     numbers: int = 3
 
 
-def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
-    """Returns the numbers in each line of a label file that is not empty, by its number.
+Line = tuple[float, ...]
+"""Numbers in a line of labels: the class, and shares of the image's width and height."""
+
+
+def different_lines(text: bytes, meaning: YoloMeaning) -> tuple[dict[Line, int], int]:
+    """Returns the different lines of a label file with the number of each, and how many are equal to an earlier one.
 
     Seven numbers are a triangle only beside other polygons: alone, they are also a box with its confidence and track.
 
@@ -270,29 +270,24 @@ def checked_lines(text: bytes, meaning: YoloMeaning) -> dict[int, list[float]]:
     """
     if what := describe_content(text):
         raise ValueError(f"it is {what}")
-    lines: dict[int, list[float]] = {}
+    lines, count = dict[Line, int](), 0
     for number, line in enumerate(text.splitlines(), 1):
         with naming(f"line {number}: "):
             if words := line.split():
-                lines[number] = _checked(list(map(float, words)), meaning)
-    if meaning.task == "detection" and not any(len(line) > _TRACKED for line in lines.values()):
-        tracked = next((number for number, line in lines.items() if len(line) == _TRACKED and line[-1] % 1 == 0), None)
+                lines.setdefault(_checked(tuple(map(float, words)), meaning), number)
+                count += 1
+    if meaning.task == "detection" and not any(len(line) > _TRACKED for line in lines):
+        tracked = next((number for line, number in lines.items() if len(line) == _TRACKED and line[-1] % 1 == 0), None)
         if tracked is not None:
             raise ValueError(
                 f"line {tracked}: it has 7 numbers, expected 5: a box with its confidence and track, or a triangle? "
                 "Leave the last two out, or set task=instances for polygons"
             )
-    return lines
+    return lines, count - len(lines)
 
 
-def without_doubles(lines: Mapping[int, list[float]]) -> tuple[dict[int, list[float]], int]:
-    """Returns the lines that differ from all before them, and the number of the others."""
-    different = {tuple(line): number for number, line in reversed(list(lines.items()))}
-    return {number: lines[number] for number in sorted(different.values())}, len(lines) - len(different)
-
-
-def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
-    """Checks the numbers of a line; raises ValueError."""
+def _checked(numbers: Line, meaning: YoloMeaning) -> Line:
+    """Returns the numbers of a line; raises ValueError if they are wrong."""
     label, points, task = numbers[0], len(meaning.objects.keypoints), meaning.task
     if label not in range(len(meaning.classes)):
         raise ValueError(f"class {label:g} does not exist; data.yaml has {len(meaning.classes)}")
@@ -303,7 +298,7 @@ def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
         raise ValueError(
             f"it has {len(numbers)} numbers, expected {expected} for {task}{more}; set task for other labels"
         )
-    shares = numbers[1:]
+    shares = list(numbers[1:])
     if task == "keypoints" and meaning.numbers == 3:
         if any(flag not in (0, 1, 2) for flag in numbers[7::3]):
             raise ValueError("a keypoint has another visibility than 0, 1 and 2")
@@ -313,12 +308,12 @@ def _checked(numbers: list[float], meaning: YoloMeaning) -> list[float]:
     return numbers
 
 
-def objects_of_lines(lines: Mapping[int, list[float]], size: tuple[int, int], meaning: YoloMeaning) -> ImageObjects:
+def objects_of_lines(lines: Mapping[Line, int], size: tuple[int, int], meaning: YoloMeaning) -> ImageObjects:
     """Returns the objects of checked lines, in pixels."""
     scale, task = np.array([size[1], size[0]], np.float64), meaning.task
-    names = [f"line {number}" for number in lines]
-    labels = np.array([int(line[0]) for line in lines.values()], np.int64)
-    points = [np.array(line[1:], np.float64) for line in lines.values()]
+    names = [f"line {number}" for number in lines.values()]
+    labels = np.array([int(line[0]) for line in lines], np.int64)
+    points = [np.array(line[1:], np.float64) for line in lines]
     boxes = np.array([_box(each, task) for each in points], np.float64).reshape(-1, 4) * np.tile(scale, 2)
     per_box: dict[str, npt.NDArray[Any]] = {"labels": labels}
     segments: dict[str, npt.NDArray[Any]] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
-from mmap import PAGESIZE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Never, overload
 
@@ -22,9 +21,9 @@ from mmload.lazy import lazy_property
 from mmload.records import FieldSpec
 from mmload.store.dataset_folder import Folder, open_folder
 from mmload.store.field_rows import LocalFiles
-from mmload.store.manifest import SplitRecord, file_name, files_of
-from mmload.store.row_numbers import is_single_row, row_number, row_numbers, shown_rows
-from mmload.store.row_reader import Numbers, RowReader, mapped
+from mmload.store.manifest import SplitRecord
+from mmload.store.row_numbers import Numbers, is_single_row, row_blocks, row_number, row_numbers, shown_rows
+from mmload.store.row_reader import RowReader
 from mmload.store.row_sources import RowSource, Samples
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 
 _NAMED = 8  # classes that a message names
-_AT_ONCE = 2**16  # rows of a small field
 
 
 class Dataset(Mapping[str, "Split"]):
@@ -86,30 +84,6 @@ class Dataset(Mapping[str, "Split"]):
         """Splits of the source by name: all but subsets, whose rows are theirs."""
         return {name: self._splits[name] for name in self.manifest.built_splits}
 
-    def add_field(self, name: str, values: Any, **more: Any) -> Dataset:
-        """Returns the dataset with a field more, in its next version; see :func:`mmload.add_field`."""
-        import mmload
-
-        return mmload.add_field(self, name, values, **more)
-
-    def remove_field(self, name: str, **more: Any) -> Dataset:
-        """Returns the dataset without a field that was added, in its next version; see :func:`mmload.remove_field`."""
-        import mmload
-
-        return mmload.remove_field(self, name, **more)
-
-    def save_subset(self, name: str, rows: Rows | Sequence[str], **more: Any) -> Dataset:
-        """Returns the dataset with rows saved under a name, in its next version; see :func:`mmload.save_subset`."""
-        import mmload
-
-        return mmload.save_subset(self, name, rows, **more)
-
-    def remove_subset(self, name: str) -> Dataset:
-        """Returns the dataset without a subset, in its next version; see :func:`mmload.remove_subset`."""
-        import mmload
-
-        return mmload.remove_subset(self, name)
-
     def _repr_html_(self) -> str:
         """Returns HTML for a notebook: the splits, with a few rows of each."""
         return "".join(split._repr_html_() for split in self.values())
@@ -143,7 +117,7 @@ class Split:
         self.name = name
         self.record = record
         self.files = self.files_type(folder, name, record)
-        self.reader = RowReader(f"split {name!r} of {folder.title}", self.files.field, record.fields)
+        self.reader = RowReader(self.files.field, record.fields)
         self.samples = Samples(folder, name, record)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -343,7 +317,7 @@ class Split:
             UsageError: if neither is installed.
             DamagedError, StoreError: as :meth:`rows` and :meth:`source`.
         """
-        return table_of(self.files, self.reader, self.source(slice(None)))
+        return table_of(self.reader, self.record, self.source(slice(None)))
 
     def preview(self, rows: Rows | None = None, *, columns: int = 8, count: int = 48, seed: int = 0) -> Image.Image:
         """Returns a contact sheet of stored rows, with boxes and masks, classes, row numbers. A notebook shows it.
@@ -377,29 +351,6 @@ class Split:
     @property
     def _name_in_messages(self) -> str:
         return f"split {self.name!r}"
-
-    @property
-    def shards(self) -> list[Batch]:
-        """Shards, each as a memory-mapped, copy-on-write tensorclass, as :attr:`data` is."""
-        return [map_shards(self.files, self.reader, [index]) for index in range(len(self.record.shards))]
-
-    @property
-    def data(self) -> Batch:
-        """All rows as one memory-mapped tensorclass, mapped again at each use.
-
-        The mapping is copy-on-write (``MAP_PRIVATE``): writes stay in this process and never reach the files.
-
-        Several shards are mapped contiguously. Their files have to end at a page boundary, as those of square images
-        with a side of 64, 128, 192 ... do; small fields whose files do not, such as targets, are read into memory.
-
-        With variable-size images it has ``extra["images.sizes"]``, int32 [N, 2], in place of images: a tensorclass of N
-        rows has tensors of N rows. ``TensorDict.load_memmap`` of a shard has all of its bytes. Lists are left out, too.
-
-        Raises:
-            UsageError: if the split has several shards whose files cannot be joined, or is a subset or was updated, so
-                that its rows are not those of the files.
-        """
-        return map_shards(self.files, self.reader, range(len(self.record.shards)))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {spec}" for name, spec in self.record.fields.items())
@@ -486,8 +437,7 @@ def class_field(record: SplitRecord) -> str | None:
 def members_of(reader: RowReader, record: SplitRecord, field: str, index: int) -> Numbers:
     """Returns the rows of a class, ascending: those with its index, a share of it in a vector, or a box of it."""
     found = [np.empty(0, np.int64)]
-    for first in range(0, record.rows, _AT_ONCE):
-        rows = np.arange(first, min(first + _AT_ONCE, record.rows))
+    for rows in row_blocks(record.rows):
         values = labels_of(reader, record, rows) if field == "labels" else reader.array(field, rows)
         if field == "targets" and values.ndim == 2:
             is_member = values[:, index] > 0
@@ -505,60 +455,13 @@ def labels_of(reader: RowReader, record: SplitRecord, rows: Numbers) -> npt.NDAr
     return np.where(np.arange(labels.shape[1]) < reader.array("counts", rows)[:, None], labels, -1)
 
 
-_SMALL_SHARE = 0.01
-"""Largest share of the split's bytes that a field may have to be read by ``data`` if it cannot be mapped."""
-
-
-def map_shards(files: LocalFiles, reader: RowReader, shards: Sequence[int]) -> Batch:
-    """Maps shards as one tensorclass; a shard without rows (all its samples were skipped) cannot be mapped.
-
-    Raises:
-        UsageError: if the shards' files cannot be joined, or the rows of the split are not those of the files.
-    """
-    from mmload.batch import make_batch
-
-    if files.record.order is not None:
-        raise UsageError(
-            f"split {files.split!r} is a subset or was updated, so its rows are not those of the files one after "
-            f"another, which could be mapped; read rows, as in split[:64]"
-        )
-    filled = [index for index in shards if files.record.shards[index].rows]
-    rows = sum(files.record.shards[index].rows for index in filled)
-    parts = files_of(files.record.fields).items()
-    specs = {name: file.spec for name, file in parts if file.counted and not file.more}
-    fields = {file_name(name, spec): name for name, spec in files.record.fields.items()}
-    mapped_files = {name: _mapped_file(files, reader, name, spec, filled, rows) for name, spec in specs.items()}
-    return make_batch({fields.get(name, name): tensor for name, tensor in mapped_files.items()}, rows)
-
-
-def _mapped_file(
-    files: LocalFiles, reader: RowReader, name: str, spec: FieldSpec, shards: Sequence[int], rows: int
-) -> Tensor:
-    import torch
-
-    if not rows:
-        return torch.empty((0, *spec.shape), dtype=spec.torch_dtype, device="cpu")
-    if all(files.record.shards[index].rows * spec.row_bytes % PAGESIZE == 0 for index in shards[:-1]):
-        opened = [files.opened(name, index) for index in shards]
-        flat = mapped(opened)
-        for file in opened:
-            file.check()
-        return torch.from_numpy(flat).view(spec.torch_dtype).view(rows, *spec.shape)
-    if rows * spec.row_bytes <= _SMALL_SHARE * files.record.bytes:
-        return reader.gather(name, np.arange(rows))
-    raise UsageError(
-        f"{name} of split {files.split!r}: {len(shards)} files that do not end with a page cannot be mapped as one; "
-        f"take .shards, a tensorclass each, or build it again as one shard, with --shard-size {files.record.bytes}"
-    )
-
-
-def table_of(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource]) -> Any:
+def table_of(reader: RowReader, record: SplitRecord, sources: Sequence[RowSource]) -> Any:
     """Returns a table with one row per row of a split; see :meth:`mmload.store.dataset.Split.table`.
 
     Raises:
         UsageError: if neither pyarrow nor pandas is installed.
     """
-    columns = _columns(files, reader, sources)
+    columns = _columns(reader, record, sources)
     try:
         import pyarrow
     except ImportError:
@@ -572,8 +475,8 @@ def table_of(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource])
     return pandas.DataFrame(columns)
 
 
-def _columns(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource]) -> Mapping[str, Any]:
-    rows, record = np.arange(len(sources)), files.record
+def _columns(reader: RowReader, record: SplitRecord, sources: Sequence[RowSource]) -> Mapping[str, Any]:
+    rows = np.arange(len(sources))
     columns: dict[str, Any] = {"row": rows, "id": [utf8_text(source.id) for source in sources]}
     single = {name: reader.array(name, rows) for name, spec in record.fields.items() if spec.shape == ()}
     targets = single.get("targets")
@@ -584,6 +487,6 @@ def _columns(files: LocalFiles, reader: RowReader, sources: Sequence[RowSource])
     columns |= {"height": sizes[:, 0], "width": sizes[:, 1]}
     images = record.fields.get("images")
     if images is not None and images.variable_size:
-        stored = files.field("images").sizes
+        stored = reader.image_sizes()
         columns |= {"stored_height": stored[:, 0], "stored_width": stored[:, 1]}
     return columns | {f"field_{name}" if name in columns else name: values for name, values in single.items()}

@@ -111,7 +111,7 @@ class OpenedFile:
     def __init__(self, folder: Folder, file: str, record: FileRecord) -> None:
         self.handle = folder.open(file, record)
         self.path, self.size = folder.name(file), record.bytes
-        self._remedy = folder.remedy
+        self._crc32, self._remedy = record.crc32, folder.remedy
         self._revision = folder.revision(file) or revision_of(os.fstat(self.handle))
         self.check()
 
@@ -132,10 +132,7 @@ class OpenedFile:
         except OSError as error:
             raise StoreError(f"cannot read the state of {self.path} ({error.strerror})") from error
         if current[1] < self.size:
-            raise DamagedError(
-                f"{self.path} is damaged: it ends at byte {current[1]}, the manifest says {self.size}: "
-                "it was truncated; repair or rebuild the dataset"
-            )
+            raise self.damaged(f"it ends at byte {current[1]}, the manifest says {self.size}: it was truncated")
         if current != self._revision:
             raise StoreError(
                 f"{self.path} was written to or replaced while the dataset was open; open it again, or {self._remedy}"
@@ -161,11 +158,24 @@ class OpenedFile:
             except OSError as error:
                 raise StoreError(f"cannot read {self.path} ({error.strerror})") from error
             if got == 0:
-                raise DamagedError(
-                    f"{self.path} ends at byte {offset + done}, before its last row: "
-                    "it was truncated; repair or rebuild the dataset"
-                )
+                raise self.damaged(f"it ends at byte {offset + done}, before its last row: it was truncated")
             done += got
+
+    def fill_checked(self, out: memoryview) -> None:
+        """Reads the complete file into ``out``, and compares its checksum with the manifest's.
+
+        Raises:
+            StoreError: if the file cannot be read, or was written to.
+            DamagedError: if it ends before, or has another checksum.
+        """
+        self.fill(out, 0)
+        self.check()
+        if f"{crc32(out):08x}" != self._crc32:
+            raise self.damaged("checksum mismatch")
+
+    def damaged(self, reason: str) -> DamagedError:
+        """Returns the error of the file: what is wrong, and what to do."""
+        return DamagedError(f"{self.path} is damaged: {reason}; {self._remedy}")
 
 
 def open_folder(path: str | Path, version: int | None = None) -> tuple[Folder, Manifest]:

@@ -7,7 +7,7 @@ torch is imported only for tensors: without it, looking at a few rows takes a te
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from hashlib import sha256
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def row_numbers(rows: object, count: int, what: str) -> NDArray[np.int64]:
+Numbers = NDArray[np.int64]
+
+_AT_ONCE = 2**16
+
+
+def row_blocks(count: int) -> Iterator[Numbers]:
+    """Yields the numbers of so many rows, int64 [n], some at a time, as work on each takes memory of its own."""
+    for first in range(0, count, _AT_ONCE):
+        yield np.arange(first, min(first + _AT_ONCE, count))
+
+
+def row_numbers(rows: object, count: int, what: str) -> Numbers:
     """Returns the row numbers of a slice, or of a tensor, array or sequence of integers or of ``count`` booleans.
 
     ``what`` names what has ``count`` rows, for messages.
@@ -89,7 +100,7 @@ def as_integer(value: object) -> int | None:
         return None
 
 
-def shown_rows(rows: NDArray[np.int64]) -> str:
+def shown_rows(rows: Numbers) -> str:
     """Formats row numbers for a message."""
     first = ", ".join(map(str, rows[:8].tolist()))
     return f"rows {first}{f' and {len(rows) - 8:,} more' if len(rows) > 8 else ''}"
@@ -139,7 +150,7 @@ def _array_of_sequence(rows: Any, what: str) -> NDArray[Any]:
     return _wide(numbers, what)
 
 
-def _wide(numbers: list[Any], what: str) -> NDArray[np.int64]:
+def _wide(numbers: list[Any], what: str) -> Numbers:
     try:
         return np.array(numbers, dtype=np.int64)
     except OverflowError as error:

@@ -1,11 +1,10 @@
 """Rows of a field, of a split or of a concatenation of splits, read into memory that the caller owns, or mapped.
 
 Rows of fixed and of variable size have one description, :data:`ROW`; reading, mapping and rendering need no other. Few
-rows are read (``preadv``), many are mapped: files as one copy-on-write array. A map has whole pages, so files that are
-contiguous in it must end with one, all but the last. Its rows are brought in by a call that returns an error if they
-cannot be read. A page that goes after that, as its file is truncated or its disk fails, ends the process by a SIGBUS
-when it is touched, as in every program that maps files. torch is imported only where tensors are requested:
-:meth:`RowReader.array` needs none.
+rows are read (``preadv``), many are mapped: files as one copy-on-write array. Its rows are brought in by a call that
+returns an error if they cannot be read. A page that goes after that, as its file is truncated or its disk fails, ends
+the process by a SIGBUS when it is touched, as in every program that maps files. torch is imported only where tensors
+are requested: :meth:`RowReader.array` needs none.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import DamagedError, MmloadError, StoreError, UsageError, bytes_text
+from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import SEGMENTS, parts_fault
 from mmload.records import PADDING, VARIABLE, FieldSpec
@@ -32,6 +30,7 @@ from mmload.runtime.declarations import External
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resources import free_memory
 from mmload.store.dataset_folder import OpenedFile
+from mmload.store.row_numbers import Numbers, row_blocks
 from mmload.store.variable_rows import Pixels, VariableRows
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
     from mmload.runtime.resident_pages import FileRanges
 
-
-Numbers = npt.NDArray[np.int64]
 
 ROW = np.dtype(
     [
@@ -67,36 +64,28 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def files(self) -> list[OpenedFile] | None:
-        """Returns the open files of the rows; None if the rows are not in local files."""
+    def mapped(self, ranks: int = 1) -> MappedRows | None:
+        """Maps the rows, of which so many ranks of this machine read a part each; None: they can only be read."""
 
     def located(self, rows: Numbers) -> Places:
-        """Returns where rows, int64 [B], lie in :meth:`files`.
+        """Returns where rows, int64 [B], lie in their files.
 
         Raises:
             DamagedError: if offsets, sizes or encodings contradict each other or the manifest's checksums.
             StoreError: if they cannot be read, or were written to.
         """
 
-    def fill(self, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
+    def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
         """Reads rows into memory, and checks that they belong to the dataset that was opened.
 
         Args:
-            rows: int64 [B].
-            places: [B], places of the rows, or of the parts of them to read.
+            places: [B], places of rows, or of the parts of them to read.
             out: memory for the rows.
             starts: int64 [B], the byte of ``out`` at which each begins.
 
         Raises:
-            DamagedError: if a row cannot be read from its file; it names the row.
+            DamagedError: if a file was truncated.
             StoreError: if a file cannot be opened or read, or was written to since the dataset was opened.
-        """
-
-    def offsets(self) -> Numbers:
-        """Returns where each list begins if all lay one after another, in bytes, and where the last ends: [rows + 1].
-
-        Raises:
-            DamagedError, StoreError: as :meth:`located`.
         """
 
     def damaged(self, row: int, reason: str) -> DamagedError:
@@ -109,10 +98,6 @@ COLUMN_BYTES = 64 * 2**20
 SMALL_ROW = 1024
 """The most bytes of a small row."""
 
-_COLUMN_ROWS = 2**16
-"""Rows of a column that are read at a time: numbers of all of them took 60 bytes a row."""
-
-
 _OWNERS = {values: owners for owners, values in SEGMENTS}
 
 
@@ -122,21 +107,16 @@ class RowReader:
     Thread-safe, picklable if ``find`` is, and safe to use after a fork.
     """
 
-    def __init__(self, where: str, find: Callable[[str], Rows], fields: Mapping[str, FieldSpec]) -> None:
-        self._where, self._find, self._specs = where, find, fields
+    def __init__(self, find: Callable[[str], Rows], fields: Mapping[str, FieldSpec]) -> None:
+        self._find, self._specs = find, fields
         self._fields: dict[str, Rows] = {}
         self._columns: dict[str, npt.NDArray[Any]] = {}
         self._lists: dict[str, PaddedLists] = {}
         self._checked: dict[str, npt.NDArray[np.bool_]] = {}  # rows whose check cost more than to read them
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_fields": {},
-            "_columns": {},
-            "_lists": {},
-            "_checked": {},
-        }  # a copy reads again, lazily
+        nothing: dict[str, Any] = {"_fields": {}, "_columns": {}, "_lists": {}, "_checked": {}}
+        return self.__dict__ | nothing  # a copy reads again, lazily
 
     def field(self, name: str) -> Rows:
         """Returns the rows of a field."""
@@ -167,6 +147,11 @@ class RowReader:
             else list(self.array(name, rows))
         )
 
+    def image_sizes(self) -> Numbers:
+        """Returns height and width of all stored images, int64 [rows, 2]."""
+        images = self.field("images")
+        return sizes_of(images.located(np.arange(len(images))))
+
     def array(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows, int64 [B], of a field of fixed size or padded lists, without torch.
 
@@ -176,8 +161,7 @@ class RowReader:
         Raises:
             DamagedError, StoreError: as :meth:`gather`.
         """
-        values = self._values(name, rows)
-        is_half = self.spec(name).dtype == "bfloat16"
+        values, is_half = self._values(name, rows), self.spec(name).dtype == "bfloat16"
         return (values.astype(np.uint32) << 16).view(np.float32) if is_half else values
 
     def gather(self, name: str, rows: Numbers) -> Tensor:
@@ -192,21 +176,26 @@ class RowReader:
         """
         import torch
 
-        self._cache_column(name)
         values = torch.from_numpy(self._values(name, rows))
         # Of bfloat16; an operation on every batch would hand the interpreter lock over.
         return values.view(torch.bfloat16) if self.spec(name).dtype == "bfloat16" else values
 
     def _values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
-        """Reads rows as arrays, with those of bfloat16 as uint16."""
-        if name in self._columns:
-            return self._columns[name][rows]
-        spec, field = self._fixed(name), self.field(name)
+        """Reads rows as arrays, with those of bfloat16 as uint16; the first time all of them, if they are a column."""
+        if (column := self._columns.get(name)) is not None:
+            return column[rows]
+        field = self.field(name)
         if field.spec.is_list:
             values = self.lists(name).array(rows)
             self.check_parts(name, rows, values)
             return values
-        out = _array_of(spec, len(rows))
+        if self.is_column(name):
+            column = _array_of(field.spec, len(field))
+            for some in row_blocks(len(field)):
+                read(field, some, bytes_of(column[some[0] : some[-1] + 1]))
+            self._columns[name] = column  # now, as another thread may look for it
+            return column[rows]
+        out = _array_of(field.spec, len(rows))
         read(field, rows, bytes_of(out))
         return out
 
@@ -236,20 +225,6 @@ class RowReader:
             raise self.field(name).damaged(int(rows[fault[0]]), fault[1])
         checked[rows] = True
 
-    def _fixed(self, name: str) -> FieldSpec:
-        """Returns the dtype and shape of each row of a field of fixed size, or of padded lists.
-
-        Raises:
-            UsageError: if its rows have variable size.
-        """
-        spec = self.spec(name)
-        if spec.variable_size:
-            raise UsageError(
-                f"{name} of {self._where} are variable-size, but this needs rows of one size; "
-                "build the dataset without --layout variable"
-            )
-        return spec
-
     def is_column(self, name: str) -> bool:
         """Returns whether all rows of a field stay in memory once they were read: if they are small and few enough."""
         field = self.field(name)
@@ -257,17 +232,6 @@ class RowReader:
         if spec.is_list:
             return self.lists(name).is_column
         return not spec.variable_size and spec.row_bytes <= min(SMALL_ROW, COLUMN_BYTES / max(1, len(field)))
-
-    def _cache_column(self, name: str) -> None:
-        """Reads all rows of a field of fixed size, if they are a column."""
-        field = self.field(name)
-        if name in self._columns or field.spec.is_list or not self.is_column(name):
-            return
-        column = _array_of(field.spec, len(field))
-        for first in range(0, len(field), _COLUMN_ROWS):
-            part = column[first : first + _COLUMN_ROWS]
-            read(field, np.arange(first, first + len(part)), bytes_of(part))
-        self._columns[name] = column
 
 
 def _array_of(spec: FieldSpec, count: int) -> npt.NDArray[Any]:
@@ -292,7 +256,7 @@ def read(field: Rows, rows: Numbers, out: memoryview, starts: Numbers | None = N
     places = field.located(rows)
     if starts is None:
         starts = np.cumsum(places["bytes"]) - places["bytes"]
-    field.fill(rows, places, out, starts)
+    field.fill(places, out, starts)
 
 
 def read_rows(field: Rows, rows: Numbers) -> VariableRows:
@@ -304,14 +268,21 @@ def read_rows(field: Rows, rows: Numbers) -> VariableRows:
     places = field.located(rows)
     offsets = np.concatenate([[0], np.cumsum(places["bytes"])]).astype(np.int64)
     out = np.empty(offsets[-1], np.uint8)
-    field.fill(rows, places, out.data, offsets[:-1])
+    field.fill(places, out.data, offsets[:-1])
     return VariableRows(
         bytes=out,
         offsets=offsets,
-        sizes=np.stack([places["height"], places["width"]], 1),
+        sizes=sizes_of(places).astype(np.int32),
         encodings=np.ascontiguousarray(places["encoding"]),
         channels=field.spec.channels,
     )
+
+
+def sizes_of(places: Places) -> Numbers:
+    """Returns height and width of located rows, int64 [B, 2]."""
+    sizes = np.empty((len(places), 2), np.int64)
+    sizes[:, 0], sizes[:, 1] = places["height"], places["width"]
+    return sizes
 
 
 def pixels_of(field: Rows, row: int) -> Pixels:
@@ -338,7 +309,10 @@ class PaddedLists:
 
     def __init__(self, name: str, field: Rows) -> None:
         self._field = field
-        self._offsets = field.offsets()
+        self._offsets = np.zeros(len(field) + 1, np.int64)
+        for rows in row_blocks(len(field)):
+            self._offsets[rows + 1] = field.located(rows)["bytes"]
+        np.cumsum(self._offsets, out=self._offsets)
         self._element = field.spec.padded(1).row_bytes
         most = int(np.diff(self._offsets).max(initial=0)) // self._element
         self.spec = field.spec.padded(most)
@@ -379,16 +353,12 @@ class PaddedLists:
     def _column(self) -> npt.NDArray[np.uint8]:
         """Bytes of all lists."""
         memory = np.empty(int(self._offsets[-1]), np.uint8)
-        for first in range(0, len(self._field), _COLUMN_ROWS):
-            rows = np.arange(first, min(first + _COLUMN_ROWS, len(self._field)))
-            read(self._field, rows, memory[self._offsets[first] : self._offsets[rows[-1] + 1]].data)
+        for rows in row_blocks(len(self._field)):
+            read(self._field, rows, memory.data, self._offsets[rows])
         return memory
 
 
 Bytes = npt.NDArray[np.uint8]
-
-Refusal = Callable[[int, Exception], Exception]
-"""Makes the error of a row, by its index among the requested rows, from the error of its file."""
 
 MOST_FILES = 16_000
 """Upper bound on mapped files: a process may have 65,530 maps on Linux, and a file and its gap are two."""
@@ -408,7 +378,6 @@ class PreparedRows(NamedTuple):
         files: int64 [B], the range of the map that each is in.
         starts: int64 [B], the first byte of each in the map.
         absent: int64 [B], the bytes of each that have to be read.
-        refuse: makes the error of a row.
         end: ends the use; None: nothing ends with it.
     """
 
@@ -417,30 +386,23 @@ class PreparedRows(NamedTuple):
     files: Numbers
     starts: Numbers
     absent: Numbers
-    refuse: Refusal
     end: Callable[[], object] | None = None
 
 
-def mapped(files: Sequence[OpenedFile], starts: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
+def map_files(files: Sequence[OpenedFile], starts: Sequence[int]) -> npt.NDArray[np.uint8]:
     """Maps files into one array; it is paged in on access, and unmapped with the array.
 
     Args:
         files: at least one; their descriptors may be closed afterwards.
         starts: the byte at which each file begins, a multiple of the page size, in ascending order; memory between two
-            files must not be touched. None: contiguously; all but the last must end with a page.
+            files must not be touched.
 
     Returns:
         uint8 [n]; writes stay in this process's memory and never reach the files.
 
     Raises:
-        DamagedError: if a file is shorter.
         StoreError: if a file cannot be mapped.
     """
-    for file in files:
-        if (have := os.fstat(file.handle).st_size) < file.size:
-            raise DamagedError(f"{file.path} has {have:,} bytes, expected {file.size:,}: it was truncated")
-    if starts is None:
-        starts = list(accumulate((file.size for file in files[:-1]), initial=0))
     # Reserve addresses for all, map the files over them; one munmap releases everything.
     array, kind = reserved(starts[-1] + files[-1].size), mmap.MAP_PRIVATE | _NO_RESERVE
     for file, start in zip(files, starts, strict=True):
@@ -490,15 +452,15 @@ def copy_ranges(
         _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
 
 
-def row_map(field: Rows, ranks: int = 1) -> RowMap | None:
-    """Maps the rows of a field; returns None where they cannot be mapped, or not be brought in safely."""
+def row_map(files: Callable[[], Sequence[OpenedFile]], spec: FieldSpec, ranks: int = 1) -> RowMap | None:
+    """Maps files of rows; returns None where they cannot be mapped, or not be brought in safely."""
     from mmload.runtime.resident_pages import can_populate
 
     try:
-        files = field.files() if can_populate() else None
-        if files is None or not sum(file.size for file in files) or len(files) > MOST_FILES:
+        opened = files() if can_populate() else []
+        if not sum(file.size for file in opened) or len(opened) > MOST_FILES:
             return None
-        return RowMap(files, field.spec.row_bytes if field.spec.encoding is None else 1, ranks)
+        return RowMap(opened, spec.row_bytes if spec.encoding is None else 1, ranks)
     except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
         return None
 
@@ -516,8 +478,8 @@ class MappedRows(Protocol):
     ranges: FileRanges
     most_rows: int = 2**31
 
-    def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
-        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row.
+    def prepare(self, places: Places) -> PreparedRows:
+        """Begins to bring rows, or parts of them, into memory.
 
         Raises:
             MmloadError: if a file has to be fetched before, and cannot be.
@@ -529,7 +491,7 @@ class MappedRows(Protocol):
     def reason(self, file: int, why: str) -> MmloadError:
         """Returns the error of one of the files, which the system does not read for the reason that is given."""
 
-    def begun(self, places: Places, files: Numbers, starts: Numbers, refuse: Refusal) -> PreparedRows:
+    def begun(self, places: Places, files: Numbers, starts: Numbers) -> PreparedRows:
         """Asks the system to read rows that are mapped."""
         from mmload.runtime.resident_pages import announce, can_populate
 
@@ -537,7 +499,7 @@ class MappedRows(Protocol):
         absent = (
             announce(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
         )
-        return PreparedRows(self, places, files, starts, absent, refuse)
+        return PreparedRows(self, places, files, starts, absent)
 
     def wait(self, prepared: PreparedRows, group: slice) -> None:
         """Waits until some of the prepared rows are in memory.
@@ -556,12 +518,12 @@ class MappedRows(Protocol):
                 raise self.error_of(prepared, group.indices(len(prepared.places))[0] + failed)
 
     def error_of(self, prepared: PreparedRows, row: int) -> Exception:
-        """Returns the error of a prepared row that cannot be read: that its file was truncated, or why else."""
+        """Returns the error of the file of a prepared row that cannot be read."""
         from mmload.runtime.resident_pages import POPULATE_READ, advise
 
         start, length = int(prepared.starts[row]), int(prepared.places["bytes"][row])
         code = advise(self.memory.ctypes.data + start, length, POPULATE_READ)
-        return prepared.refuse(row, self.reason(int(prepared.files[row]), os.strerror(code or errno.EIO)))
+        return self.reason(int(prepared.files[row]), os.strerror(code or errno.EIO))
 
 
 class RowMap(MappedRows):
@@ -572,7 +534,6 @@ class RowMap(MappedRows):
 
     Raises:
         StoreError: if a file cannot be mapped.
-        DamagedError: if one is shorter.
     """
 
     def __init__(self, files: Sequence[OpenedFile], unit: int, ranks: int) -> None:
@@ -584,7 +545,7 @@ class RowMap(MappedRows):
         for size in sizes:
             firsts.append(end)
             end = -(-(end + size) // step) * step
-        self.memory = mapped(files, firsts)
+        self.memory = map_files(files, firsts)
         # Segments of rows that do not all stay in memory would be read for each of their rows.
         is_small = 1 < unit < pages.SMALL_RANGE and sum(sizes) <= free_memory()
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]
@@ -627,10 +588,10 @@ class RowMap(MappedRows):
         self.ranges.known[:] = self._pages.RESIDENT
         return "populated"
 
-    def prepare(self, places: Places, refuse: Refusal) -> PreparedRows:
-        """Begins to bring rows, or parts of them, into memory; ``refuse`` makes the error of a row."""
+    def prepare(self, places: Places) -> PreparedRows:
+        """Begins to bring rows, or parts of them, into memory."""
         files = np.ascontiguousarray(places["file"])
-        return self.begun(places, files, self.ranges.firsts[files] + places["offset"], refuse)
+        return self.begun(places, files, self.ranges.firsts[files] + places["offset"])
 
     def reason(self, file: int, why: str) -> MmloadError:
         """Returns that a file was truncated, or why else it is not read."""

@@ -6,11 +6,11 @@ and seed the samples' random draws, so a row of a subset is augmented as it is w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
@@ -19,9 +19,9 @@ from mmload.errors import DamagedError, UsageError, counted
 from mmload.records import FieldSpec
 from mmload.runtime.host_memory import sections_of
 from mmload.store.dataset import Split
-from mmload.store.dataset_folder import OpenedFile
-from mmload.store.row_numbers import row_numbers, rows_digest
-from mmload.store.row_reader import ROW, Numbers, Places, RowReader
+from mmload.store.field_rows import FieldRows
+from mmload.store.row_numbers import Numbers, row_numbers, rows_digest
+from mmload.store.row_reader import ROW, MappedRows, Places, RowReader, row_map
 
 
 @dataclass(frozen=True)
@@ -72,146 +72,105 @@ class Joined:
         fields: name -> dtype and row shape, the same for all splits but for the padding of lists.
         classes: class names by index, the same for all splits.
         reader: reads rows by their number in the concatenation.
+        splits: the splits, each of them once.
         version: None, as there may be several datasets.
     """
 
     version: int | None = None
 
     def __init__(self, dataset: ConcatDataset[Any]) -> None:
-        splits: list[Split] = []
-        pieces = _pieces(dataset, splits)
-        for other in splits[1:]:
-            _check_alike(splits[0], other)
-        self.name = " + ".join(split.name for split in splits)
-        self.classes = splits[0].classes
-        self._splits, self._numbering = splits, _Numbering(splits, pieces)
-        self.reader = RowReader(self.name, partial(JoinedRows, splits, self._numbering), splits[0].record.fields)
-        self.fields = {name: self.reader.spec(name) for name in splits[0].fields}
+        self.splits = [part for part in dataset.datasets if isinstance(part, Split)]
+        self._numbers: Numbers | None = None
+        if len(set(map(id, self.splits))) < len(dataset.datasets):
+            self.splits.clear()
+            self._numbers = _numbers_in(dataset, self.splits)  # 8 bytes per row, where they are not just all splits
+        for other in self.splits[1:]:
+            _check_alike(self.splits[0], other)
+        first, self._starts = self.splits[0], np.cumsum([0, *map(len, self.splits)])
+        self.name, self.classes = " + ".join(split.name for split in self.splits), first.classes
+        self.reader = RowReader(partial(JoinedRows, self), first.record.fields)
+        self.fields = {name: self.reader.spec(name) for name in first.fields}
 
     @property
     def digest(self) -> int:
         """63-bit digest of the samples that the rows are made of."""
-        made_of = *(split.digest for split in self._splits), self._numbering.key
+        order = None if self._numbers is None else rows_digest(self._numbers)
+        made_of = *(split.digest for split in self.splits), order
         return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
 
     def __len__(self) -> int:
-        return len(self._numbering)
+        return int(self._starts[-1]) if self._numbers is None else len(self._numbers)
 
     def check_files(self) -> None:
         """Checks that no file that was opened has changed; raises what a split does."""
-        for split in self._splits:
+        for split in self.splits:
             split.check_files()
 
+    def by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+        """Yields the index of each split with some of the rows, which of them, and their numbers there."""
+        numbers = rows if self._numbers is None else self._numbers[rows]
+        owners = sections_of(numbers, self._starts[:-1])
+        for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
+            owned = np.flatnonzero(owners == owner)
+            yield owner, owned, numbers[owned] - self._starts[owner]
+
     def __repr__(self) -> str:
-        return f"{counted(len(self), 'row')} of {', '.join(map(repr, self._splits))}"
+        return f"{counted(len(self), 'row')} of {', '.join(map(repr, self.splits))}"
 
 
 AnySplit: TypeAlias = Split | Joined
 """Rows that a loader can read."""
 
 
-class _Numbering:
-    """Numbers of the rows of a concatenation.
-
-    Rows of all splits have one numbering, split by split; ``pieces`` are runs or lists of it. Runs are found by
-    their ends; if any piece is a list, all of them become one list of 8 bytes per row.
-    """
-
-    def __init__(self, splits: list[Split], pieces: list[range | Numbers]) -> None:
-        self._starts = np.cumsum([0, *map(len, splits)])[:-1]
-        self._ends = np.cumsum([len(piece) for piece in pieces])
-        self._begins = np.concatenate(([0], self._ends[:-1]))
-        runs = [piece for piece in pieces if isinstance(piece, range)]
-        self._table = None if len(runs) == len(pieces) else _listed(pieces)
-        self._shifts = np.array([run.start for run in runs], dtype=np.int64)
-        if self._table is None:
-            self._shifts -= self._ends - [len(run) for run in runs]
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    @property
-    def key(self) -> Hashable:
-        """Value that is equal for equal numberings."""
-        if self._table is not None:
-            return sha256(self._table.tobytes()).hexdigest()
-        return (*self._ends.tolist(), *self._shifts.tolist())
-
-    def owners(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """Returns the split of each row and its number there: int64 [B] each."""
-        if self._table is None:
-            rows = rows + self._shifts[sections_of(rows, self._begins)]
-        numbers = rows if self._table is None else self._table[rows]
-        owners = sections_of(numbers, self._starts)
-        return owners, numbers - self._starts[owners]
-
-
 class JoinedRows:
     """Rows of one field of several splits, by their numbers in a concatenation. Thread-safe."""
 
-    def __init__(self, splits: Sequence[Split], numbering: _Numbering, name: str) -> None:
-        self._fields, self._numbering = [split.files.field(name) for split in splits], numbering
+    def __init__(self, joined: Joined, name: str) -> None:
+        self._joined = joined
+        self._fields = [cast(FieldRows, split.reader.field(name)) for split in joined.splits]
         self.spec: FieldSpec = self._fields[0].spec
         self._first_files = np.cumsum([0, *(field.shards for field in self._fields)]).tolist()
 
     def __len__(self) -> int:
-        return len(self._numbering)
+        return len(self._joined)
 
-    def files(self) -> list[OpenedFile] | None:
-        found = [field.files() for field in self._fields]
-        return None if None in found else [file for files in found for file in files or ()]
+    def mapped(self, ranks: int = 1) -> MappedRows | None:
+        return row_map(lambda: [file for field in self._fields for file in field.opened()], self.spec, ranks)
 
     def located(self, rows: Numbers) -> Places:
         places = np.empty(len(rows), ROW)
-        for owner, owned, numbers in self._by_split(rows):
+        for owner, owned, numbers in self._joined.by_split(rows):
             found = self._fields[owner].located(numbers)
             found["file"] += self._first_files[owner]
             places[owned] = found
         return places
 
-    def fill(self, rows: Numbers, places: Places, out: memoryview, starts: Numbers) -> None:
-        for owner, owned, numbers in self._by_split(rows):
+    def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
+        owners = np.searchsorted(self._first_files, places["file"], "right") - 1
+        for owner in sorted(set(owners.tolist())):
+            owned = np.flatnonzero(owners == owner)
             own = places[owned]
             own["file"] -= self._first_files[owner]
-            self._fields[owner].fill(numbers, own, out, starts[owned])
-
-    def offsets(self) -> Numbers:
-        return np.concatenate([[0], np.cumsum(self.located(np.arange(len(self)))["bytes"])])
+            self._fields[owner].fill(own, out, starts[owned])
 
     def damaged(self, row: int, reason: str) -> DamagedError:
-        owners, numbers = self._numbering.owners(np.array([row]))
-        return self._fields[int(owners[0])].damaged(int(numbers[0]), reason)
-
-    def _by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
-        """Yields the index of each split with some of the rows, which of them, and their numbers there."""
-        owners, numbers = self._numbering.owners(rows)
-        for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
-            owned = np.flatnonzero(owners == owner)
-            yield owner, owned, numbers[owned]
+        ((owner, _, numbers),) = self._joined.by_split(np.array([row]))
+        return self._fields[owner].damaged(int(numbers[0]), reason)
 
 
-def _pieces(dataset: object, splits: list[Split]) -> list[range | Numbers]:
-    """Returns a dataset's rows in the numbering of all ``splits``, to which it adds its own."""
+def _numbers_in(dataset: object, splits: list[Split]) -> Numbers:
+    """Returns a dataset's rows by their numbers in all ``splits``, one after another, to which it adds its own."""
     if isinstance(dataset, Split):
         if not any(split is dataset for split in splits):
             splits.append(dataset)
-        start = 0
-        for split in splits:
-            if split is dataset:
-                break
-            start += len(split)
-        return [range(start, start + len(dataset))]
+        place = next(place for place, split in enumerate(splits) if split is dataset)
+        first = sum(map(len, splits[:place]))
+        return np.arange(first, first + len(dataset))
     if type(dataset) is ConcatDataset:
-        return [piece for part in dataset.datasets for piece in _pieces(part, splits)]
+        return np.concatenate([_numbers_in(part, splits) for part in dataset.datasets])
     if type(dataset) is Subset:
-        return [_listed(_pieces(dataset.dataset, splits))[_indices(dataset)]]
+        return _numbers_in(dataset.dataset, splits)[_indices(dataset)]
     raise _not_splits(dataset)
-
-
-def _listed(pieces: list[range | Numbers]) -> Numbers:
-    return np.concatenate(
-        [np.arange(piece.start, piece.stop) if isinstance(piece, range) else piece for piece in pieces]
-    )
 
 
 def _indices(subset: Subset[Any]) -> Numbers:

@@ -246,18 +246,17 @@ async function showDraws(row) {
   if ($("draws-section").hidden) return;
   $("draws-title").textContent = `${about.draws} draws of ${about.augmentation}`;
   $("draws-wait").hidden = false;
-  const query = { split: state.split, row };
-  let names = [];
+  let draws = [];
   try {
-    names = (await ask(address("api/draws", query))).names;
+    draws = (await ask(address("api/draws", { split: state.split, row }))).draws;
   } catch (error) {
     if (state.row === row) problem("row-problem", error);
   }
   if (state.row !== row) return;
   $("draws-wait").hidden = true;
-  $("draws").replaceChildren(...names.map((name, index) => {
+  $("draws").replaceChildren(...draws.map(({ name, picture }) => {
     const item = make("li");
-    item.append(make("img", undefined, { alt: "", src: address("image/draw", { ...query, number: index }) }), name);
+    item.append(make("img", undefined, { alt: "", src: picture }), name);
     return item;
   }));
 }

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from PIL import Image
 
 from mmload.errors import MmloadError, UsageError, choices, one_line
 from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, name_of_target, shown_classes
-from mmload.pictures.drawing import encoded, name_of
+from mmload.pictures.drawing import data_url, encoded, name_of
 from mmload.records import has_images
 from mmload.sources.exclusion import originals_of
 from mmload.store.dataset import Dataset, Split, cells_of_rows, class_field, labels_of, members_of
@@ -40,7 +39,7 @@ MOST_ROWS = 200
 
 _THUMBNAIL, _LARGE, _DRAWN, _PHOTOGRAPH = 160, 512, 224, 1024  # pixels of a side
 _NEIGHBORS = 7  # rows in the batch of a draw beside it, so that steps that mix samples have something to mix
-_KEPT = 8  # rows whose draws, and classes whose rows are remembered
+_KEPT = 8  # classes whose rows are remembered
 _STATIC = {
     "": ("browse.html", "text/html"),
     "style.css": ("browse.css", "text/css"),
@@ -85,17 +84,15 @@ class Pages:
         self._marks = Marks(marks, self._dataset.path)
         self._originals = Originals(source, self._dataset.manifest.recipe)
         self._augmentation, self._collate_for, self._seed = augmentation, collate_for, seed
-        self._draws, self._drawing = lru_cache(_KEPT)(self._drawn), Lock()
         self._members = lru_cache(_KEPT)(_members)
         self._gets: Mapping[str, Callable[[Mapping[str, str]], PageReply]] = {
             "api/about": self._about,
             "api/rows": self._rows,
             "api/row": self._row,
-            "api/draws": self._draw_names,
+            "api/draws": self._draws,
             "image/thumbnail": lambda query: self._stored(query, _THUMBNAIL),
             "image/stored": lambda query: self._stored(query, _LARGE),
             "image/source": self._photograph,
-            "image/draw": self._draw,
         }
 
     def get(self, place: str, query: Mapping[str, str]) -> PageReply:
@@ -197,36 +194,21 @@ class Pages:
         picture.thumbnail((_PHOTOGRAPH, _PHOTOGRAPH))
         return _png(picture)
 
-    def _draw_names(self, query: Mapping[str, str]) -> PageReply:
-        return _json({"names": [name for name, _ in self._draws_of(query)]})
-
-    def _draw(self, query: Mapping[str, str]) -> PageReply:
-        """Sends draw ``number`` of a row."""
-        drawn, number = self._draws_of(query), _number(query, "number")
-        if number >= len(drawn):
-            raise UsageError(f"draw {number} does not exist; give a number below {len(drawn)}")
-        return PageReply(200, "image/png", drawn[number][1])
-
-    def _draws_of(self, query: Mapping[str, str]) -> list[tuple[str, bytes]]:
-        """Returns the draws of a row, all of them made for the first request."""
-        split, row = self._row_of(query)
-        with self._drawing:
-            return self._draws(split.name, row)
-
-    def _drawn(self, name: str, row: int) -> list[tuple[str, bytes]]:
-        """Makes the names and pictures of the draws of a row: in one epoch after the other, of views all."""
+    def _draws(self, query: Mapping[str, str]) -> PageReply:
+        """Sends the draws of a row: in one epoch after the other, of views all."""
         from mmload.view.training import drawn_cells
 
-        split = self._dataset[name]
+        split, row = self._row_of(query)
         collate = self._collate_for(max(1, len(split.classes)))
         if collate is None:
             raise UsageError("start mmload browse with --augment STEPS to see draws")
         later = range(row + 1, min(row + 1 + _NEIGHBORS, len(split)))
         earlier = range(row - 1, max(row - 1 - _NEIGHBORS + len(later), -1), -1)
-        rows = [row, *later, *earlier]
         views = len(getattr(collate, "collates", (collate,)))
+        rows = [row, *later, *earlier]
         cells = drawn_cells(split, collate, rows, draws=-(-DRAWS // views), seed=self._seed)[0][:DRAWS]
-        return [(cell.detail, _png(annotated(cell, _DRAWN, split.classes)).body) for cell in cells]
+        pictures = ((cell.detail, annotated(cell, _DRAWN, split.classes)) for cell in cells)
+        return _json({"draws": [{"name": name, "picture": data_url(picture, "PNG")} for name, picture in pictures]})
 
     def _mark(self, body: bytes) -> PageReply:
         try:

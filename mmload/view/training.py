@@ -171,21 +171,10 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
 
 def _cells(batch: Batch, collate: Collate, split: Split) -> list[Cell]:
     """Makes the cells of a rendered batch, with Normalize undone."""
-    mean, std = _normalization(collate)
+    mean, std = next(((step.mean, step.std) for step in collate.steps if isinstance(step, Normalize)), ((), ()))
     fields = {name: value for name, value in fields_of(batch).items() if name in SHOWN}
     arrays = {n: (value.float() if value.is_floating_point() else value).cpu().numpy() for n, value in fields.items()}
     return cells_of(arrays, split.classes, mean=mean, std=std, skeleton=skeleton_of(split.record))
-
-
-def _normalization(collate: Collate) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the mean and std per channel of all Normalize steps together; empty without one."""
-    normalizations = [step for step in collate.steps if isinstance(step, Normalize)]
-    if not normalizations:
-        return (), ()
-    mean, std = torch.zeros(1, dtype=torch.float32, device="cpu"), torch.ones(1, dtype=torch.float32, device="cpu")
-    for step in normalizations:  # each takes what the one before it gives
-        mean, std = mean + std * mean.new_tensor(step.mean), std * std.new_tensor(step.std)
-    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def steps_of(text: str) -> list[nn.Module]:

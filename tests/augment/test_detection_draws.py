@@ -35,7 +35,7 @@ COUNT = 6000
 def test_what_exceeds_a_canvas_is_cut_off_as_by_fixed_size_crop() -> None:
     """Of torchvision's references: one number says how much above and at the left."""
     blank = Plan.unchanged(COUNT, (3, 60, 80), 255.0)
-    placed = ScaleJitter((50, 60)).describe(blank, draws_of(COUNT)).resampling.placement
+    placed = ScaleJitter((50, 60)).describe(blank, draws_of(COUNT)).resampling
     over, across = np.maximum(placed.rows - 50, 0), np.maximum(placed.cols - 60, 0)
     shares = torch.rand(COUNT, generator=torch.Generator().manual_seed(0)).numpy()
     for start, spare in ((-placed.top, over), (-placed.left, across)):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmload.augment import AlternatingHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, SharedEpoch, batch_of_epoch, epoch_of_loader
+from mmload.augment.draws import Draws, batch_of_epoch, epoch_of_loader
 from mmload.augment.views import Views
 from mmload.batch import Batch
 
@@ -89,14 +89,13 @@ def test_copies_have_an_epoch_of_their_own() -> None:
     assert [one.epoch for one in copies] == [4, 4]
     copies[0].set_epoch(9)
     assert [collate.epoch, never.epoch, copies[1].epoch] == [6, None, 4]
-    assert all(one._epoch._number.is_shared() for one in (collate, *copies))
+    assert all(one._epoch.is_shared() for one in (collate, copies[0]))
 
 
 def test_an_epoch_is_an_integer_from_0() -> None:
     for value in (-1, 0.5, "1", None, True):
         with pytest.raises(ValueError, match="epoch is .*, expected an integer from 0"):
             Collate().set_epoch(value)  # type: ignore[arg-type]  # the fault
-    assert SharedEpoch().get() is None
 
 
 def test_without_an_epoch_or_ids_it_says_what_to_do() -> None:

@@ -169,7 +169,7 @@ def test_a_step_is_a_module_as_others(step: nn.Module) -> None:
     assert torch.equal(batch.images, before)
     assert not list(step.parameters())
     assert type(step).__name__ in repr(step)
-    with pytest.raises(ValueError, match="seeds are "):
+    with pytest.raises(ValueError, match="seeds have the shape"):
         step(batch.images, seeds=batch.seeds[:2])
 
 

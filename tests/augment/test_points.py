@@ -69,8 +69,8 @@ def theirs(value: Tensor, window: Window, plan: Plan) -> Tensor:
     """torchvision's keypoints, step by step."""
     value = tv.crop(value, *window[:4])
     if plan.resampling is not None:
-        value = tv.resize(value, [plan.resampling.height, plan.resampling.width])
-        value = tv.crop(value, window.part_top, window.part_left, plan.height, plan.width)
+        rows, cols, top, left = window.placed
+        value = tv.crop(tv.resize(value, [rows, cols]), -top, -left, plan.height, plan.width)
     value = tv.horizontal_flip(value) if -1 in window.flips else value
     value = tv.vertical_flip(value) if -2 in window.flips else value
     return value.as_subclass(Tensor)

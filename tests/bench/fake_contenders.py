@@ -18,10 +18,10 @@ import psutil
 import torch
 from torch import Tensor
 
+from mmload.bench.contender_server import LoadSample
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.measure import Measurement
 from mmload.bench.options import BenchOptions
-from mmload.bench.samples import LoadSample
 from mmload.bench.task import Task, task_of
 from mmload.errors import SourceError
 
@@ -39,7 +39,7 @@ class Fake:
             os.write(2, b"the library says so\n")
             os._exit(3)
 
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __call__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch of the task, or trouble."""
         self._epochs += 1
         if self._epochs == 2:
@@ -62,9 +62,6 @@ class Fake:
             os.kill(os.getpid(), signal.SIGSEGV)
         if self._does == "raises":
             raise RuntimeError("out of ideas")
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 def tiny_task(dataset: Path) -> Task:

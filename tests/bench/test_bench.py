@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mmload.bench.verdict import verdict
 from PIL import Image
 
 from mmload.bench.machine import files_below, make_cold, resident_bytes
@@ -18,7 +19,6 @@ from mmload.bench.record import Record, Row, write_json
 from mmload.bench.report import COLORS, INK, WIDTH, check_plot, draw, number, table
 from mmload.bench.task import task_of
 from mmload.bench.train import SMALL, check_model
-from mmload.bench.verdict import verdict
 from mmload.errors import MmloadError, UsageError
 from mmload.store.dataset import Dataset
 
@@ -275,7 +275,7 @@ def test_rows_of_few_pixels_are_cropped_from_padded_rows_unless_a_size_is_given(
     options = BenchOptions(size=size)
     task = task_of(options, dataset.path, None)
     assert (task.crop, task.padding) == (crop, padding)
-    assert [replace(options, full=full).plan().seconds for full in (False, True)] == [60, 600]
+    assert [replace(options, full=full).seconds for full in (False, True)] == [60, 600]
 
 
 def test_a_model_that_does_not_exist_or_does_not_fit_is_refused(dataset: Dataset) -> None:

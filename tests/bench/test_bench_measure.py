@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +20,11 @@ from mmload.bench import ceilings
 from mmload.bench import contender_process as process
 from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contender_process import _keep_below, reason
-from mmload.bench.contender_server import ContenderServer
+from mmload.bench.contender_server import ContenderServer, TrainSample
 from mmload.bench.machine import processor_seconds
 from mmload.bench.measure import Measurement, measure
-from mmload.bench.options import MeasurementPlan
+from mmload.bench.options import BenchOptions
 from mmload.bench.record import rows_of
-from mmload.bench.samples import TrainSample
 from mmload.bench.task import Task
 from mmload.bench.train import SMALL
 from mmload.errors import MmloadError
@@ -46,10 +44,11 @@ def results(task: Task) -> dict[str, Measurement]:
     """One bench of them all."""
     troubles = ("slow", "cannot", "printer", "hangs", "crashes", "raises", "empty", "small")
     entries = [fake(name, name, "peer", need=1) for name in troubles]  # what is needed may take minutes to answer
-    plan = MeasurementPlan(rounds=2, seconds=600.0, patience=1.0)  # a busy machine has to have room for all
+    options = BenchOptions(full=True)  # a busy machine has to have room for all
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmload.bench.measure._LONGEST_TURN", 2.0)
-        return {result.name: result for result in measure(task, [*entries, fake("good", "", "stock")], plan)}
+        for name, value in {"_LONGEST_TURN": 2.0, "ROUNDS": 2, "PATIENCE": 1.0}.items():
+            patch.setattr(f"mmload.bench.measure.{name}", value)
+        return {result.name: result for result in measure(task, [*entries, fake("good", "", "stock")], options)}
 
 
 def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Measurement]) -> None:
@@ -106,8 +105,7 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
 @pytest.mark.parametrize("short", ["fill", "copy", "disk"])
 def test_every_ceiling_gives_as_many_images_as_an_epoch(task: Task, tmp_path: Path, short: str) -> None:
     task = replace(task, augment="none")
-    with closing(ContenderServer(ceiling_entries(task, cold=True)[short], task, tmp_path)) as server:
-        sample = server.epoch(least=0.0, most=60.0)
+    sample = ContenderServer(ceiling_entries(task, cold=True)[short], task, tmp_path).epoch(least=0.0, most=60.0)
     assert sample.images == {"fill": 20, "copy": 20, "disk": 18}[short]
     assert sample.rate > 0
 
@@ -117,19 +115,18 @@ def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, mo
     monkeypatch.setattr(ceilings, "past_caches", lambda count, sample: True)
     entry = ceiling_entries(task, cold=False)["fill"]
     assert entry.name.startswith("uncached fill of output, ")
-    with closing(entry.make(task, tmp_path)) as filled:
-        images = [images.clone() for images, _ in filled.epoch()]
+    images = [images.clone() for images, _ in entry.make(task, tmp_path)()]
     assert len(images) == 5
     assert all(torch.equal(one, torch.ones(4, 3 * 24 * 24)) for one in images)
 
 
-def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
+def test_a_ceiling_is_the_lowest_that_images_have_to_pass() -> None:
     rates = {"fill": 1000.0, "copy": 5000.0, "disk": 100.0}
     names = {"fill": "F", "copy": "C", "disk": "D"}
     results = [measured(fake(names[short], group="ceiling"), rate) for short, rate in rates.items()]
     results += [measured(fake("own"), 50.0), measured(fake("old", group="stock"), 20.0)]
-    warm = {row.name: row for row in rows_of(task, results, names, cold=False)}
-    cold = {row.name: row for row in rows_of(task, results, names, cold=True)}
+    warm = {row.name: row for row in rows_of(results, {"fill": "F", "copy": "C"}, cold=False)}
+    cold = {row.name: row for row in rows_of(results, names, cold=True)}
     assert (warm["own"].ceiling, warm["own"].of_ceiling) == ("F", pytest.approx(0.05))
     assert (cold["own"].ceiling, cold["own"].of_ceiling) == ("D", pytest.approx(0.5))
     assert (cold["old"].ceiling, cold["F"].ceiling) == ("F", "")
@@ -138,8 +135,7 @@ def test_a_ceiling_is_the_lowest_that_images_have_to_pass(task: Task) -> None:
 def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
     waits: list[TrainSample] = []
     for entry in (cached_entry(), fake("slow", "slow")):
-        with closing(ContenderServer(entry, task, tmp_path)) as server:
-            waits.append(server.train(model="squeezenet1_1", most=0.5))
+        waits.append(ContenderServer(entry, task, tmp_path).train(model="squeezenet1_1", most=0.5))
     cached, slow = waits
     assert 0.4 * slow.steps <= slow.waited < slow.seconds  # it sleeps as long before each batch
     assert slow.share == slow.waited / slow.seconds
@@ -159,7 +155,7 @@ def test_training_is_compared_with_training_without_any_loading(task: Task, tmp_
     turns = [server.train(model=SMALL, most=0.2) for _ in range(3)]
     fast = [TrainSample(images=1000, seconds=0.001, waited=0.0, steps=1)]
     results = [Measurement(entry=cached_entry(), training=turns), Measurement(entry=fake("own"), training=fast)]
-    unloaded, own = rows_of(task, results, {}, cold=False)
+    unloaded, own = rows_of(results, {}, cold=False)
     assert unloaded.step_seconds == sorted(turn.seconds / turn.steps for turn in turns)[1]
     assert unloaded.trained_per_second == max(turn.rate for turn in turns)
     assert own.of_model == 1e6 / unloaded.trained_per_second
@@ -170,8 +166,8 @@ def test_training_is_compared_with_training_without_any_loading(task: Task, tmp_
 def test_only_the_fastest_of_each_kind_is_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
     entries = [fake("slower", "slow", "stock"), fake("faster", "", "stock"), fake("own"), cached_entry()]
-    plan = MeasurementPlan(rounds=1, seconds=600.0, train=SMALL)
-    results = {result.name: result for result in measure(task, entries, plan)}
+    monkeypatch.setattr("mmload.bench.measure.ROUNDS", 1)
+    results = {result.name: result for result in measure(task, entries, BenchOptions(full=True, train=SMALL))}
     assert {name for name, result in results.items() if result.training} == {"faster", "own", cached_entry().name}
 
 
@@ -212,13 +208,6 @@ def test_what_a_worker_of_a_dataloader_raised_is_one_line() -> None:
         (MmloadError("Traceback (most recent call last):\n  File\nKeyError: 3"), "KeyError: 3"),
     ):
         assert reason(error) == line
-
-
-def test_only_the_processes_of_mmload_import_its_kernels() -> None:
-    shown = "print('numba' in sys.modules, 'mmload.augment' in sys.modules)"
-    program = f"import sys, mmload.bench.contender_process; {shown}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
 
 
 _KILLED = """

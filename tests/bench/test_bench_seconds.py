@@ -10,11 +10,11 @@ from fake_contenders import fake, measured, tiny_task
 
 from mmload.bench import measure
 from mmload.bench.contender_process import ContenderFault
+from mmload.bench.contender_server import BesideSample, LoadSample, Turn
 from mmload.bench.contenders import ContenderEntry, entries
-from mmload.bench.options import BenchOptions, MeasurementPlan
+from mmload.bench.options import SECONDS, BenchOptions
 from mmload.bench.record import rows_of
 from mmload.bench.run import notes_of, run_on_dataset
-from mmload.bench.samples import BesideSample, LoadSample, Turn
 from mmload.bench.task import Task, task_of
 from mmload.store.dataset import Dataset
 
@@ -56,6 +56,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> type[Slow]:
     """The processes of a bench, and its clock."""
     Slow.now, Slow.to_make, Slow.extra, Slow.killed_below = 1000.0, 0.1, 0.0, 0.0
     monkeypatch.setattr(measure, "Worker", Slow)
+    monkeypatch.setattr(measure, "ROUNDS", 2)
     monkeypatch.setattr("mmload.bench.measure.time.monotonic", lambda: Slow.now)
     return Slow
 
@@ -69,7 +70,7 @@ def several(name: str, count: int, **more: Any) -> list[ContenderEntry]:
     return [fake(f"{name} {number}", **more) for number in range(count)]
 
 
-PLAN = MeasurementPlan(rounds=2, seconds=60.0)
+OPTIONS = BenchOptions()
 
 
 @pytest.mark.parametrize(("to_make", "left_out"), [(0.1, 0), (4.0, 9), (9.0, 13)])
@@ -79,25 +80,25 @@ def test_all_of_a_bench_stays_within_its_time(
 ) -> None:
     slow.to_make, slow.extra = to_make, extra
     asked = several("needed", 3) + several("more", 13, need=1)
-    results = measure.measure(task, asked, PLAN)
+    results = measure.measure(task, asked, OPTIONS)
     unmeasured = [result.name for result in results if not result.samples]
     assert len(unmeasured) == left_out
     assert all(name.startswith("more") for name in unmeasured)
     assert slow.now - 1000 <= 60
-    notes = " ".join(notes_of(results, rows_of(task, results, {}, cold=False), PLAN, 60))
+    notes = " ".join(notes_of(results, rows_of(results, {}, cold=False), OPTIONS, 60))
     assert ("no time for more" in notes) == bool(left_out)
 
 
 def test_contenders_that_take_long_beyond_their_time_leave_the_needed_their_turn(task: Task, slow: type[Slow]) -> None:
     slow.to_make, slow.extra = 0.5, 6.0
-    results = measure.measure(task, several("more", 13, need=1) + several("needed", 2), PLAN)
+    results = measure.measure(task, several("more", 13, need=1) + several("needed", 2), OPTIONS)
     assert all(result.samples for result in results[-2:])
 
 
 def test_a_slow_start_is_waited_for_of_mmload_alone(task: Task, slow: type[Slow]) -> None:
     slow.to_make = slow.extra = slow.killed_below = 100.0
     asked = [fake("stock", group="stock"), fake("peer", group="peer", need=2), fake("own", group="mmload")]
-    stock, peer, own = measure.measure(task, asked, PLAN)
+    stock, peer, own = measure.measure(task, asked, OPTIONS)
     assert own.samples
     assert not own.failure
     assert not peer.samples
@@ -106,24 +107,26 @@ def test_a_slow_start_is_waited_for_of_mmload_alone(task: Task, slow: type[Slow]
 
 def test_loaders_that_hang_are_given_up_and_their_limits_shrink(task: Task, slow: type[Slow]) -> None:
     slow.extra = 1000.0
-    results = measure.measure(task, several("stock", 6, group="stock"), PLAN)
+    results = measure.measure(task, several("stock", 6, group="stock"), OPTIONS)
     assert all("no answer" in result.failure for result in results)
-    assert slow.now - 1000 <= 60 + PLAN.patience + 10 * len(results)
+    assert slow.now - 1000 <= 60 + measure.PATIENCE + 10 * len(results)
 
 
-def test_the_needed_are_measured_once_even_without_time(task: Task, slow: type[Slow]) -> None:
+def test_the_needed_are_measured_once_even_without_time(
+    task: Task, slow: type[Slow], monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow.to_make = 9.0
-    plan = MeasurementPlan(rounds=3, seconds=1.0)
-    results = measure.measure(task, [fake("a", need=2), fake("b"), fake("c")], plan)
+    monkeypatch.setitem(SECONDS, False, 1.0)
+    results = measure.measure(task, [fake("a", need=2), fake("b"), fake("c")], OPTIONS)
     assert [len(result.samples) for result in results] == [0, 1, 1]
     assert [result.beside for result in results] == [[], [], []]
-    notes = notes_of(results, [], plan, 30.0)
+    notes = notes_of(results, [], OPTIONS, 30.0)
     assert any(note.startswith("it took 30 s, not 1") for note in notes)
-    assert not any(note.startswith("it took") for note in notes_of(results, [], plan, 1.05))
+    assert not any(note.startswith("it took") for note in notes_of(results, [], OPTIONS, 1.05))
 
 
 def test_the_seconds_that_imports_took_are_part_of_them(task: Task, slow: type[Slow]) -> None:
-    measure.measure(task, [fake("a"), fake("b")], PLAN, None, slow.now - 40)
+    measure.measure(task, [fake("a"), fake("b")], OPTIONS, None, slow.now - 40)
     assert slow.now - 1000 <= 20
 
 
@@ -134,11 +137,11 @@ def test_what_the_verdict_needs_is_needed(dataset: Dataset, folder: Path) -> Non
     assert {entry.name for entry in made if not entry.need} == stock | own
 
 
-def test_a_row_that_passes_its_limit_is_disturbed_and_noted(task: Task) -> None:
+def test_a_row_that_passes_its_limit_is_disturbed_and_noted() -> None:
     results = [measured(fake("own"), 126), measured(fake("other"), 99), measured(fake("limit", group="ceiling"), 100)]
-    rows = rows_of(task, results, {"fill": "limit"}, cold=False)
+    rows = rows_of(results, {"fill": "limit"}, cold=False)
     assert [row.disturbed for row in rows] == [True, False, False]
-    assert [note for note in notes_of(results, rows, PLAN, 1.0) if note.startswith("disturbed: own: ")]
+    assert [note for note in notes_of(results, rows, OPTIONS, 1.0) if note.startswith("disturbed: own: ")]
 
 
 @pytest.mark.parametrize(("busy", "told"), [(0.9, True), (0.1, False)])

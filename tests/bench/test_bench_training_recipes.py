@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from mmload.augment.views import collates_of
 from mmload.bench.ceilings import ceiling_entries
 from mmload.bench.contender_server import ContenderServer, check_batch
 from mmload.bench.contenders import entries
+from mmload.bench.contenders.stock import OneByOne, collated, task_steps
 from mmload.bench.options import BenchOptions
-from mmload.bench.task import Task, task_of
-from mmload.bench.training_recipes import Collated, OneByOne, collate_of_recipe, published_steps
+from mmload.bench.task import Task, collate_of_recipe, task_of
 from mmload.errors import MmloadError, UsageError
 from mmload.store.dataset import Dataset
 
@@ -57,9 +56,9 @@ def test_torchvision_and_mmload_make_the_same_task(recipe: str, dataset: Dataset
         "mmload.Loader, memory, 1 thread",
     ]
     for entry in ready:
-        with closing(ContenderServer(entry, task, tmp_path)) as server:
-            server.make()
-            assert server.epoch(least=0.0, most=60.0, check=True).images == 18  # every batch is checked
+        server = ContenderServer(entry, task, tmp_path)
+        server.make()
+        assert server.epoch(least=0.0, most=60.0, check=True).images == 18  # every batch is checked
 
 
 def test_the_ceiling_fills_all_views(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_the_ceiling_fills_all_views(dataset: Dataset, folder: Path, tmp_path: P
     assert task.image_values == values
     for entry in ceiling_entries(task, cold=False).values():
         if entry.name.startswith(("fill", "uncached")):
-            assert {pixels.numel() for pixels, _ in entry.make(task, tmp_path).epoch()} == {5 * values}
+            assert {pixels.numel() for pixels, _ in entry.make(task, tmp_path)()} == {5 * values}
     assert recipe_task(dataset, folder, "mae").image_values == 3 * 24**2
 
 
@@ -104,14 +103,17 @@ def test_a_recipe_that_does_not_fit_the_rows_is_refused(dataset: Dataset, monkey
         task_of(BenchOptions(steps="mae"), dataset.path, None)
 
 
-def test_what_mixes_samples_comes_after_torchs_collate() -> None:
-    collate = Collate(CenterCrop(8), Normalize.imagenet(), CutMix(num_classes=4))
-    steps, mix = published_steps(collate)
+def test_what_mixes_samples_comes_after_torchs_collate(
+    dataset: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = Collate(CenterCrop(8), Normalize.imagenet(), CutMix(num_classes=4))
+    monkeypatch.setattr(presets, "mae", lambda size: mixed)
+    (steps,), mix = task_steps(recipe_task(dataset, folder, "mae"))
     assert not any(isinstance(step, v2.CutMix) for step in steps)
     whole = torch.randint(0, 256, (3, 12, 12), dtype=torch.uint8)
     view = OneByOne([v2.CenterCrop(10)], [steps])(whole)
     assert torch.allclose(view, Collate(CenterCrop(8), Normalize.imagenet())(whole[None])[0], atol=1e-5)
-    images, labels = Collated(mix)([(view, 1), (view, 3)])
+    images, labels = collated(mix, [(view, 1), (view, 3)])
     assert images.shape == (2, 3, 8, 8)
     assert labels.shape == (2, 4)
     pair = OneByOne([], [steps, [v2.ToImage(), v2.CenterCrop(4)]])(whole)

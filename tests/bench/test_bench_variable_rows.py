@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from torchvision.transforms import v2
 from mmload.bench.ceilings import DISK, ceiling_entries
 from mmload.bench.contenders import entries
 from mmload.bench.contenders.entry import installed
-from mmload.bench.contenders.source import recipe_steps
+from mmload.bench.contenders.stock import stored_steps
 from mmload.bench.options import BenchOptions
 from mmload.bench.record import Record
 from mmload.bench.report import table
@@ -67,8 +66,7 @@ def test_a_contender_gives_resized_crops_of_the_photographs(task: Task, name: st
     if name.startswith("FFCV") and not installed("ffcv"):
         pytest.skip("ffcv is not installed")
     entry = next(entry for entry in entries(task) if entry.name == name)
-    with closing(entry.make(task, tmp_path)) as contender:
-        batches = [(images.clone(), labels.clone()) for images, labels in contender.epoch()]
+    batches = [(images.clone(), labels.clone()) for images, labels in entry.make(task, tmp_path)()]
     images, labels = (torch.cat(each) for each in zip(*batches, strict=True))
     assert images.shape == (32, 3, CROP, CROP)
     assert labels.sum() == 16
@@ -82,7 +80,7 @@ def test_a_contender_gives_resized_crops_of_the_photographs(task: Task, name: st
 
 def test_crops_without_a_resize_are_of_photographs_as_large_as_the_rows(task: Task) -> None:
     crop = task_of(options(steps="crop"), task.dataset, task.source)
-    (shrink,) = recipe_steps(crop)
+    (shrink,) = stored_steps(crop)
     assert min(v2.functional.get_size(shrink(Image.new("RGB", (90, 48))))) == SHORT
     assert shrink(Image.new("RGB", (20, 28))).size == (20, 28)
     assert {entry.group for entry in entries(crop)} == {"stock", "mmload"}  # no other has random crops of these
@@ -109,12 +107,12 @@ def test_the_ceilings_are_of_the_stored_bytes(task: Task, tmp_path: Path) -> Non
     (stored,) = (task.dataset / "train").rglob("images.bytes.memmap")
     assert task.row_bytes == stored.stat().st_size / 16
     assert "tensordict tutorial" not in [entry.name for entry in entries(task)]  # it reads rows of one size
-    with closing(ceiling_entries(task, cold=True)[DISK].make(task, tmp_path)) as disk:
-        assert sum(len(labels) for _, labels in disk.epoch()) == pytest.approx(16, abs=1)
+    disk = ceiling_entries(task, cold=True)[DISK].make(task, tmp_path)
+    assert sum(len(labels) for _, labels in disk()) == pytest.approx(16, abs=1)
 
 
 def test_table_and_record_say_the_layout(task: Task) -> None:
-    settings = settings_of(task, options().plan()) | {"cache": "warm"}
+    settings = settings_of(task, options()) | {"cache": "warm"}
     record = Record(settings=settings, machine={}, versions={}, rows=[])
     encoding = task.rows.fields["images"].encoding
     assert record.settings["layout"] == f"--layout variable, {encoding}, {task.row_bytes / 1000:.1f} kB a row"

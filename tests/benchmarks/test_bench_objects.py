@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from conftest import script
@@ -24,8 +25,8 @@ def test_a_line_for_each_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         monkeypatch.setenv(name, value)
     with script("bench_objects") as module:
         module.main()
-    lines = dict(line.split(" {", 1) for line in capsys.readouterr().out.splitlines())
-    assert len(lines) == 7
-    fetched = json.loads("{" + lines.pop("half in cache: fetched of the data, epoch by epoch"))
-    assert all(shares[0] >= 1 for shares in fetched.values()), fetched
-    assert all(json.loads("{" + values)["ratio"] > 0 for values in lines.values())
+    lines = dict(re.split(r" (?=[{\[])", line) for line in capsys.readouterr().out.splitlines())
+    shares = json.loads(lines.pop("half in cache: fetched of the data, epoch by epoch"))
+    assert shares[0] >= 1
+    assert len(lines) == 3
+    assert all(json.loads(values)["ratio"] > 0 for values in lines.values())

@@ -68,7 +68,7 @@ def test_as_many_errors_as_are_allowed_are_skipped(source, tmp_path, most):
     [
         ("class[12]/4.jpg", 1, "more than --max-errors"),
         ("class[12]/4.jpg", "10%", "more than --max-errors"),
-        ("*/*.*", None, "not one sample can be read"),
+        ("*/*.*", None, "not one sample of split train can be read"),
     ],
 )
 def test_more_errors_than_are_allowed_end_a_build(source, tmp_path, pattern, most, message):

@@ -92,15 +92,14 @@ def test_gc_keeps_other_changes_away_while_it_works(updated, monkeypatch):
 
 
 def test_a_build_beside_gc_is_not_told_of_a_missing_folder(squares, monkeypatch):
-    listed = staging.entries_of
+    listed = staging.is_partial
+    (squares.out / "dataset.json.partial").touch()
 
-    def then_gc(folder):
-        found = listed(folder)
-        if str(folder).endswith("train"):
-            shutil.rmtree(f"{folder}/000000", ignore_errors=True)
-        return found
+    def then_gc(name, of):
+        shutil.rmtree(squares.out / "train" / "000000", ignore_errors=True)
+        return listed(name, of)
 
-    monkeypatch.setattr(staging, "entries_of", then_gc)
+    monkeypatch.setattr(staging, "is_partial", then_gc)
     assert build(replace(squares, shuffle_seed=5), overwrite=True).built
 
 

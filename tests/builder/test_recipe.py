@@ -125,10 +125,9 @@ def test_a_resolved_recipe_comes_back(size: int, shard: int, seed: int | None, g
         ({**SOURCE, "store": {"shuffle_seed": 2**63}}, "shuffle_seed is"),
         ({**SOURCE, "transforms": {}}, "transforms is .*; use .* a list of tables"),
         ({**SOURCE, "transforms": ["Resize"]}, "transforms is .*; use .* a list of tables"),
-        ({**SOURCE, "out": 3}, "out is 3; write a path"),
-        ({**SOURCE, "out": "a\0b"}, "out is 'a.x00b'; write a path"),
-        ({**SOURCE, "out": "~no-such-user-here/x"}, "whose home folder is unknown"),
-        ({"source": {"kind": "voc", "root": ""}}, r"\[source\] root is ''; write a path"),
+        ({**SOURCE, "out": 3}, "out is 3; use a path"),
+        ({**SOURCE, "out": "a\0b"}, "out is 'a.x00b'; use a path"),
+        ({"source": {"kind": "voc", "root": ""}}, r"\[source\] root is ''; use a path"),
     ],
 )
 def test_wrong_keys_and_values_are_named(body: dict[str, object], message: str) -> None:
@@ -196,5 +195,5 @@ def test_paths_are_taken_as_text_and_are_paths_from_then_on() -> None:
     assert made != replace(made, root="other")
     with pytest.raises(FrozenInstanceError):
         made.root = "other"  # type: ignore[misc]
-    with pytest.raises(RecipeError, match="root is 3; write a path"):
+    with pytest.raises(RecipeError, match="root is 3; use a path"):
         BuildRecipe(kind="imagefolder", root=3)  # type: ignore[arg-type]

@@ -85,7 +85,7 @@ def test_shard_rows_of_all_large_fields_fill_pages_where_that_fits() -> None:
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_worker_is_sent_the_samples_of_its_shard_alone(seed: int | None, made: BuildRecipe, tmp_path: Path) -> None:
     splits, chain = splits_of(made), TransformChain(made.transforms)
-    fields = {name: fields_of(split, chain, False) for name, split in splits.items()}
+    fields = {name: fields_of(name, split, chain, False) for name, split in splits.items()}
     job = ShardJob(splits=splits, fields=fields, chain=chain, paths=BuildPaths(tmp_path), shuffle_seed=seed)
     samples = job.samples(plan_shards("train", 18, 5)[1])
     assert samples is not None
@@ -150,7 +150,7 @@ class Featured(Tiny):
 
 def rows_of(split: Featured) -> torch.Tensor:
     chain = TransformChain(())
-    fields = {"train": fields_of(split, chain, False)}
+    fields = {"train": fields_of("train", split, chain, False)}
     job = ShardJob(splits={"train": split}, fields=fields, chain=chain, paths=BuildPaths(Path()))
     chunks = job.chunks(ShardPlan(split="train", index=0, start=0, stop=6), 1)
     return torch.cat([chunk.fields["features"] for chunk in chunks])

@@ -15,7 +15,7 @@ from building import changed_manifest
 from conftest import mmload as command_line
 
 import mmload.sources
-from mmload.bench.contenders.source import source_dataset
+from mmload.bench.contenders.stock import source_dataset
 from mmload.bench.task import Task
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe

@@ -11,13 +11,14 @@ import pytest
 import torch
 from building import recipe
 from conftest import contents
+from conftest import mmload as mmload_command
 from updating import assert_is_fresh, change, make_old, picture
 
 import mmload
 from mmload.builder.pipeline import build, update
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.verify import compare
+from mmload.builder.verify import compare, verify
 from mmload.errors import BuildError, SampleError, StoreError, UsageError
 
 CHANGES = {
@@ -110,7 +111,7 @@ def test_an_update_changes_no_file_of_the_version_before_and_tells_what_changed(
         compare(squares.out, source)
     build(squares, overwrite=True)
     assert mmload.open(squares.out).manifest.versions == ()
-    assert sorted(entry.name for entry in squares.out.iterdir()) == ["dataset.json", "train"]
+    assert sorted(entry.name for entry in squares.out.iterdir()) == [".source", "dataset.json", "train"]
     assert compare(squares.out, source) == []
 
 
@@ -143,6 +144,29 @@ def test_appended_rows_come_last_and_an_update_that_leaves_their_order_says_so(s
     assert contents(squares.out) == files
     update(squares)
     assert_is_fresh(squares, tmp_path)
+
+
+def test_without_a_root_the_source_is_where_it_was(squares, source, tmp_path, monkeypatch):
+    notes, unknown = [], replace(squares, root=None)
+    change(source)
+    assert counts_of(update(unknown, on_note=notes.append)) == (1, 1, 1)
+    assert notes[0] == f"updates {squares.out} from {source}, where its source was before"
+    source.rename(moved := tmp_path / "moved")
+    with pytest.raises(UsageError, match=f"no longer at {source}; give its place: mmload update {squares.out} ROOT"):
+        update(unknown)
+    picture(moved).unlink()
+    monkeypatch.chdir(tmp_path)
+    assert counts_of(update(replace(squares, root="moved"))) == (0, 0, 1)
+    monkeypatch.chdir(moved)
+    picture(moved).unlink()
+    done = mmload_command("update", squares.out)
+    assert (done.returncode, "0 new, 0 changed, 1 gone" in done.stdout) == (0, True)
+    (squares.out / ".source").unlink()
+    with pytest.raises(UsageError, match="does not say where its source is; give its place"):
+        update(unknown)
+    assert verify(squares.out) == []
+    assert build(replace(squares, root=moved), overwrite=True).built
+    assert (squares.out / ".source").read_text() == str(moved)
 
 
 def test_nothing_changed_makes_no_version(squares):

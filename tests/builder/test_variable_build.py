@@ -23,6 +23,7 @@ from mmload.errors import DamagedError, RecipeError, SampleError
 from mmload.records import FieldSpec
 from mmload.sources.decode import Decoder
 from mmload.store.dataset import Split
+from mmload.store.row_reader import read_rows
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def built(root: Path, out: Path, **more: object) -> Split:
 
 def stored(split: Split, row: int) -> bytes:
     """The bytes of a row, as they are stored."""
-    data: bytes = split.files.field("images").encoded(row).tobytes()
+    data: bytes = read_rows(split.reader.field("images"), np.array([row])).bytes.tobytes()
     return data
 
 

@@ -65,22 +65,15 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-def make_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 DAMAGE: list[tuple[str, Callable[[Path], object], str]] = [
     ("train/000001/images.memmap", flip, "its bytes have changed"),
     ("train/000004/targets.memmap", lambda path: flip(path, 3), "its bytes have changed"),
     ("train/000002/images.memmap", truncate, "has 3,071 bytes, the manifest says 3,072"),
     ("train/000000/targets.memmap", Path.unlink, "is missing"),
-    ("train/000003/images.memmap", make_a_folder, "is not a file"),
     ("train/000001/meta.json", lambda path: path.write_text("{}"), "has 2 bytes"),
     ("train/000001/meta.json", flip, "its bytes have changed"),
     ("train/samples.jsonl", flip, "its bytes have changed"),
     ("train/samples.jsonl", Path.unlink, "is missing"),
-    ("train/samples.jsonl", make_a_folder, "is not a file"),
 ]
 
 
@@ -129,18 +122,22 @@ def test_repair_loses_nothing_that_is_not_the_datasets(out: Path, source: Path) 
     before = contents(out)
     flip(out / "train/000000/images.memmap")
     (out / "train/000000/best.pt").write_bytes(b"a checkpoint")
-    make_a_folder(out / "train/000001/images.memmap")
-    (out / "train/000001/images.memmap/thesis.tex").write_bytes(b"years of work")
+    assert repair(out, source)
+    assert contents(out) == before | {"train/000000/best.pt": b"a checkpoint"}
+    images = out / "train/000001/images.memmap"
+    images.unlink()
+    images.mkdir()
+    (images / "thesis.tex").write_bytes(b"years of work")
+    assert [fault.reason for fault in verify(out)] == ["is not a file"]
+    with pytest.raises(BuildError, match=r"cannot repair .*000001/images.memmap \(Is a directory\)"):
+        repair(out, source)
+    assert (images / "thesis.tex").read_bytes() == b"years of work"
+    shutil.rmtree(images)
     shutil.rmtree(out / "train/000002")
     (out / "train/000002").write_bytes(b"a file")
-    repaired = {fault.file: fault.reason for fault in repair(out, source)}
-    assert repaired["train/000001/images.memmap"].endswith("now " + str(out / "train/000001/images.memmap.aside-1"))
-    assert repaired["train/000002"].endswith("now " + str(out / "train/000002.aside-1"))
-    assert contents(out) == before | {
-        "train/000000/best.pt": b"a checkpoint",
-        "train/000001/images.memmap.aside-1/thesis.tex": b"years of work",
-        "train/000002.aside-1": b"a file",
-    }
+    with pytest.raises(BuildError, match=r"cannot repair .*000002 \(File exists\)"):
+        repair(out, source)
+    assert (out / "train/000002").read_bytes() == b"a file"
 
 
 def test_what_a_kill_left_of_a_repair_goes_whether_or_not_something_is_to_be_mended(out: Path, source: Path) -> None:

@@ -114,7 +114,7 @@ def test_other_sources_take_their_options_and_tell_their_notes(tmp_path: Path, d
         (["build", "--sise", 3], ["no such option: --sise", "--size", "build --help"]),
         (["nonsense"], ["no such command 'nonsense'", "--help"]),
         (["verify"], ["missing argument", "verify --help"]),
-        (["update", "x"], ["missing argument", "update --help"]),
+        (["update"], ["missing argument", "update --help"]),
         (["verify", "x", "--repair"], ["--repair needs --source ROOT"]),
         (["build", "--size"], ["option '--size' requires an argument", "--help"]),
         (["bench", "x", "--batch-size", "many"], ["--batch-size is 'many': ", "integer", "bench --help"]),

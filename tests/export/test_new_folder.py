@@ -18,9 +18,6 @@ def test_the_folder_appears_at_the_end(tmp_path: Path) -> None:
     with new_folder(out) as folder:
         (folder / "a").write_text("whole")
         assert not out.exists()
-        with pytest.raises(MmloadError, match=f"another export is writing {out}; wait"), new_folder(out):
-            pass
-        assert (folder / "a").exists()
     assert contents(out) == {"a": b"whole"}
     assert [*out.parent.iterdir()] == [out]
 
@@ -48,28 +45,6 @@ def test_all_files_are_durable_before_the_folder_appears_and_it_is_after(
     assert seen == [("files", False, 1), (tmp_path.name, True, 1)]
 
 
-def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
-    if (child := os.fork()) == 0:
-        with new_folder(tmp_path / "out") as folder:
-            (folder / "half").touch()
-            os._exit(9)
-    os.waitpid(child, 0)
-    assert [path.name for path in tmp_path.iterdir()] == [".out.exporting"]
-    with new_folder(tmp_path / "out") as folder:
-        (folder / "whole").touch()
-    assert contents(tmp_path) == {"out/whole": b""}
-
-
-@pytest.mark.parametrize("name", ["thesis.tex", "files/thesis.tex", "lock"])
-def test_a_folder_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> None:
-    file = tmp_path / ".out.exporting" / name
-    file.parent.mkdir(parents=True)
-    file.write_text("years of work")
-    with pytest.raises(MmloadError, match="was not made by an export"), new_folder(tmp_path / "out"):
-        pass
-    assert file.read_text() == "years of work"
-
-
 @pytest.mark.parametrize(
     ("place", "out", "code", "expected"),
     [
@@ -78,7 +53,7 @@ def test_a_folder_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> N
         ("copy", "copy/more", 2, "lies in the dataset"),
         ("copy", ".", 2, "is the working directory"),
         ("copy", "x" * 300, 1, "(File name too long); nothing was exported"),
-        ("copy", "file/out", 1, "(Not a directory); nothing was exported"),
+        ("copy", "file/out", 1, "(File exists); nothing was exported"),
         ("full", "out", 1, "is not a finished dataset"),
     ],
 )

@@ -36,9 +36,9 @@ def cache_of(dataset: Dataset) -> CacheFolder:
 
 def map_of(dataset: Dataset, field: str = "images") -> ChunkMap:
     """The map of a field of a dataset's train split."""
-    files = dataset["train"].files
-    assert hasattr(files, "chunk_map")
-    return files.chunk_map(field)
+    found = dataset["train"].reader.field(field).mapped()
+    assert isinstance(found, ChunkMap)
+    return found
 
 
 def check_rows(remote: Dataset, local: Dataset, split: str = "train") -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_MARK = re.compile(r"<!-- (not run|needs): (.+?) -->\n$")
+_NEEDS = re.compile(r"<!-- needs: (.+?) -->\n$")
 _INLINE = re.compile(r"`(mmload [^`]+)`")
 
 
@@ -25,7 +25,6 @@ class Block:
         line: of its first line of code.
         language: what follows its fence.
         code: its text.
-        not_run: the page's reason for not running it, "" if there is none.
         needs: the package that it needs, "" if none beyond mmload's own.
     """
 
@@ -33,13 +32,12 @@ class Block:
     line: int
     language: str
     code: str
-    not_run: str
     needs: str
 
     @property
     def skipped(self) -> bool:
         """Whether it does not run here."""
-        return bool(self.not_run) or (bool(self.needs) and find_spec(self.needs) is None)
+        return bool(self.needs) and find_spec(self.needs) is None
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -50,10 +48,9 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     found = []
     for match in _FENCE.finditer(text):
-        mark = _MARK.search(text[: match.start()])
-        marks = {mark[1]: mark[2]} if mark else {}
+        needs = _NEEDS.search(text[: match.start()])
         line = text.count("\n", 0, match.start()) + 2
-        found.append(Block(page, line, match[1], match[2], marks.get("not run", ""), marks.get("needs", "")))
+        found.append(Block(page, line, match[1], match[2], needs[1] if needs else ""))
     return found
 
 

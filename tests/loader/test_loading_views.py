@@ -31,6 +31,7 @@ from mmload.loader import Loader, tiers
 from mmload.loader.arguments import device_for
 from mmload.remote.opening import open as open_dataset
 from mmload.render.rendering import Rendering
+from mmload.store import field_rows
 from mmload.store.dataset import Dataset, Split
 
 SEED = 5
@@ -88,7 +89,7 @@ def test_a_few_rows_are_rendered_for_all_views_while_they_are_in_cache(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiers, "PART_BYTES", 4 * 3 * 32 * 32)
-    monkeypatch.setattr(tiers, "row_map", lambda *_: None)  # rows that cannot be mapped
+    monkeypatch.setattr(field_rows, "row_map", lambda *_: None)  # rows that cannot be mapped
     order: list[tuple[int, int]] = []
     render_lines = Rendering.render_lines
 

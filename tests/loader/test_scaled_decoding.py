@@ -32,6 +32,7 @@ from mmload.augment.draws import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import tiers
 from mmload.render.kernel_arguments import ImageLines
+from mmload.store.row_reader import read_rows
 from mmload.store.variable_rows import JPEG
 
 SIZES = [(97, 130), (200, 161), (64, 300), (150, 150), (333, 120), (41, 45), (180, 241), (16, 400)]
@@ -75,7 +76,7 @@ def reference(data: np.ndarray, window: tuple[int, int, int, int], out: int, shr
 @pytest.mark.parametrize("out", [96, 36, 24, 10])
 def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> None:
     split = open_dataset(dataset)["train"]
-    whole = split.files.field("images")
+    whole = read_rows(split.reader.field("images"), np.arange(len(split)))
     collate = Collate(RandomResizedCrop(out), dtype=torch.uint8)
     found, exact = pixels_of(dataset, collate), pixels_of(dataset, collate, decode="cpu")
     used = set()
@@ -86,7 +87,7 @@ def test_windows_are_resized_from_the_smaller_image(dataset: Path, out: int) -> 
         window = int(plan.top[0]), int(plan.left[0]), int(plan.rows[0]), int(plan.cols[0])
         shrink = 4 if min(window[2:]) >= 6 * out else 2 if min(window[2:]) >= 3 * out else 1
         assert prepared.rendering.needed["shrink"].tolist() == [shrink]
-        if whole.index.encodings[row] != JPEG or shrink == 1:
+        if whole.encodings[row] != JPEG or shrink == 1:
             assert torch.equal(found[row], exact[row])
             continue
         used.add(shrink)
@@ -150,7 +151,9 @@ def test_fewer_pixels_are_decoded(dataset: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tiers.StoredRows, "missing", noted)
     pixels_of(dataset, Collate(Resize((5, 8))))
     shrinks = np.concatenate(made)["shrink"]
-    jpegs = (open_dataset(dataset)["train"].files.field("images").index.encodings == JPEG).sum()
+    jpegs = (
+        read_rows(open_dataset(dataset)["train"].reader.field("images"), np.arange(len(SIZES))).encodings == JPEG
+    ).sum()
     assert (shrinks > 1).sum() == jpegs
     assert {2, 4} <= set(shrinks.tolist())
 

@@ -18,7 +18,7 @@ from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
 from mmload.remote.opening import open as open_dataset
 from mmload.render.kernel_arguments import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
-from mmload.store.field_rows import LocalFiles
+from mmload.store.field_rows import FieldRows
 
 
 @given(st.lists(st.integers(0, 12), max_size=20), st.integers(1, 20))
@@ -85,8 +85,8 @@ def test_large_rows_beside_the_images_come_from_maps(
         tensors = {"images": torch.from_numpy(np.stack(images)), "masks": torch.from_numpy(np.stack(masks))}
         path = of_tensors(tmp_path, {"train": tensors})
     read: list[str] = []
-    fill = LocalFiles.fill
-    monkeypatch.setattr(LocalFiles, "fill", lambda *args: (read.append(args[1].name), fill(*args))[1])
+    fill = FieldRows.fill
+    monkeypatch.setattr(FieldRows, "fill", lambda *args: (read.append(args[0].name), fill(*args))[1])
     batches = list(Loader(path, collate=[CenterCrop(32)], batch_size=3, shuffle=True, tier="disk"))
     found = {int(row): mask for batch in batches for row, mask in zip(batch.ids, batch.masks, strict=True)}
     assert all(np.array_equal(found[row], mask[4:36, 2:34]) for row, mask in enumerate(masks))

@@ -224,7 +224,8 @@ RECIPES: Mapping[str, Recipe] = {
 
 def file_digests(folder: Path) -> Digests:
     """Returns a digest of each file but the manifest, and of what the opened splits say of themselves."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "dataset.json")
+    beside = ("dataset.json", ".source")
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in beside)
     found = {path.relative_to(folder).as_posix(): digest_of(_content(path)) for path in files}
     for name, split in mmload.open(folder).items():
         facts = len(split), {field: str(spec) for field, spec in split.fields.items()}, list(split.classes)

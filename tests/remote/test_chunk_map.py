@@ -58,7 +58,7 @@ def mapped_chunks(cache: Path) -> int:
 def prepared(rows: ChunkMap, split: Split, numbers: list[int]) -> tuple[PreparedRows, list[np.ndarray]]:
     """Prepared rows, and their bytes where they lie."""
     places = split.reader.field("images").located(np.array(numbers))
-    found = rows.prepare(places, lambda _, error: error)
+    found = rows.prepare(places)
     rows.wait(found, slice(None))
     sizes = places["bytes"].tolist()
     return found, [rows.memory[start : start + size] for start, size in zip(found.starts.tolist(), sizes, strict=True)]
@@ -123,7 +123,7 @@ def test_a_batch_is_given_up_without_the_lock_of_the_map(mapped: tuple[ChunkMap,
     """The garbage collector does so in any thread, also while another one has the lock and waits for that thread."""
     rows, split, _ = mapped
     given_up = [prepared(rows, split, [3, 9])]
-    with rows._changed:
+    with rows._lock:
         thread = threading.Thread(target=given_up.clear, daemon=True)
         thread.start()
         thread.join(20)
@@ -150,15 +150,12 @@ def test_prefetch_stays_a_window_ahead_and_ends(
 ) -> None:
     rows, split, _ = mapped
     monkeypatch.setattr(chunk_map_module, "WINDOW", 3)
-    ended = threading.Event()
-    thread = threading.Thread(target=rows.prefetch, args=(range(20), ended))
-    thread.start()
+    coming = iter(range(20))
+    rows.begin_epoch(coming)
     for used in range(5):
         rows.release(prepared(rows, split, [2 * used])[0])
     assert rows.files.fetched_bytes <= 9 * 2 * 81675
-    ended.set()
-    rows.end_prefetch()
-    thread.join()
+    rows.end_prefetch(coming)
     deadline = time.monotonic() + 5  # what was being fetched ends
     while mapped_chunks(tmp_path) > 2 and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -58,7 +58,7 @@ def by_torch(plan: Plan, masks: Tensor) -> Tensor:
     if there.padding is not None:
         there = replace(there, padding=replace(there.padding, fill=(float(there.padding.mask_fill),)))
     moved = picked(masks[:, None], there)
-    if there.resampling is not None and (placed := there.resampling.placement) is not None:
+    if (placed := there.resampling) is not None and isinstance(placed.rows, Tensor):
         moved = torch.where(on_canvas(there, placed)[:, None], moved, placed.mask_fill)
     program = there.program
     for place, slot in enumerate(() if program is None else program.slots):

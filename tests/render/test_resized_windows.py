@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -12,8 +14,8 @@ from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES, resize, resize_part
 from mmload.render.kernel_arguments import PADDING_MODES, RESIZED, ImageLines, Resizes
-from mmload.render.plan import Padding, Placement, Resampling
-from mmload.render.torch_rendering import on_canvas_of
+from mmload.render.plan import Padding, Plan, Resampling
+from mmload.render.torch_rendering import placed_window
 from mmload.render.torch_sampling import Placed, Window
 
 
@@ -89,11 +91,9 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     out = np.full((1, 3, *canvas), 99, np.uint8)
     windows, lines = np.array([(*corner, *window, *size, *place)], RESIZED), ImageLines.of_batch(images, np.array([1]))
     resize(lines, 0, Resizes(windows, levels[0], padding, levels[1], REACHES[mode]), out)
-    nothing = np.zeros(1, np.int64)
-    placement = Placement(rows=nothing, cols=nothing, top=nothing, left=nothing, fill=ground, mask_fill=255)
-    how = Resampling(height=canvas[0], width=canvas[1], mode=mode, antialias=True, placement=placement)
-    around = Padding(mode=outside, fill=fill)
-    expected = on_canvas_of(images[1], Window(*corner, *window, 0, 0, (), Placed(*size, *place)), how, around)
+    how = Resampling(rows=size[0], cols=size[1], mode=mode, antialias=True, fill=ground)
+    plan = replace(Plan.unchanged(1, (3, *canvas), 255.0), padding=Padding(mode=outside, fill=fill))
+    expected = placed_window(images[1], Window(*corner, *window, (), Placed(*size, *place)), plan, how)
     torch.testing.assert_close(torch.from_numpy(out[0]), expected, rtol=0, atol=0)
 
 

@@ -28,7 +28,7 @@ from mmload.remote.opening import open as open_dataset
 from mmload.sources import make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.files import inner_name, read_bytes
-from mmload.sources.listing import held_out
+from mmload.sources.listed_split import held_out
 
 
 def source(root: Path, **options):

@@ -426,7 +426,7 @@ def test_voc_part_of_a_split_has_its_samples(devkit: Devkit) -> None:
         ({"task": "single-label", "class_map": {"cat": "cat"}, "target_classes": ["dog"]}, "target_classes is"),
         ({"task": "single-label", "class_map": {"cat": "c"}, "target_classes": "cat"}, "target_classes is 'cat'"),
         ({"task": "single-label", "class_map": {"cat": ["cat"]}}, "class_map is"),
-        ({"task": "single-label", "class_map": {"cat": "x"}, "target_classes": ["x", "x"]}, "leads to once"),
+        ({"task": "single-label", "class_map": {"cat": "x"}, "target_classes": ["x", "x"]}, "different names"),
         ({"classes": ["a", "a"]}, "different names"),
         ({"classes": []}, "different names"),
         ({"image_set": ["../x/.."]}, "image_set"),

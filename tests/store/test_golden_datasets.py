@@ -21,6 +21,7 @@ import mmload
 from mmload.builder.verify import verify
 from mmload.records import FIELD_NAMES
 from mmload.store.dataset import Split
+from mmload.store.row_reader import read_rows
 
 FOLDER = Path(__file__).parents[1] / "golden"
 EXPECTED = FOLDER / "expected.json"
@@ -38,7 +39,7 @@ def fields_of(split: Split) -> dict[str, list[object]]:
 def _values(split: Split, name: str, row: int, *, encoded: bool) -> NDArray[Any]:
     """Returns the values of a row; of a variable-size one its bytes, as pixels depend on who decodes a JPEG."""
     if encoded:
-        return split.files.field(name).encoded(row)
+        return read_rows(split.reader.field(name), np.array([row])).bytes
     batch = split[row]
     return np.asarray(getattr(batch, name) if name in FIELD_NAMES else batch.extra[name])
 

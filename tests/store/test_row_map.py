@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,12 @@ from written_datasets import of_tensors
 import mmload
 from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.errors import MmloadError
-from mmload.loader import tiers
 from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import dataset_folder
 from mmload.store import row_reader as row_map_module
 from mmload.store.dataset import Split
-from mmload.store.row_reader import Places, PreparedRows, RowMap, Rows, row_map
+from mmload.store.row_reader import Places, PreparedRows, RowMap, Rows, map_files
 
 pytestmark = pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
 
@@ -45,8 +45,8 @@ def squares(path: Path, side: int, shards: int = 1, rows: int = ROWS) -> list[Sp
 def mapped_images(split: Any, ranks: int = 1) -> tuple[Rows, RowMap]:
     """The images of a split, and their map."""
     rows = split.reader.field("images")
-    mapped = row_map(rows, ranks)
-    assert mapped is not None
+    mapped = rows.mapped(ranks)
+    assert isinstance(mapped, RowMap)
     return rows, mapped
 
 
@@ -60,7 +60,7 @@ def evict(folder: Path) -> None:
 
 def brought_in(mapped: RowMap, places: Places) -> PreparedRows:
     """Rows that are in memory."""
-    prepared = mapped.prepare(places, lambda _, error: error)
+    prepared = mapped.prepare(places)
     mapped.wait(prepared, slice(None))
     return prepared
 
@@ -109,7 +109,7 @@ def test_mapped_batches_equal_read_ones(tmp_path: Path, monkeypatch: pytest.Monk
         return found
 
     mapped = batches()
-    monkeypatch.setattr(tiers, "row_map", lambda *_: None)
+    monkeypatch.setattr(resident_pages, "can_populate", lambda: False)
     assert all(map(torch.equal, mapped, batches()))
 
 
@@ -217,7 +217,7 @@ def test_a_fuse_file_system_that_ends_under_a_loader_is_an_error(mounted: Path) 
     of_tensors(mounted.with_name("behind") / "squares", {"train": {"images": images}})
     rows, mapped = mapped_images(mmload.open(mounted / "squares")["train"])
     places = rows.located(np.arange(ROWS))
-    mapped.prepare(places[:1], lambda _, error: error)
+    mapped.prepare(places[:1])
     words = ((process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
     next(process for process, line in words if line[:1] == ["bindfs"] and str(mounted) in line).kill()
     with pytest.raises(MmloadError, match=r"images\.memmap"):
@@ -230,7 +230,7 @@ def test_a_file_system_that_goes_is_an_error_of_mmload(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: False)
     rows, mapped = mapped_images(*squares(tmp_path, 200))
-    prepared = mapped.prepare(rows.located(np.arange(ROWS)), lambda _, error: error)
+    prepared = mapped.prepare(rows.located(np.arange(ROWS)))
     os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
     monkeypatch.setattr(dataset_folder, "revision_of", revision_of)
     for use in (lambda: mapped.wait(prepared, slice(None)), lambda: mapped.populate()):
@@ -238,13 +238,15 @@ def test_a_file_system_that_goes_is_an_error_of_mmload(tmp_path: Path, monkeypat
             use()
 
 
-def test_a_row_that_is_cut_off_is_named_in_a_later_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_a_row_that_is_cut_off_is_named_in_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: False)
     rows, mapped = mapped_images(*squares(tmp_path, 200))
-    prepared = mapped.prepare(rows.located(np.arange(ROWS)), lambda row, error: MmloadError(f"row {row}: {error}"))
+    prepared = mapped.prepare(rows.located(np.arange(ROWS)))
     os.truncate(next(tmp_path.rglob("images.memmap")), 12 * 120_000)
     mapped.wait(prepared, slice(8, 12))
-    with pytest.raises(MmloadError, match=r"^row 12: .*images\.memmap is damaged: it ends at byte 1440000"):
+    with pytest.raises(MmloadError, match=r"images\.memmap is damaged: it ends at byte 1440000"):
         mapped.wait(prepared, slice(10, 20))
 
 
@@ -279,9 +281,7 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytes
     for name, value in (("MOST_FILES", 0), ("system_mmap", lambda: lambda *_: row_map_module._FAILED)):
         with monkeypatch.context() as patch:
             patch.setattr(row_map_module, name, value)
-            assert row_map(rows) is None
-    os.truncate(next(tmp_path.rglob("images.memmap")), 100)
-    assert row_map(rows) is None
+            assert rows.mapped() is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
@@ -294,3 +294,14 @@ def test_reserved_beyond_the_limit_of_address_space_names_it() -> None:
     assert done.returncode == 1
     assert "StoreError: rows of 2,048.0 GiB cannot be mapped" in done.stderr
     assert "ulimit -v" in done.stderr
+
+
+def test_a_map_may_be_larger_than_the_memory(tmp_path: Path) -> None:
+    size = 2**42
+    with open(tmp_path / "hole", "w+b") as file:
+        try:
+            file.truncate(size)
+        except OSError as error:
+            pytest.skip(f"no such large files here: {error}")
+        opened: Any = SimpleNamespace(path=file.name, handle=file.fileno(), size=size)
+        assert map_files([opened], [0])[-1] == 0

@@ -41,7 +41,7 @@ def restored(*files: Path) -> Iterator[None]:
             file.write_bytes(content)
 
 
-REFUSAL = re.compile(r"(?=.*(\.png'|checksum mismatch)).{1,999}")
+REFUSAL = re.compile(r"(?=.*(\.png'|\.memmap is damaged)).{1,999}")
 """One line that names the row by its sample, or the file."""
 
 

@@ -88,7 +88,7 @@ def test_browse_variable_rows_shows_masks_and_boxes(tmp_path: Path) -> None:
         told = json.loads(pages.get("api/row", query).body)
         assert (told["boxes"], told["mask"]) == (count, True)
         assert pages.get("image/stored", query).body != pages.get("image/stored", query | {"plain": "1"}).body
-        assert pages.get("api/draws", query).status == pages.get("image/draw", query | {"number": "3"}).status == 200
+        assert pages.get("api/draws", query).status == 200
 
 
 def test_thumbnails_are_those_of_squares_of_the_same_pixels(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The loaders that a bench compares: each delivers the batches of the same task in its own way, one file per kind.
 
-    entry -> source -> stock, tutorial, ours, ...
+    entry -> stock, tutorial, ours, ...
 
 Takes a :class:`~mmload.bench.task.Task` and returns entries; each entry that is not missing can be created in its own
 process. Never measures anything.
@@ -12,8 +12,7 @@ from mmload.bench.contenders.dali import dali_entries
 from mmload.bench.contenders.entry import Contender, ContenderEntry
 from mmload.bench.contenders.ffcv import ffcv_entries
 from mmload.bench.contenders.ours import own_entries
-from mmload.bench.contenders.source import check_source
-from mmload.bench.contenders.stock import stock_entries
+from mmload.bench.contenders.stock import check_source, stock_entries
 from mmload.bench.contenders.tutorial import tutorial_entries
 from mmload.bench.task import Task
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -21,19 +21,13 @@ ROOM_SHARE = 1 / 8
 """Upper bound on the share of free space for one conversion: there are up to four of them."""
 
 
-class Contender(Protocol):
-    """One way to load, created and used in its own process."""
+Contender = Callable[[], Iterator[tuple[Any, Tensor]]]
+"""One way to load, made and used in its own process: yields the batches of one epoch in a new order.
 
-    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        """Yields images [B, C, H, W] and labels [B] of one epoch in a new order, on the task's device.
-
-        If the task has several views, a tuple of them takes the images' place.
-
-        A batch is ready to use, and may become invalid when the next one is requested.
-        """
-
-    def close(self) -> None:
-        """Stops its threads and processes."""
+A batch is images [B, C, H, W], or a tuple of them if the task has several views, and labels [B], on the task's device.
+It is ready to use, and may become invalid when the next one is requested. Threads and processes end with the last
+reference.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +40,10 @@ class ContenderEntry:
         differs: deviations from the task, "" if there are none.
         need: start order when time is short, lowest first. Entries with 0 are always started, because the verdict needs
             them.
-        ceiling: the limit of its rate: "" for the default of the device, or "device" if the images are
-            on the device before the epoch begins.
+        on_device: whether the images are on the device before the epoch begins.
         ahead: upper bound on the batches that it has ready or makes while none is requested. What is measured is a
             multiple of it: several workers deliver that many batches at once, then none for a while.
-        make: a module-level class or function that creates the contender of a task; the path is a folder for
+        make: a module-level function that creates the contender of a task; the path is a folder for
             conversions, which are never timed and reused if they exist.
     """
 
@@ -58,29 +51,17 @@ class ContenderEntry:
     group: str
     differs: str = ""
     need: int = 0
-    ceiling: str = ""
+    on_device: bool = False
     ahead: int = 1
     make: Callable[[Task, Path], Contender]
 
 
-class Batches:
-    """A contender over any iterable of (images, labels) batches, such as a DataLoader, whose workers closing ends.
-
-    From pinned memory the copy to the device overlaps with the next batch.
-    """
-
-    def __init__(self, loader: Iterable[tuple[Any, Tensor]], device: str) -> None:
-        self._loader: Iterable[tuple[Any, Tensor]] = loader
-        self._device = device
-
-    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        for images, labels in self._loader:
-            views = [images] if isinstance(images, Tensor) else images
-            moved = tuple(view.to(self._device, non_blocking=True) for view in views)
-            yield moved if len(moved) > 1 else moved[0], labels.to(self._device, non_blocking=True)
-
-    def close(self) -> None:
-        self._loader = ()
+def moved(loader: Iterable[tuple[Any, Tensor]], device: str) -> Iterator[tuple[Any, Tensor]]:
+    """Yields the batches of a loader on the device; from pinned memory the copy overlaps with the next batch."""
+    for images, labels in loader:
+        views = [images] if isinstance(images, Tensor) else images
+        there = tuple(view.to(device, non_blocking=True) for view in views)
+        yield there if len(there) > 1 else there[0], labels.to(device, non_blocking=True)
 
 
 def installed(module: str) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmload.bench.contenders.entry import ContenderEntry, converted, has_room, installed
+from mmload.bench.contenders.entry import Contender, ContenderEntry, converted, has_room, installed
 from mmload.bench.task import Task
 from mmload.errors import counted
 
@@ -27,27 +27,25 @@ _FILE = "rows.beton"
 _TO_END = 1.0  # seconds: its thread looks every half second whether its epoch was cut short
 
 
-class Ffcv:
-    """FFCV's Loader, shuffled, with its file in the page cache."""
+def ffcv_loader(task: Task, scratch: Path, *, mode: str) -> Contender:
+    """Makes FFCV's Loader, shuffled, with its file in the page cache."""
+    from ffcv.loader import Loader, OrderOption
 
-    def __init__(self, task: Task, scratch: Path, *, mode: str) -> None:
-        from ffcv.loader import Loader, OrderOption
+    folder = converted(scratch, f"ffcv-{mode}", partial(write_rows, task, mode))
+    loader: Any = Loader(
+        str(folder / _FILE),
+        batch_size=task.batch_size,
+        num_workers=task.threads,
+        order=OrderOption.RANDOM,
+        os_cache=True,
+        indices=np.tile(np.arange(len(task.rows)), task.repeats),
+        drop_last=False,
+        pipelines={"image": _image_pipeline(task), "label": _label_pipeline(task)},
+    )
 
-        folder = converted(scratch, f"ffcv-{mode}", partial(write_rows, task, mode))
-        self._loader: Any = Loader(
-            str(folder / _FILE),
-            batch_size=task.batch_size,
-            num_workers=task.threads,
-            order=OrderOption.RANDOM,
-            os_cache=True,
-            indices=np.tile(np.arange(len(task.rows)), task.repeats),
-            drop_last=False,
-            pipelines={"image": _image_pipeline(task), "label": _label_pipeline(task)},
-        )
-
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch() -> Iterator[tuple[Tensor, Tensor]]:
         # A batch's memory is reused a few batches later.
-        batches = iter(self._loader)
+        batches = iter(loader)
         try:
             for images, labels in batches:
                 yield images, labels.flatten()
@@ -59,8 +57,7 @@ class Ffcv:
                     batches.output_queue.get_nowait()
                 batches.join(_TO_END)
 
-    def close(self) -> None:
-        self._loader = None
+    return epoch
 
 
 def ffcv_entries(task: Task) -> list[ContenderEntry]:
@@ -83,7 +80,7 @@ def ffcv_entries(task: Task) -> list[ContenderEntry]:
             differs="; ".join(filter(None, [loss, _crop_differs(task), "channels_last"])),
             need=2,
             ahead=4,  # FFCV's default, and one that it makes
-            make=partial(Ffcv, mode=mode),
+            make=partial(ffcv_loader, mode=mode),
         )
         for name, mode, loss in ways
     ]
@@ -96,7 +93,7 @@ def write_rows(task: Task, mode: str, folder: Path) -> None:
 
     image = RGBImageField(
         write_mode=mode,
-        max_resolution=task.longest_side,
+        max_resolution=int(task.sizes.max()),
         smart_threshold=round(task.pixel_bytes),
         jpeg_quality=QUALITY,
     )

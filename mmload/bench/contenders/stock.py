@@ -1,7 +1,8 @@
 """torchvision under ``torch.utils.data.DataLoader``: the common way to train, and well tuned.
 
-Images are PIL images as in torchvision's examples, or uint8 tensors as its documentation recommends for speed. Worker
-processes persist; with CUDA, batches are pinned.
+Images are the original ones, as torchvision's own datasets read them: item ``i`` is the source of row ``i``. They are
+PIL images as in torchvision's examples, or uint8 tensors as its documentation recommends for speed. The steps are the
+equivalents of the recipe's and the task's. Worker processes persist; with CUDA, batches are pinned.
 """
 
 from __future__ import annotations
@@ -9,105 +10,73 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torchvision import datasets
 from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
 
-from mmload.bench.contenders.entry import Batches, ContenderEntry
-from mmload.bench.contenders.source import (
-    composed,
-    float_steps,
-    no_source,
-    random_steps,
-    recipe_steps,
-    shrinks,
-    source_dataset,
-)
-from mmload.bench.task import Task
-from mmload.bench.training_recipes import Collated, OneByOne, collate_of_recipe, published_steps
-from mmload.errors import counted
+from mmload.augment import AlternatingHorizontalFlip, RandomHorizontalFlip
+from mmload.augment.collate import Collate
+from mmload.augment.views import collates_of
+from mmload.bench.contenders.entry import Contender, ContenderEntry, moved
+from mmload.bench.task import EPOCH, Task
+from mmload.errors import SourceError, UsageError, counted
+from mmload.interop.torchvision import torchvision_equivalent
+from mmload.runtime.regular_files import check_regular, read_regular
+from mmload.sources.cifar import read_plain_pickle
 
 PREFETCH = 2
 """Prefetched batches per worker, DataLoader's default. Measured on 2 cores with 2 workers, 4 and 8 are no faster."""
 
-
-class Stock(Batches):
-    """torchvision's ImageFolder or CIFAR and its transforms on PIL images."""
-
-    def __init__(self, task: Task, scratch: Path, *, workers: int) -> None:
-        steps = [*recipe_steps(task), *random_steps(task), v2.PILToTensor(), *float_steps(task)]
-        super().__init__(data_loader(task, source_dataset(task, composed(steps)), workers), task.device)
-
-
-class OnTensors(Batches):
-    """The same files decoded to uint8 tensors by torchvision, and its v2 transforms, or a training recipe's."""
-
-    def __init__(self, task: Task, scratch: Path, *, workers: int, views: list[list[Any]], mix: Any = None) -> None:
-        dataset = DecodedTensors(source_dataset(task), OneByOne(recipe_steps(task), views))
-        super().__init__(data_loader(task, dataset, workers, Collated(mix)), task.device)
+FROM_PHOTOGRAPHS = "crops the photographs before they are resized"
+"""Deviation of contenders that crop the images of the source, where the stored variable-size images are smaller."""
 
 
 def stock_entries(task: Task) -> list[ContenderEntry]:
-    """Returns both variants, each with every number of workers; none where torchvision cannot read the source."""
+    """Returns each variant with every number of workers; none where torchvision cannot read the source."""
     if no_source(task):
         return []
     likely = min(task.workers, key=lambda workers: abs(workers - task.threads))  # rarely much slower than the best
-    ways: dict[str, Callable[..., Any]]
-    if task.training_recipe:
-        ways = {"v2 tensors": _of_recipe(task)}
-    else:
-        on_tensors = partial(OnTensors, views=[[*random_steps(task), *float_steps(task)]])
-        ways = {"torchvision": Stock, "v2 tensors": on_tensors}
+    flips = "flips are random, not alternating" if task.augment == "airbench" else ""
+    ways = {"v2 tensors": True} if task.training_recipe else {"torchvision": False, "v2 tensors": True}
     return [
         ContenderEntry(
             name=f"DataLoader + {name}, {counted(workers, 'worker')}",
             group="stock",
-            differs=_differs(task),
+            differs="; ".join(filter(None, [shrinks(task), flips])),
             need=0 if workers == likely else 3,
             ahead=max(1, PREFETCH * workers),
-            make=partial(make, workers=workers),
+            make=partial(stock_loader, workers=workers, on_tensors=on_tensors),
         )
-        for name, make in ways.items()
+        for name, on_tensors in ways.items()
         for workers in task.workers
     ]
 
 
-def _of_recipe(task: Task) -> Callable[..., OnTensors]:
-    """Returns the contender with torchvision's steps of the task's training recipe."""
-    from mmload.augment.views import collates_of  # in the bench's process alone, as it imports numba
-
-    collates = collates_of(collate_of_recipe(task.training_recipe, task.crop, task.classes))
-    steps = [published_steps(collate) for collate in collates]
-    return partial(OnTensors, views=[view for view, _ in steps], mix=steps[0][1])
-
-
-def _differs(task: Task) -> str:
-    """Returns how torchvision's steps deviate from the task."""
-    flips = "flips are random, not alternating" if task.training_recipe == "airbench" else ""
-    return "; ".join(filter(None, [shrinks(task), flips]))
-
-
-def data_loader(
-    task: Task,
-    dataset: Dataset[tuple[Tensor, int]],
-    workers: int,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-) -> DataLoader[Any]:
-    """Returns a tuned DataLoader that shuffles the task's repeats of a dataset."""
-    return DataLoader(
+def stock_loader(task: Task, scratch: Path, *, workers: int, on_tensors: bool) -> Contender:
+    """Makes a tuned DataLoader that shuffles the task's repeats of torchvision's dataset of the source."""
+    views, mix = task_steps(task)
+    if on_tensors:
+        dataset: Any = DecodedTensors(source_dataset(task), OneByOne(stored_steps(task), views))
+    else:
+        (steps,) = views
+        at = next((place for place, step in enumerate(steps) if isinstance(step, v2.ToDtype)), len(steps))
+        dataset = source_dataset(task, composed([*stored_steps(task), *steps[:at], v2.PILToTensor(), *steps[at:]]))
+    loader: DataLoader[Any] = DataLoader(
         ConcatDataset([dataset] * task.repeats),
         batch_size=task.batch_size,
         shuffle=True,
-        collate_fn=collate_fn,
+        collate_fn=None if mix is None else partial(collated, mix),
         num_workers=workers,
         persistent_workers=workers > 0,
         prefetch_factor=PREFETCH if workers else None,
         pin_memory=task.device == "cuda",
     )
+    return partial(moved, loader, task.device)
 
 
 class DecodedTensors(Dataset[tuple[Tensor, int]]):
@@ -125,3 +94,197 @@ class DecodedTensors(Dataset[tuple[Tensor, int]]):
             return self._transform(self._pixels[index].contiguous()), self._source.targets[index]
         path, target = self._source.samples[index]
         return self._transform(decode_image(read_file(path), ImageReadMode.RGB)), target
+
+
+# The steps, as torchvision's.
+
+
+def stored_specs(task: Task) -> list[dict[str, Any]]:
+    """Returns the recipe's deterministic transforms; none before resized crops of variable-size photographs."""
+    if task.variable_size and task.augment == "resized-crop":
+        return []
+    specs: list[dict[str, Any]] = task.recipe["transforms"]
+    return specs
+
+
+def shrinks(task: Task) -> str:
+    """Returns how crops of the source's images deviate from those of the rows, "" if they do not."""
+    return FROM_PHOTOGRAPHS if task.variable_size and not stored_specs(task) and task.recipe["transforms"] else ""
+
+
+def stored_steps(task: Task) -> list[Any]:
+    """Returns torchvision's equivalents of the recipe's transforms, for PIL images and for tensors.
+
+    Raises:
+        UsageError: if one has none.
+    """
+    _, *steps = torchvision_equivalent({**task.recipe, "transforms": stored_specs(task)}).transforms
+    return steps
+
+
+def task_steps(task: Task) -> tuple[list[list[Any]], Any]:
+    """Returns torchvision's steps for each view of an image, and the one for a batch that ends them, None if none does.
+
+    An alternating flip, which torchvision does not have, is a random one.
+    """
+    views, mix = list[list[Any]](), list[Any]()
+    for collate in collates_of(task.collate):
+        steps = [RandomHorizontalFlip() if isinstance(one, AlternatingHorizontalFlip) else one for one in collate.steps]
+        twin = Collate(*steps, dtype=collate.dtype)
+        twin.set_epoch(EPOCH)
+        _, *made = torchvision_equivalent(twin).transforms
+        views.append([step for step in made if not _mixes(step)])
+        mix = [step for step in made if _mixes(step)]
+    return views or [[]], v2.Compose(mix) if mix else None
+
+
+def _mixes(step: Any) -> bool:
+    inner = step.transforms if isinstance(step, v2.RandomChoice) else [step]
+    return any(isinstance(one, v2.MixUp | v2.CutMix) for one in inner)
+
+
+def composed(steps: list[Any]) -> Any:
+    """Returns the steps as one transform; the identity for no steps, which torchvision's ``Compose`` rejects."""
+    return v2.Compose(steps) if steps else v2.Identity()
+
+
+class OneByOne:
+    """An image's views by torchvision, after steps that are applied once. Picklable."""
+
+    def __init__(self, before: list[Any], views: list[list[Any]]) -> None:
+        self._before, self._views = composed(before), list(map(composed, views))
+
+    def __call__(self, image: Any) -> Any:
+        """Returns a tuple of the views, or the only view."""
+        whole = self._before(image)
+        made = tuple(view(whole) for view in self._views)
+        return made if len(made) > 1 else made[0]
+
+
+def collated(mix: Any, items: list[tuple[Any, int]]) -> tuple[Any, Tensor]:
+    """Returns the batch of some samples by torch's default collate, mixed."""
+    mixed: tuple[Any, Tensor] = mix(*torch.utils.data.default_collate(items))
+    return mixed
+
+
+# The original images.
+
+
+def no_source(task: Task) -> str:
+    """Returns why torchvision cannot read the task's source, "" if it can."""
+    recipe = task.recipe
+    kind = recipe["source"]["kind"]
+    if kind == "voc":
+        return "torchvision's VOCDetection and VOCSegmentation give annotations and masks, not one class for each image"
+    if kind not in ("imagefolder", "cifar10", "cifar100"):
+        return f"the bench does not read a source of kind {kind} by torchvision"
+    if recipe["source"].get("labels", "fine") != "fine":
+        return "torchvision's CIFAR100 has fine labels only"
+    if recipe["decode"]["mode"] != "RGB" or recipe["decode"]["exif_orient"]:
+        return "torchvision's ImageFolder reads RGB and does not turn images"
+    if task.source is None:
+        return "it reads the photographs themselves: give --source ROOT"
+    try:
+        stored_steps(task)
+    except UsageError as error:
+        return str(error)
+    return "" if task.labeled else f"split {task.split!r} does not have one class for each image"
+
+
+def check_source(task: Task) -> None:
+    """Compares the source with the store if torchvision can read it, and checks that its images are regular files.
+
+    The contenders open images by name, which blocks on a FIFO, and never ends on a device.
+
+    Raises:
+        SourceError: if it does not exist, or is not what the store was built from, or an image is not a regular file.
+    """
+    if no_source(task):
+        return
+    for path, _ in getattr(source_dataset(task), "samples", ()):  # CIFAR has no such list: its files are read as is
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise SourceError(
+                f"cannot read {path} ({error.strerror}); remove it from the source, or restore it"
+            ) from error
+
+
+def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) -> Any:
+    """Returns torchvision's dataset of the source; item ``i`` is (image, class index) of row ``i``.
+
+    Raises:
+        SourceError: if the source does not exist, or is not what the store was built from.
+    """
+    if task.source is None or not task.source.is_dir():
+        raise SourceError(f"no such folder: {task.source}; give the folder that the dataset was built from")
+    kind = task.recipe["source"]["kind"]
+    return _folder(task, task.source, transform) if kind == "imagefolder" else _cifar(task, kind, transform)
+
+
+class _AnyPickles:
+    """torchvision's CIFAR without its checksums: any files in its format are accepted."""
+
+    def _check_integrity(self) -> bool:
+        return True
+
+
+class _Cifar10(_AnyPickles, datasets.CIFAR10):  # type: ignore[misc]  # torchvision is untyped here
+    meta: ClassVar[Any] = {**datasets.CIFAR10.meta, "md5": None}
+
+
+class _Cifar100(_AnyPickles, datasets.CIFAR100):  # type: ignore[misc]  # torchvision is untyped here
+    meta: ClassVar[Any] = {**datasets.CIFAR100.meta, "md5": None}
+
+
+def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any:
+    official = _Cifar10 if kind == "cifar10" else _Cifar100
+    _check_plain_data(task.source, official)
+    try:
+        made = official(str(task.source), train=task.split == "train", transform=transform)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise SourceError(
+            f"torchvision cannot read {task.source} as {kind} ({error}); give the original files"
+        ) from error
+    if len(made) != len(task.rows):
+        raise _another(task, len(made))
+    return made
+
+
+def _check_plain_data(source: Path | None, official: Any) -> None:
+    """Raises SourceError if a pickle that torchvision is going to load has more than plain data and arrays."""
+    folder = Path(source or ".") / official.base_folder
+    names = [name for name, _ in (*official.train_list, *official.test_list)]
+    for path in (folder / name for name in (*names, official.meta["filename"])):
+        try:
+            read_plain_pickle(read_regular(path))
+        except OSError as error:
+            raise SourceError(f"cannot read {path} ({error.strerror}); give the original files") from error
+        except ValueError as error:
+            raise SourceError(f"{path} is not a CIFAR batch: {error}") from error
+
+
+def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> Any:
+    """Returns an ImageFolder restricted to the stored samples, in the rows' order."""
+    inner = root / task.split
+    try:
+        made = datasets.ImageFolder(str(inner if inner.is_dir() else root), transform, allow_empty=True)
+    except OSError as error:
+        raise SourceError(
+            f"torchvision cannot read {root} as an ImageFolder ({error}); give the folder that the dataset was built "
+            "from"
+        ) from error
+    target_of = {str(Path(path)): target for path, target in made.samples}
+    wanted = [str(root / sample.id) for sample in task.rows.source(slice(None))]
+    if any(path not in target_of for path in wanted):
+        raise _another(task, len(target_of))
+    made.samples = made.imgs = [(path, target_of[path]) for path in wanted]
+    made.targets = [target for _, target in made.samples]
+    return made
+
+
+def _another(task: Task, images: int) -> SourceError:
+    return SourceError(
+        f"{task.source} has {counted(images, 'image')}, split {task.split!r} of {task.dataset} has "
+        f"{counted(len(task.rows), 'row')} that are not all among them; give the folder that the dataset was built from"
+    )

@@ -17,7 +17,7 @@ from tensordict import TensorDict, tensorclass
 from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from mmload.bench.contenders.entry import Batches, ContenderEntry, converted, has_room
+from mmload.bench.contenders.entry import Contender, ContenderEntry, converted, has_room, moved
 from mmload.bench.task import Task
 
 _AT_ONCE = 256
@@ -51,43 +51,36 @@ def tutorial_flip(x: Tensor) -> Tensor:
     return x.masked_fill(flip, 0.0) + x.masked_fill(~flip, 0.0).flip(-1)
 
 
-class Tutorial(Batches):
-    """The tutorial's DataLoader over its tensorclass, transformed on the training thread."""
+def tutorial_loader(task: Task, scratch: Path) -> Contender:
+    """Makes the tutorial's DataLoader over its tensorclass, transformed on the training thread."""
+    folder = converted(scratch, "tensorclass", partial(write_maps, task))
+    loc, scale = (torch.tensor(each, device=task.device).view(-1, 1, 1) * 255 for each in (task.mean, task.std))
 
-    def __init__(self, task: Task, scratch: Path) -> None:
-        folder = converted(scratch, "tensorclass", partial(write_maps, task))
-        data: Any = ImageNetData
-        loader: DataLoader[Any] = DataLoader(
-            data.from_tensordict(TensorDict.load_memmap(folder)),
-            batch_size=task.batch_size,
-            sampler=SubsetRandomSampler(torch.arange(len(task.rows)).repeat(task.repeats).tolist()),
-            collate_fn=self._collate,
-        )
-        super().__init__(loader, task.device)
-        self._task = task
-        scales = (torch.tensor(values, device=task.device).view(-1, 1, 1) * 255 for values in (task.mean, task.std))
-        self._loc, self._scale = scales
-
-    def _collate(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def collate(batch: Any) -> tuple[Tensor, Tensor]:
         """Pins and moves a batch, then transforms its images: it converts complete images to floats before the crop."""
-        out = (batch.pin_memory() if self._task.device == "cuda" else batch).to(self._task.device)
-        if self._task.augment != "none":
-            out.images = tutorial_flip(tutorial_crop((out.images - self._loc) / self._scale, self._task.crop))
+        out = (batch.pin_memory() if task.device == "cuda" else batch).to(task.device)
+        if task.augment != "none":
+            out.images = tutorial_flip(tutorial_crop((out.images - loc) / scale, task.crop))
         return out.images, out.targets
+
+    data: Any = ImageNetData
+    loader: DataLoader[Any] = DataLoader(
+        data.from_tensordict(TensorDict.load_memmap(folder)),
+        batch_size=task.batch_size,
+        sampler=SubsetRandomSampler(torch.arange(len(task.rows)).repeat(task.repeats).tolist()),
+        collate_fn=collate,
+    )
+    return partial(moved, loader, task.device)
 
 
 def tutorial_entries(task: Task) -> list[ContenderEntry]:
-    """Returns the single tutorial entry, if its crop supports all of the task."""
-    if task.training_recipe or task.variable_size or not task.labeled or not has_room(task) or not _does(task):
+    """Returns the single tutorial entry, if its crop, which fails where it is as large as the image, does the task."""
+    smaller = not task.variable_size and task.crop < min(task.rows.fields["images"].shape[1:])
+    does = task.augment == "none" or (task.augment == "crop" and not task.padding and smaller)
+    if not does or task.variable_size or not task.labeled or not has_room(task):
         return []
     differs = "shuffled (it does not)" if task.augment == "none" else _FAULTS
-    return [ContenderEntry(name="tensordict tutorial", group="peer", differs=differs, need=1, make=Tutorial)]
-
-
-def _does(task: Task) -> bool:
-    """Returns whether the tutorial can make the task's crop, which fails where it is as large as the image."""
-    smaller = task.crop < min(task.rows.fields["images"].shape[1:])
-    return task.augment == "none" or (task.augment == "crop" and not task.padding and smaller)
+    return [ContenderEntry(name="tensordict tutorial", group="peer", differs=differs, need=1, make=tutorial_loader)]
 
 
 def write_maps(task: Task, folder: Path) -> None:

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
@@ -19,13 +18,10 @@ import numpy.typing as npt
 from mmload.errors import RecipeError, SampleError, SourceError, counted
 from mmload.records import Sample
 from mmload.sources.decode import Decoder
-from mmload.sources.files import Place, ReadImage, RemoteFiles, SampleFiles, local_root
+from mmload.sources.files import Place, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_BLOCK = 16
-"""Number of rows per block. Reading a row unpacks its block in 5 us; a million samples take about 90 MB in blocks."""
 
 _RANK = np.dtype([("high", ">u8"), ("low", ">u8")])
 
@@ -35,39 +31,28 @@ T = TypeVar("T", bound=tuple[Any, ...])
 class Listing(Generic[T]):
     """Named tuples of texts, numbers, None or lists of these, by number. Picklable, and read by any threads at once.
 
-    It keeps a lone surrogate, as in a file name that is not UTF-8.
+    They are one array of bytes, in which a million samples take about 90 MB. A lone surrogate, as in a file name that
+    is not UTF-8, stays.
     """
 
     def __init__(self, kind: Callable[..., T], rows: Iterable[T] = ()) -> None:
-        self._kind, self._count = kind, 0
-        self._blocks: list[bytes] = []
-        self._unpacked: tuple[int, Sequence[tuple[Any, ...]]] = 0, ()  # first row and rows of the block read last
-        remaining = map(tuple, rows)
-        while block := tuple(islice(remaining, _BLOCK)):
-            self._blocks.append(marshal.dumps(block))
-            self._count += len(block)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_unpacked": (0, ())}
+        self._kind, self._packed, self._ends = kind, bytearray(), array("q", [0])
+        for row in rows:
+            self._packed += marshal.dumps(tuple(row))
+            self._ends.append(len(self._packed))
 
     def only(self, rows: Iterable[int]) -> Listing[T]:
         """Returns these rows, in this order."""
-        return Listing(self._kind, (self[row] for row in rows))
+        return Listing(self._kind, map(self.__getitem__, rows))
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> T:
-        first, rows = self._unpacked
-        if not 0 <= index - first < len(rows):
-            if not 0 <= index < self._count:
-                raise IndexError(f"{index} of {self._count}")
-            first = index - index % _BLOCK
-            self._unpacked = first, rows = first, marshal.loads(self._blocks[index // _BLOCK])
-        return self._kind(*rows[index - first])
+        return self._kind(*marshal.loads(self._packed[self._ends[index] : self._ends[index + 1]]))
 
     def __iter__(self) -> Iterator[T]:
-        return starmap(self._kind, chain.from_iterable(map(marshal.loads, self._blocks)))
+        return map(self.__getitem__, range(len(self)))
 
 
 def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> None:
@@ -79,10 +64,12 @@ def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> Non
             raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
 
 
-def are_different_names(names: Any, is_valid: Callable[[str], object] = str.strip) -> bool:
-    """Returns whether a value is a list of different valid texts, by default of those that are not blank."""
-    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) and is_valid(name) for name in names)
-    return is_list and 0 < len(set(names)) == len(names)
+def check_names(option: str, names: object, is_valid: Callable[[str], object] = str.strip) -> None:
+    """Raises RecipeError unless an option is None or a list of different valid names, by default such as not blank."""
+    if names is not None and (
+        not isinstance(names, list) or not names or not all(map(is_valid, names)) or len(set(names)) < len(names)
+    ):
+        raise RecipeError(f"{option} is {names!r:.80}; write a list of different names")
 
 
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -144,12 +131,14 @@ class Item(NamedTuple):
         revision: text that changes when what is read does.
         fault: why it cannot be read, or "".
         own: what its source knows of it.
+        name: its name, or "" for that of its image.
     """
 
     files: Sequence[str]
     revision: str
     fault: str = ""
     own: Any = None
+    name: str = ""
 
 
 class Beside(NamedTuple):
@@ -167,8 +156,8 @@ def size_of(image: Tensor) -> tuple[int, int]:
     return image.shape[-2], image.shape[-1]
 
 
-class ListedSplit(ABC, Generic[T]):
-    """Split of listed images, by default of :class:`Item`; the class of a source adds :meth:`beside`.
+class ListedSplit(ABC):
+    """Split of listed images; the class of a source adds :meth:`beside`.
 
     Attributes:
         place: folder or URL that names of files are relative to.
@@ -181,14 +170,13 @@ class ListedSplit(ABC, Generic[T]):
         self,
         place: Path | RemoteFiles,
         decoder: Decoder,
-        items: Listing[T],
+        items: Listing[Item],
         classes: tuple[str, ...],
         notes: tuple[str, ...] = (),
         *,
         boxes: bool = False,
     ) -> None:
-        self.place, self.decoder, self.classes, self._boxes = place, decoder, classes, boxes
-        self.items: Listing[Any] = items
+        self.place, self.decoder, self.items, self.classes, self._boxes = place, decoder, items, classes, boxes
         self._notes = (*notes, *similar_names(classes))
 
     @property
@@ -216,17 +204,17 @@ class ListedSplit(ABC, Generic[T]):
         self._notes += notes
 
     def id(self, index: int) -> str:
-        """Returns the name of a sample: by default that of its image."""
-        return self.files(index)[0]
+        """Returns the name of a sample."""
+        item = self.items[index]
+        return item.name or item.files[0]
 
     def revision(self, index: int) -> str:
         """Returns text that changes when what :meth:`read` gives does."""
-        return str(self.items[index].revision)
+        return self.items[index].revision
 
     def files(self, index: int) -> Sequence[str]:
         """Returns the names of a sample's files in the order in which they are read, its image first."""
-        files: Sequence[str] = self.items[index].files
-        return files
+        return self.items[index].files
 
     def place_of(self, index: int) -> Place:
         """Returns where the files of a sample are: by default in :attr:`place`."""
@@ -237,14 +225,10 @@ class ListedSplit(ABC, Generic[T]):
             if isinstance(place := self.place_of(index), RemoteFiles):
                 place.fetch_ahead(self.files(index))
 
-    def check(self, index: int) -> None:
-        """Raises SampleError if a sample is known to be wrong."""
+    def reader(self, index: int) -> SampleFiles:
+        """Returns the reader of a sample's files; raises SampleError if the sample is known to be wrong."""
         if fault := self.items[index].fault:
             raise SampleError(self.id(index), fault)
-
-    def reader(self, index: int) -> SampleFiles:
-        """Returns the reader of a sample's files; raises SampleError as :meth:`check` does."""
-        self.check(index)
         return SampleFiles(self.place_of(index), self.id(index))
 
     def checksum(self, index: int) -> str:
@@ -256,10 +240,6 @@ class ListedSplit(ABC, Generic[T]):
 
     def image_size(self, index: int) -> tuple[int, int] | None:
         return self.reader(index).size(self.files(index)[0], self.decoder)
-
-    def opened(self, files: SampleFiles, name: str) -> ReadImage:
-        """Reads the image of a sample."""
-        return files.image(name, self.decoder, boxes=self._boxes)
 
     @abstractmethod
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
@@ -276,7 +256,7 @@ class ListedSplit(ABC, Generic[T]):
             SampleError: if a file is missing or wrong.
         """
         files = self.reader(index)
-        pixels, jpeg, losses = self.opened(files, self.files(index)[0])
+        pixels, jpeg, losses = files.image(self.files(index)[0], self.decoder, boxes=self._boxes)
         size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
         with files.naming():
             fields, more, lists = self.beside(index, files, pixels)
@@ -285,11 +265,11 @@ class ListedSplit(ABC, Generic[T]):
         return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
 
 
-S = TypeVar("S", bound=ListedSplit[Any])
+S = TypeVar("S", bound=ListedSplit)
 
 
 def with_held_out(
-    splits: Mapping[str, S], stratum: Callable[[Any], Hashable], fraction: float, seed: int
+    splits: Mapping[str, S], stratum: Callable[[Item], Hashable], fraction: float, seed: int
 ) -> dict[str, S]:
     """Returns the splits with a new split ``val``, the same share of every stratum of ``train``.
 
@@ -316,7 +296,7 @@ def with_held_out(
 
 
 def note_doubles(
-    splits: Mapping[str, ListedSplit[Any]], others: tuple[str, ...] = (), kind: str = "image", more: str = ""
+    splits: Mapping[str, ListedSplit], others: tuple[str, ...] = (), kind: str = "image", more: str = ""
 ) -> None:
     """Adds a note to each split on images that it has several times, or an earlier split has too.
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmload.sources import listing as listings
-from mmload.sources.listing import Listing
+from mmload.sources.listed_split import Listing
 
 
 class Entry(NamedTuple):
@@ -26,14 +23,6 @@ TEXTS = st.text(st.characters(exclude_categories=[]))  # lone surrogates, as of 
 ENTRIES = st.lists(st.builds(Entry, name=TEXTS, target=st.integers(-(2**63), 2**63 - 1), revision=TEXTS), max_size=8)
 
 
-@pytest.fixture(autouse=True, params=[1, 3, 16])
-def block(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Sets the number of rows per block."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listings, "_BLOCK", request.param)
-        yield
-
-
 @given(entries=ENTRIES)
 def test_rows_come_back(entries: list[Entry]) -> None:
     listing = Listing(Entry, entries)
@@ -42,13 +31,6 @@ def test_rows_come_back(entries: list[Entry]) -> None:
         assert list(found) == entries
         assert [found[number] for number in range(len(entries))] == entries
     assert list(listing.only(reversed(range(len(entries))))) == entries[::-1]
-
-
-@pytest.mark.parametrize("index", [-1, 2])
-def test_what_is_not_there_is_an_index_error(index: int) -> None:
-    listing = Listing(Entry, [Entry("a", 5, ""), Entry("", -5, "b")])
-    with pytest.raises(IndexError, match=f"{index} of 2"):
-        listing[index]
 
 
 def test_many_threads_read_a_listing() -> None:
@@ -91,7 +73,7 @@ def test_long_lists_take_little_memory() -> None:
     )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size < 300 * 6_000 / listings._BLOCK + 110 * 6_000
+    assert size < 120 * 6_000
     assert listing[5_999].target == 59
 
 
