@@ -346,7 +346,7 @@ class Output:
     """Pooled memory for the images of a view.
 
     Attributes:
-        pixels: as kernels write it: see :func:`~mmload.render.cpu_kernels.written`.
+        pixels: as kernels write it: see :func:`~mmload.render.kernel_arguments.written`.
     """
 
     def __init__(
@@ -361,7 +361,7 @@ class Output:
             self.pixels: Any = self._tensor
         elif self._is_interleaved:
             self._array = memory.array((count, height, width, channels), kernel)
-            self.pixels = self._array.reshape(count, height, width * channels)
+            self.pixels = self._array.reshape(count, 1, height, width * channels)
         else:
             self.pixels = self._array = memory.array(shape, kernel)
 

@@ -201,7 +201,7 @@ def _weighted_rows(sums: NDArray[np.float64], seed: int, positions: Words, epoch
 
 def _units(positions: Words, key: int) -> NDArray[np.float64]:
     """Returns a number in [0, 1) for each position, of 53 bits."""
-    words: Words = mix_word(positions * np.uint64(GOLDEN) + np.uint64(key))  # type: ignore[arg-type, assignment]
+    words: Words = mix_word(positions * np.uint64(GOLDEN) + np.uint64(key))
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
