@@ -13,6 +13,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -41,13 +42,16 @@ from mmload.cli.app import main
 from mmload.remote import cached_dataset, chunks, object_store
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files, processes
-from mmload.sources import files
+from mmload.sources.files import SampleFiles
 from mmload.store.dataset import Dataset, Split
 
 # The same examples in each run; `scripts/test --hypothesis-profile explore` draws others.
 settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeat")
+
+AT_ONCE = {"init_backoff": timedelta(seconds=0.001), "max_backoff": timedelta(seconds=0.002), "base": 2}
+"""Waits between requests that fail."""
 
 if BOUNDS_CHECK:
     check_bounds()
@@ -147,13 +151,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts how often each file of a source is read."""
-    read_bytes, counts = files.read_bytes, Counter[str]()
+    read, counts = SampleFiles.read, Counter[str]()
 
-    def counted(root: Any, name: str, *more: Any) -> bytes:
+    def counted(files: SampleFiles, name: str, *more: Any) -> bytes:
         counts[name] += 1
-        return read_bytes(root, name, *more)
+        return read(files, name, *more)
 
-    monkeypatch.setattr(files, "read_bytes", counted)
+    monkeypatch.setattr(SampleFiles, "read", counted)
     return counts
 
 
@@ -214,9 +218,7 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """An empty bucket of it, and the environment in which clients find it and try again at once."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        object_store, "RETRIES", object_store.Retries(most=3, first_s=0.001, longest_s=0.002, within_s=300)
-    )
+    monkeypatch.setattr(object_store, "RETRIES", object_store.RETRIES | {"max_retries": 3, "backoff": AT_ONCE})
     own = Bucket(s3_server, tmp_path.name.replace("_", "-").lower())
     own.faults()
     return own

@@ -11,7 +11,7 @@ import pytest
 import torch
 from every_source import coco, devkit, folders, panoptic, polygons, save_picture
 
-from mmload.sources import HasChecksums, SourceSplit, make_source
+from mmload.sources import HasChecksums, SourceSplit, find_splits
 from mmload.sources.decode import Decoder
 
 
@@ -38,7 +38,7 @@ SETS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any], int]] = {
 
 def samples(name: str, root: Path) -> SourceSplit:
     kind, write, options, _ = SETS[name]
-    return make_source(kind, write(root), Decoder(), options).splits()["train"]
+    return find_splits(kind, write(root), Decoder(), options)["train"]
 
 
 @pytest.mark.parametrize("name", SETS)
