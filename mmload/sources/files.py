@@ -103,10 +103,6 @@ class LocalTree:
         self._checked: set[str] = set()
         self._findings = Findings()
 
-    def check_folder(self, folder: str, what: str) -> None:
-        """Raises SourceError unless the folder exists; ``what`` says which one to give."""
-        check_is_folder(self.place / folder, what)
-
     def names(self, folder: str, *, of_files: bool = False) -> list[str]:
         """Returns the names of the folders and links to folders in a folder, or of the files in it, sorted."""
         with os.scandir(self.place / folder) as entries:
@@ -274,11 +270,6 @@ class RemoteFiles:
     def place(self) -> RemoteFiles:
         """Where samples are read, as in :class:`LocalTree`."""
         return self
-
-    def check_folder(self, folder: str, what: str) -> None:
-        """Raises SourceError unless an object lies below the prefix; ``what`` says which one to give."""
-        if not self._below(folder):
-            raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
 
     def names(self, folder: str, *, of_files: bool = False) -> list[str]:
         """Returns the first parts of the names below a prefix that have several, or the names of one part, sorted."""
