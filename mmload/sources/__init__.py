@@ -266,7 +266,7 @@ def find_splits(
     except OSError as error:
         where = error.filename or root
         is_absent = isinstance(error, FileNotFoundError)
-        what = f"no such folder: {where}" if is_absent else f"cannot read {where} ({error.strerror or error})"
+        what = f"no such folder or file: {where}" if is_absent else f"cannot read {where} ({error.strerror or error})"
         raise SourceError(f"{what}; correct the path, or what is there") from error
     for name, split in splits.items():
         if not is_name(name):

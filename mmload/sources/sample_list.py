@@ -139,8 +139,6 @@ class ListSource:
         folder = root / self.folder
         tree = LocalTree(folder, self.allow_outside, folder if _leaves_root(self.folder) else root)
         check_is_folder(folder, "the folder that holds what the list names")
-        if not path.is_file():
-            raise SourceError(f"no such list: {path}")
         if self.file is not None and not _leaves_root(self.file):  # a name that says that it leaves may do so
             LocalTree(root, self.allow_outside).check(path)
         return tree, path, self._rows(path, read_source(path, _MOST_BYTES))

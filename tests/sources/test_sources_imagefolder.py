@@ -100,10 +100,10 @@ READ: dict[str, dict[str, Any]] = {
         "rows": {"train": [{}, {}]},
         "classes": ["fold2", "train"],
     },
-    "a split that is not there": {"options": {"split_folders": ["fold3"]}, "rows": "no such folder"},
+    "a split that is not there": {"options": {"split_folders": ["fold3"]}, "rows": "no such folder or file"},
     "a split outside": {"options": {"split_folders": ["../a"]}, "rows": "split_folders"},
     "nothing": {"rows": "no class folders"},
-    "no folder": {"below": "x", "rows": "no such folder"},
+    "no folder": {"below": "x", "rows": "no such folder or file"},
     "splits of other classes": {
         "tree": photos("train/a/1.png", "val/b/1.png"),
         "rows": r"different classes \(a, b\)",
