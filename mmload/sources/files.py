@@ -437,16 +437,17 @@ class SampleFiles:
 
     def read(self, name: str, most: int = MOST_BYTES) -> bytes:
         """Reads a file, on a disk of at most ``most`` bytes."""
-        data = self._read_local(name, most) if isinstance(self.place, Path) else self.place.read(name, self.sample)
+        place = self.place
+        data = self._read_in(place, name, most) if isinstance(place, Path) else place.read(name, self.sample)
         self._crc = crc32(data, self._crc)
         return data
 
-    def _read_local(self, name: str, most: int) -> bytes:
+    def _read_in(self, folder: Path, name: str, most: int) -> bytes:
         name, start, size = _parts(name)
         try:
             if start is None:
-                return read_regular(os.path.join(self.place, name), most=most)
-            with open(os.path.join(self.place, name), "rb", buffering=0, opener=open_regular) as file:
+                return read_regular(os.path.join(folder, name), most=most)
+            with open(os.path.join(folder, name), "rb", buffering=0, opener=open_regular) as file:
                 file.seek(start)
                 data = file.read(size)
             if data is None or len(data) < size:
