@@ -511,7 +511,7 @@ def fields_of(
     Raises:
         SampleError: if the first sample is unreadable and must not be skipped.
         BuildError: if no sample is readable.
-        RecipeError: if a store does not support a field.
+        RecipeError: if a dataset cannot store a field.
     """
     read = tried or TriedSamples()
     for index in range(len(split)):
